@@ -8,9 +8,9 @@
   RS.by = by;
   RS.view = {};
   RS.sparks = {};
-  // What draws rows from cells: each is called with those that changed.
+  // Functions that draw rows from cells; called with the changed cells.
   RS.drawers = [];
-  // What draws over time beside Plotly: each is called when there are new points, and when the window moves.
+  // Functions that draw time series without Plotly; called for new points and when the window moves.
   RS.painters = [];
 
   // Epoch seconds as the reader's clock has them, with the day when it is not today's.
@@ -19,7 +19,7 @@
     return (then.slice(0, 10) === now.slice(0, 10) ? "" : then.slice(5, 10) + " ") + then.slice(11, 16);
   };
 
-  // Only textContent and style properties: nothing a run or a target is called can become markup.
+  // Only textContent and style properties, so that names of runs and targets cannot become markup.
   const put = { t: (el, cell) => (el.textContent = cell ?? ""), s: (el, cell) => (el.dataset.state = cell ?? ""),
     w: (el, cell) => (el.style.width = (cell || 0) + "%"), a: (el, cell) => (el.dataset.at = cell ?? ""),
     h: (el, cell) => (el.title = cell ?? ""), c: (el, cell) => (el.textContent = cell ? RS.clockOf(cell) : ""),
@@ -34,7 +34,7 @@
     return (index = found);
   }
 
-  // Elements came or went: the next fill looks again.
+  // Elements were added or removed: the next fill builds the index again.
   RS.reindex = () => (index = null);
 
   RS.fill = function (cells) {
@@ -84,14 +84,14 @@
     document.querySelector("[data-rows=brief]").replaceChildren(...short(found).map(brief));
   });
 
-  // Rows come the worst first. What is down goes before; of the healthy, one per actor says more than three engines.
+  // Rows come worst first: targets that are down, then one healthy target per actor.
   function short(found) {
     const actors = new Set();
     const picked = found.filter(([, actor, , up, , error]) => up < 2 && (!up || error || (!actors.has(actor) && actors.add(actor))));
     return picked.slice(0, 3);
   }
 
-  // Words where a screen reader hears them, with the focus: for when what had it is about to go.
+  // Announces a text to screen readers and moves the focus to it, before the focused element is removed.
   RS.say = function (id, words) {
     const el = by(id);
     el.textContent = words;

@@ -4,15 +4,15 @@
   "use strict";
   const { by, make } = RS;
   const CONFIG = { displayModeBar: false, showTips: false, doubleClick: false, responsive: false, scrollZoom: false };
-  // Less than half a screen: who scrolls sees a chart that is there, who does not pays for none.
+  // Distance from the screen at which a chart is drawn: less than half a screen.
   const NEAR = "300px";
   const config = JSON.parse(by("_dash-config").textContent), base = config.requests_pathname_prefix;
   const waiting = new Set();
   const FIRST = 1000, LAST = 60000;
   let arrives = null, drawing = false, near = null, sized = null, wait = FIRST, again = 0;
 
-  // Resolved when `window.Plotly` is there. Who draws next asks again, less and less often, a server that was away; what
-  // arrived and is no plotly.js (half of it, a proxy's page) has not arrived.
+  // Resolved when `window.Plotly` is available. A failed load is retried with a growing delay; an incomplete file or a
+  // proxy's error page counts as a failure.
   function plotly() {
     if (!arrives && performance.now() < again) return Promise.reject(new Error("no plotly.js"));
     return (arrives ||= new Promise((done, lost) => {
@@ -37,7 +37,7 @@
   // The element that Plotly draws into; `_fullLayout` is there once it has.
   RS.graphOf = (el) => el.querySelector(".chart");
   const drawn = (gd) => Boolean(gd && gd._fullLayout);
-  // While there is no Plotly all else of the page lives.
+  // Without Plotly the rest of the page keeps working.
   const settled = (gd) => drawn(gd) || (gd && (gd.far || again > 0));
   // Of the page that is shown: the others keep their charts, and get new ones when they come back.
   const panels = () => RS.all(`[data-place="${RS.boot ? RS.boot.key : ""}"] [data-panel]`);
@@ -79,7 +79,7 @@
   }
   RS.drawOn = next;
 
-  // Now: somebody wants to look at it, print it or walk along it.
+  // Draws a chart at once: to view, print or navigate it.
   RS.draw = function (gd) {
     if (!window.Plotly) return;
     waiting.delete(gd);

@@ -46,7 +46,7 @@
     else xs.splice(at, 0, x), ys.splice(at, 0, y);
   }
 
-  // What left the window (or the zoom, which may look further back) leaves memory too.
+  // Drops points before the window (or the zoom, which may start earlier).
   function forget(trace, oldest) {
     let gone = 0;
     while (gone < trace.x.length - 2 && trace.x[gone + 1] < oldest) gone++;
@@ -55,7 +55,7 @@
 
   function add(gd, found) {
     const oldest = Math.min(across()[0], RS.toX(window_()[0]));
-    // A bucket a little narrower than asked: clocks jitter, and two ticks must not fall into one.
+    // A bucket slightly narrower than requested, because clocks jitter and two ticks must not fall into one.
     const width = RS.widthX(900 * RS.boot.bucket);
     for (const trace of gd.data) {
       const [slot, edge] = String(trace.meta).split(":"), [ts, vs] = found[slot] || [[], []];
@@ -67,7 +67,7 @@
     RS.bands(gd.data);
   }
 
-  // Panels out of sight take the points and skip the drawing, which is what costs.
+  // Panels out of sight take the points but are not drawn, because drawing is the expensive part.
   RS.grow = function (key, found) {
     const gd = document.querySelector(`#graph-${key} .chart`), seen = visible.has(key) && gd._fullLayout;
     const known = new Set(gd.data.map((trace) => trace.meta));
@@ -114,7 +114,7 @@
   };
 
   function zoomed(gd, change) {
-    // Only a drag speaks of `range[0]`; our own calls say `xaxis.range`.
+    // Only a drag sets `range[0]`; calls of this code set `xaxis.range`.
     if (change["xaxis.range[0]"] === undefined) return;
     RS.zoom = gd._fullLayout.xaxis.range.map((x) => RS.toMs(time(x)));
     RS.by("app").dataset.zoom = "on";

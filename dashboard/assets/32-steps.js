@@ -1,5 +1,5 @@
-// Charts over steps (`?axis=step`, `dashboard/pages/trainer/steps.py`): x is the step that was under way. A step's number stands at its
-// end; in between x goes on evenly. All else of the page speaks of times (local ms).
+// Charts over steps (`?axis=step`, `dashboard/pages/trainer/steps.py`): x is the step in progress. A step's number is at its
+// end; within a step x is linear in time. The rest of the page uses times (local ms).
 (function (RS) {
   "use strict";
   let known = null, shown = false;
@@ -24,7 +24,7 @@
   const on = () => Boolean(RS.boot && RS.boot.stepped && knots().length);
   RS.byStep = () => shown;
 
-  // The first of which `key` is not below a value; knots ascend in time and in steps.
+  // The first row whose `key` is not below a value; knots ascend in time and in steps.
   function first(rows, key, value) {
     let low = 0, high = rows.length;
     while (low < high) {
@@ -36,14 +36,14 @@
   }
 
   const pace = (one) => (one.end - one.begin) / (one.step - one.low);
-  // The step that is under way is not over: it ends short of its number, however long it takes.
-  const UNDER_WAY = 0.999;
+  // The step in progress ends just below its number, however long it takes.
+  const IN_PROGRESS = 0.999;
 
   RS.toX = function (ms) {
     const rows = shown ? knots() : [];
     if (!rows.length) return ms;
     const one = first(rows, "end", ms), last = rows[rows.length - 1];
-    if (!one) return last.step + Math.min(UNDER_WAY, (ms - last.end) / pace(last));
+    if (!one) return last.step + Math.min(IN_PROGRESS, (ms - last.end) / pace(last));
     return ms <= one.begin ? one.low : one.low + (ms - one.begin) / pace(one);
   };
 

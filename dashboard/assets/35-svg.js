@@ -70,7 +70,7 @@
     return { el, x, y, top: TOP, left: LEFT, wide, rows, tall, start, end, bottom };
   };
 
-  // The time and the row under the cursor; null beside the drawing.
+  // The time and the row under the cursor; null outside the drawing.
   RS.heatAt = function (where, place, event) {
     const area = where.getBoundingClientRect();
     const ms = place.start + ((event.clientX - area.left - LEFT) / place.wide) * (place.end - place.start);
@@ -80,7 +80,7 @@
 
   RS.when = (ms, place) => (place.end - place.start > DAY ? RS.format.clock(ms, true).slice(0, 11) : RS.format.clock(ms).slice(0, 5));
 
-  // One path over every chart: `drawn` says it, by x of a time and by the upper and lower edge.
+  // One path over every chart: `drawn` returns it from x of a time and the upper and lower edge.
   RS.over = function (layer, name, drawn) {
     const [start, end] = RS.range(), [from, to] = RS.across(start, end);
     for (const [el, gd] of RS.plots()) {
@@ -110,7 +110,7 @@
     return best;
   };
 
-  // Painted whenever the charts move, and anew when their width has changed.
+  // Painted whenever the charts move, and again when their width has changed.
   RS.repaint = function (paint) {
     let later = null;
     RS.painters.push(paint);
@@ -146,7 +146,7 @@
     seer.observe(el);
   };
 
-  // The same for a drawing over which a cursor reads values: `look` says them in its panel's header.
+  // The same for a drawing with values under the cursor: `look` shows them in the panel's header.
   RS.readable = function (area, draw, look) {
     RS.fitted(area, draw);
     if (!area || area.looked) return;

@@ -1,14 +1,14 @@
-// The live path: a timer asks for one small delta, which is drawn here; Dash only carries it.
+// The live path: a timer requests one small delta, which is drawn here; Dash only transports it.
 (function (RS) {
   "use strict";
   const LOST = 6000, GIVE_UP = 6000, IDLE_TICKS = 80, LOOK = 8;
-  // Ticks (9 s) that a tab which is told of news does not ask: longer than most runs' own ticks, so that news are all it
-  // asks for. An open socket is no sign of life by itself, so silence counts as a loss only after that.
-  const QUIET = 12, LOST_TOLD = 15000;
+  // Timer ticks (9 s) between polls of a tab with an open socket: longer than most runs' ticks, so that it polls only
+  // after notifications. An open socket alone does not prove that the server works, so the loss limit is longer too.
+  const QUIET = 12, LOST_PUSHED = 15000;
   const none = () => window.dash_clientside.no_update;
   const since = (then) => performance.now() - then;
-  let asked = null, askedAt = 0, pulledAt = 0, heardAt = 0, sent = 0, ticks = 0, sentTick = 0, paused = false, clock = null;
-  // Since when answers are waited for: who was paused or out of sight did not ask, and nothing is lost by that.
+  let asked = null, requestedAt = 0, pulledAt = 0, answeredAt = 0, sent = 0, ticks = 0, sentTick = 0, paused = false, clock = null;
+  // When the tab was last resumed or shown: a paused or hidden tab sends no requests, which is no loss of connection.
   let awakeAt = 0;
   let looked = false, news = false, waiting = "";
 
@@ -16,20 +16,20 @@
   RS.ticks = () => ticks;
   RS.asked = () => (asked ? asked.search : "");
   RS.busy = () => RS.view["pf.busy"] === 1;
-  RS.now = () => RS.boot.now + since(heardAt) / 1000;
+  RS.now = () => RS.boot.now + since(answeredAt) / 1000;
 
   const touch = () => matchMedia("(pointer: coarse)").matches;
   const mounted = (place) => place && place.firstElementChild;
   function ask(path, search) {
     const have = RS.all("[data-place]").filter(mounted).map((place) => place.dataset.place);
     asked = { path, search, have, tz: RS.tz / 1000, touch: touch(), n: (asked ? asked.n : 0) + 1 };
-    askedAt = performance.now();
+    requestedAt = performance.now();
     return asked;
   }
 
   // History was rewritten, or a series began: load this range again.
   RS.reload = function () {
-    if (asked && RS.boot && asked.n !== RS.boot.page && since(askedAt) < GIVE_UP) return;
+    if (asked && RS.boot && asked.n !== RS.boot.page && since(requestedAt) < GIVE_UP) return;
     window.dash_clientside.set_props("view", { data: ask(asked.path, RS.unzoomed(asked.search)) });
   };
 
@@ -52,7 +52,7 @@
     document.addEventListener("visibilitychange", wake);
     for (const name of ["pointermove", "keydown", "focus"]) window.addEventListener(name, () => (looked = true), { passive: true });
     RS.by("unzoom").addEventListener("click", RS.reset);
-    // Runs come and go while a page is open: the menu is as young as the look at it.
+    // Runs change while a page is open, so the menu is loaded again when it is opened.
     RS.by("run-menu").addEventListener("toggle", (event) => event.target.open && !paused && RS.boot && RS.reload());
   }
 
@@ -67,11 +67,11 @@
     RS.ages();
     RS.navigated();
     RS.listen(!paused && !document.hidden);
-    // Dash's links take no aria attributes; the chosen one must not be told by colour alone.
+    // Dash's links take no aria attributes; the current one must not be marked by colour alone.
     for (const link of RS.all("#runs a, #ranges a"))
       if (link.classList.contains("current")) link.setAttribute("aria-current", "true");
       else link.removeAttribute("aria-current");
-    const lost = since(Math.max(heardAt, awakeAt)) > (RS.pushed() ? LOST_TOLD : LOST) && !document.hidden;
+    const lost = since(Math.max(answeredAt, awakeAt)) > (RS.pushed() ? LOST_PUSHED : LOST) && !document.hidden;
     // A page about all runs has no state of one run: there the word is about the connection.
     const run = RS.view.rs || { name: "live", word: "Live" };
     const past = RS.pastAt(), live = run.name === "live" && past !== undefined && past < RS.now() - 10;
@@ -96,7 +96,7 @@
   // While a run catches up its charts end in the past: the window is another one.
   const catches = () => (RS.view.rs || {}).name === "catching_up";
 
-  // What could be watched, each with the command that does it: chosen with one click, copied by hand or by the browser.
+  // A system that could be monitored, with its command: selected and copied with one click.
   function candidate([what, command]) {
     const li = RS.make("li"), code = RS.make("code", command), copy = RS.make("button", "Copy");
     copy.type = "button";
@@ -116,7 +116,7 @@
     RS.boot = found;
     for (const other of RS.all("[data-place]")) other.hidden = other !== place;
     RS.by("app").dataset.shown = found.key;
-    heardAt = performance.now();
+    answeredAt = performance.now();
     pulledAt = 0;
     RS.by("app").dataset.page = found.error ? "error" : "ok";
     RS.by("run-name").textContent = RS.by("run-name").title = found.run || "no run";
@@ -150,7 +150,7 @@
     RS.settled();
   }
 
-  // A panel shows its chart when it has points, and says why when it has none. A line that is drawn has a legend,
+  // A panel shows its chart when it has points, and the reason when it has none. A line that is drawn has a legend,
   // also while it has no value.
   function states() {
     if (!RS.boot.drawn) return;
@@ -165,22 +165,22 @@
 
   function pull() {
     ticks++;
-    // The first load, or a change of run, met a server that was away: ask again.
-    if (asked && (!RS.boot || RS.boot.page !== asked.n) && since(askedAt) > GIVE_UP) RS.reload();
-    // A run that is not there yet may come: an empty page looks again now and then.
+    // The first load, or a change of run, failed: request it again.
+    if (asked && (!RS.boot || RS.boot.page !== asked.n) && since(requestedAt) > GIVE_UP) RS.reload();
+    // The run may appear later: an empty page is loaded again from time to time.
     if (RS.boot && RS.boot.error && RS.boot.page === asked.n && !document.hidden && ticks % LOOK === 0) RS.reload();
     if (!RS.boot || RS.boot.error || paused || document.hidden || RS.boot.page !== asked.n) return none();
-    // A tick while a call is pending is skipped, so a slow server never sees a storm. Dash does not tell
-    // when a call failed: after a while it counts as lost, and a server that came back is asked again.
+    // A tick while a call is pending is skipped, so a slow server is not flooded. Dash does not report
+    // failed calls: after a while a call counts as lost, and the next one is sent.
     if ((pulledAt && since(pulledAt) < GIVE_UP) || !RS.chartsReady()) return none();
     if (RS.boot.over && !RS.boot.all && !RS.busy() && resting()) return none();
-    // Who is told of news asks for them then; now and then also so, to know that the server is there.
+    // With an open socket only notifications cause polls, and a slow timer that detects a lost server.
     if (RS.pushed() && !news && ticks - sentTick < QUIET) return none();
     return request();
   }
 
-  // What is over changes no more, but for a pre-flight that was begun: its end is news. One that crashed may come back,
-  // one that has finished may be begun anew: that is looked for while somebody is there to see it.
+  // A run that is over changes only by a running pre-flight, a restart after a crash, or a new start.
+  // It is polled rarely, and only while the user is active.
   const resting = () => ticks % IDLE_TICKS > 0 || !(looked || RS.view.life === "crashed");
 
   function request(fresh) {
@@ -196,7 +196,7 @@
   // The end of a zoom or an absolute range, epoch seconds; texts describe it instead of the present.
   RS.pastAt = () => (RS.zoom ? Math.round((RS.range()[1] - RS.tz) / 1000) : RS.boot.at) ?? undefined;
 
-  // What a page is asked beside run and time: its own names in the address, and what is wanted just once (`RS.once`).
+  // Parameters of a request in addition to run and time: the page's own, and one-time parameters (`RS.once`).
   RS.once = {};
   function question() {
     const query = new URLSearchParams(location.search), found = new URLSearchParams(RS.once);
@@ -204,7 +204,7 @@
     return found.toString() || undefined;
   }
 
-  // At once, or as soon as the pull under way is back. `fresh`: nothing will do that was read for others.
+  // Polls at once, or after the pull in progress. `fresh`: bypasses the server's caches.
   function look(kind) {
     if (!RS.boot || RS.boot.error || !RS.chartsReady()) return;
     const busy = pulledAt && since(pulledAt) < GIVE_UP;
@@ -212,9 +212,9 @@
     if (!busy) window.dash_clientside.set_props("pull", { data: request(kind === "fresh" || undefined) });
   }
 
-  // Something was changed from here.
+  // Called after a change made on this page.
   RS.poke = () => look("fresh");
-  // The server has something new; a page that is being loaded has it, or gets it at its next tick.
+  // Called for new data on the server; a page that is being loaded has it, or gets it at its next tick.
   RS.news = function () {
     news = true;
     if (!paused && !document.hidden && asked && RS.boot && RS.boot.page === asked.n) look("news");
@@ -225,7 +225,7 @@
     pulledAt = 0;
     if (delta.reset) return RS.reload(), none();
     Object.assign(RS.boot, { cursor: delta.cursor, have: delta.have, now: delta.now });
-    heardAt = performance.now();
+    answeredAt = performance.now();
     RS.fill(delta.view || {});
     const over = ["finished", "crashed"].includes(RS.view.life);
     if (over !== RS.boot.over || catches() !== RS.boot.catches) return RS.reload(), none();

@@ -1,5 +1,5 @@
-// Push: a socket on which the server says that the run shown has something new (`dashboard/state/push_notifications.py`). A tab then looks at
-// once and, as long as the socket is up, now and then by the clock; when it is down, at every tick as ever.
+// Push: the server notifies over a socket that the shown run has new data (`dashboard/state/push_notifications.py`).
+// The tab then polls at once. While the socket is open it polls rarely by the clock, otherwise at every tick.
 (function (RS) {
   "use strict";
   // A server that is away comes back within seconds; one behind a proxy without sockets never does.
@@ -14,7 +14,7 @@
     run = name;
     mine.addEventListener("open", () => {
       wait = FIRST;
-      // What came between the last look and now.
+      // Fetches what arrived before the socket was open.
       RS.news();
     });
     mine.addEventListener("message", () => mine === socket && RS.news());
@@ -23,7 +23,7 @@
 
   function lost() {
     socket = null;
-    // It may be the server that went: that shows by its silence, which begins now.
+    // If the server is gone, the poll fails and the loss shows.
     RS.news();
     next = performance.now() + wait;
     wait = Math.min(LAST, 2 * wait);
@@ -35,7 +35,7 @@
     if (mine) mine.close();
   }
 
-  // For a page that gets points of a run that lives and is looked at; `wanted`: is it looked at?
+  // Opens a socket for a page with live points of a run; `wanted`: the page is visible and not paused.
   RS.listen = function (wanted) {
     const b = RS.boot, name = wanted && b && !b.error && b.cursor && !b.over ? b.run : "";
     if (socket && run !== name) close();

@@ -8,7 +8,7 @@
   const TICK = 7;
   let known = null;
 
-  // [[local ms, version or null, words of a change point or nothing], ...], the oldest first.
+  // [[local ms, version or null, text of a change point or ""], ...], oldest first.
   RS.marks = function () {
     if (known) return known;
     const found = [], width = RS.view["w.width"];
@@ -19,7 +19,7 @@
     return (known = found.sort((a, b) => a[0] - b[0]));
   };
 
-  // Whole pixels: a window that moves by a part of one draws nothing anew.
+  // Whole pixels, so that a window that moves by less changes nothing.
   RS.markPath = function (x, top, bottom, start, end) {
     const shown = RS.marks().filter(([at]) => at >= start && at <= end), from = shown.length > LINES ? bottom - TICK : top;
     return shown.map(([at, , words]) => `M${Math.round(x(at)) + 0.5} ${words ? top : from}V${bottom}`).join("");

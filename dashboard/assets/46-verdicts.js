@@ -6,10 +6,10 @@
   const local = (seconds) => 1000 * seconds + RS.tz;
   let chosen = -1;
 
-  // [[local ms, words], ...] of the changes; where the first one began is none.
-  const changes = () => rows().slice(1).map(([start, , , word, cause]) => [local(start), said(word, cause)]);
+  // [[local ms, text], ...] of the changes; the start of the first part is not one.
+  const changes = () => rows().slice(1).map(([start, , , word, cause]) => [local(start), label(word, cause)]);
   RS.turns = changes;
-  const said = (word, cause) => word + (cause ? ` (${cause})` : "");
+  const label = (word, cause) => word + (cause ? ` (${cause})` : "");
 
   // What the verdict became at this time, within a few pixels.
   RS.verdictAt = function (ms, perPixel) {
@@ -27,10 +27,10 @@
     const li = RS.make("li"), link = RS.make("a");
     link.dataset.in = "1";
     link.append(RS.make("span"));
-    link.addEventListener("pointerenter", () => tell(i));
-    link.addEventListener("focus", () => tell(i));
-    link.addEventListener("pointerleave", () => tell(-1));
-    link.addEventListener("blur", () => tell(-1));
+    link.addEventListener("pointerenter", () => describe(i));
+    link.addEventListener("focus", () => describe(i));
+    link.addEventListener("pointerleave", () => describe(-1));
+    link.addEventListener("blur", () => describe(-1));
     li.append(link);
     return li;
   }
@@ -42,21 +42,21 @@
     li.style.left = (100 * (first - from)) / (to - from) + "%";
     li.style.width = (100 * (last - first)) / (to - from) + "%";
     li.dataset.state = colour;
-    const target = href(start, end), lasted = RS.format.span((end ?? RS.now()) - start), words = `${said(word, cause)} for ${lasted}: ${summary}`;
+    const target = href(start, end), lasted = RS.format.span((end ?? RS.now()) - start), words = `${label(word, cause)} for ${lasted}: ${summary}`;
     if (link.getAttribute("href") !== target) link.setAttribute("href", target);
     if (link.getAttribute("aria-label") !== words) link.setAttribute("aria-label", words);
-    if (link.firstChild.textContent !== said(word, cause)) link.firstChild.textContent = said(word, cause);
+    if (link.firstChild.textContent !== label(word, cause)) link.firstChild.textContent = label(word, cause);
   }
 
-  // The one under the cursor or with the focus, in whole words; beside it since when.
-  function tell(i) {
+  // Shows the whole text and time of the part under the cursor or with the focus.
+  function describe(i) {
     chosen = i;
     const note = document.querySelector("[data-t='v.note']"), row = rows()[i];
     if (!note) return;
     if (!row) return void (note.textContent = RS.view["v.note"] ?? "");
     const [start, end, , word, cause, summary] = row, wide = RS.boot.end - RS.boot.start > 86400;
     const to = end === null ? "now" : RS.format.clock(local(end), wide).slice(0, wide ? 11 : 5);
-    note.textContent = `${said(word, cause)} · ${RS.format.clock(local(start), wide).slice(0, wide ? 11 : 5)} – ${to} · ${summary}`;
+    note.textContent = `${label(word, cause)} · ${RS.format.clock(local(start), wide).slice(0, wide ? 11 : 5)} – ${to} · ${summary}`;
   }
 
   function paint() {
@@ -67,13 +67,13 @@
       while (where.children.length > found.length) where.lastChild.remove();
       while (where.children.length < found.length) where.append(part(where.children.length));
       found.forEach((row, i) => fill(where.children[i], row, from, to));
-      if (chosen >= 0) tell(chosen);
+      if (chosen >= 0) describe(chosen);
     }
     RS.over("turns", "turned", turns);
   }
 
   // Dashed, over the whole height: weight updates are thin and many, a change of the verdict is news.
-  // What cannot be told apart is one line.
+  // Changes closer than `APART` pixels are one line.
   function turns(x, top, bottom, start, end) {
     let drawn = "", last = -Infinity;
     for (const [at] of changes()) {

@@ -9,8 +9,8 @@
   const STEM = 14;
   let known = null;
 
-  // { r: [[local ms, words], ...], a: [[local ms, name, severity], ...] }, the oldest first.
-  function told() {
+  // { r: [[local ms, text], ...], a: [[local ms, name, severity], ...] }, oldest first.
+  function events() {
     if (known) return known;
     const found = { r: [], a: [] }, width = RS.view["w.width"];
     for (const [key, cell] of Object.entries(RS.view)) {
@@ -21,7 +21,7 @@
     return (known = found);
   }
 
-  // One mark for what is so near that two could not be told apart.
+  // One mark for events closer than `APART` pixels.
   function path(rows, glyph, stem) {
     return (x, top, bottom, start, end) => {
       let last = -Infinity, drawn = "";
@@ -39,15 +39,15 @@
   const diamond = (x, y) => `M${x} ${y}l${HALF} ${HALF}l${-HALF} ${HALF}l${-HALF} ${-HALF}z`;
   const grave = ([, , severity]) => severity === "critical";
   const LAYERS = [
-    ["restarted", "a restart", () => told().r, diamond, Infinity],
-    ["warned", "an alert fired", () => told().a.filter((row) => !grave(row)), triangle, STEM],
-    ["fired", "a critical alert fired", () => told().a.filter(grave), triangle, STEM],
+    ["restarted", "a restart", () => events().r, diamond, Infinity],
+    ["warned", "an alert fired", () => events().a.filter((row) => !grave(row)), triangle, STEM],
+    ["fired", "a critical alert fired", () => events().a.filter(grave), triangle, STEM],
   ];
 
   function paint() {
     if (!RS.boot || RS.boot.error || !RS.view["w.width"]) return;
     for (const [name, , rows, glyph, stem] of LAYERS)
-      // A layer that never had a mark is none.
+      // A layer without marks is not created.
       if (rows().length || document.querySelector(`.${name}`)) RS.over("events-" + name, name, path(rows(), glyph, stem));
     legend();
   }
@@ -55,17 +55,17 @@
   // What is near a time, within a few pixels: all of it, for marks that are drawn as one.
   RS.eventAt = function (ms, perPixel) {
     const near = ([at]) => Math.abs(at - ms) <= (APART / 2) * perPixel;
-    const words = [...told().r.filter(near).map(([, what]) => what), ...told().a.filter(near).map(([, name]) => `${name} fired`)];
+    const words = [...events().r.filter(near).map(([, what]) => what), ...events().a.filter(near).map(([, name]) => `${name} fired`)];
     return words.length > 3 ? words.slice(0, 3).join(" · ") + ` and ${words.length - 3} more` : words.join(" · ");
   };
 
   // For pictures: [[local ms, what], ...] of everything that is marked.
-  RS.allMarks = () => [...told().r.map(([at]) => [at, "restarted"]), ...told().a.map((row) => [row[0], grave(row) ? "fired" : "warned"])];
+  RS.allMarks = () => [...events().r.map(([at]) => [at, "restarted"]), ...events().a.map((row) => [row[0], grave(row) ? "fired" : "warned"])];
 
   function kinds(noted) {
     const [start, end] = RS.range(), inside = (row) => row[0] >= start && row[0] <= end, found = [];
     const some = (name, words, rows) => rows.some(inside) && found.push([name, words]);
-    // Pages that tell of weight updates in words show their mark there.
+    // Pages with a text on weight updates show their mark there.
     if (!noted) some("published", "weight update", RS.marks().filter((row) => !row[2]));
     some("drifted", "behaviour changed", RS.marks().filter((row) => row[2]));
     some("turned", "verdict changed", RS.turns());

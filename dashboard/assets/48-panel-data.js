@@ -1,4 +1,4 @@
-// What a chart shows, as numbers: for its summary in words, its table, its CSV and its picture.
+// The data of a chart, for its text summary, its table, its CSV and its picture.
 (function (RS) {
   "use strict";
   const EVERY = 10000, AHEAD = 0.25, PLACE = { 900: "15 minutes", 3600: "hour", 21600: "6 hours", 86400: "24 hours", 604800: "7 days" };
@@ -33,7 +33,7 @@
 
   RS.valueOf = (el, value) => (known(value) ? RS.format.text(value, el.dataset.unit) : "–");
 
-  // Of a panel in percent the share of the whole, as its header says it.
+  // Of a panel in percent the share of the whole, as in its header.
   function spoken(el, lines) {
     if (!el.dataset.share) return lines.map((line) => line.y);
     const whole = new Map();
@@ -54,7 +54,7 @@
     return Math.abs(last - first) <= 0.1 * size ? "steady" : last > first ? "rising" : "falling";
   }
 
-  // Over which time: the range in words, or from when to when.
+  // The time range as text.
   function over() {
     const [start, end] = RS.range(), seconds = Math.round((end - start) / 1000);
     if (RS.boot.follow && !RS.zoom) return `over the last ${PLACE[seconds] || RS.format.span(seconds)}`;
@@ -80,7 +80,7 @@
     return `${title}: ` + (found.length ? found.join("; ") : `no data. ${el.querySelector(".why p").textContent}`);
   };
 
-  // Heard when a chart has the focus; told anew now and then, and only where something has changed.
+  // The summary is read aloud when a chart has the focus; it is updated only where it has changed.
   RS.summarise = function () {
     if (!RS.boot || RS.boot.error || document.hidden || !RS.chartsReady()) return;
     for (const [el] of RS.charts()) {

@@ -18,7 +18,7 @@
     return el;
   }
 
-  // An element whose text is a cell: the next fill, which is under way, writes it.
+  // An element whose text is a cell; the fill in progress writes it.
   function cell(tag, key, name) {
     const el = make(tag, "", name);
     el.dataset.t = key;
@@ -153,11 +153,11 @@
     const id = el.dataset.id, button = el.querySelector(".actions button");
     el.querySelector(".facts").replaceChildren(...facts(id, list));
     el.querySelector(".aside").replaceChildren(figure(id));
-    // What another alert of the run silences cannot be ended here.
+    // An inhibition by another alert cannot be ended here.
     if (list === "muted") button.hidden = !(RS.view[`a.${id}.x`] || {}).silence;
   }
 
-  // Keeps what is there: an element that is put again loses the focus, and a form its words.
+  // Keeps existing elements: a replaced element loses the focus, and a form its input.
   function arrange(box, ids, build) {
     const have = new Map(Array.from(box.children).map((el) => [el.dataset.id, el]));
     let at = box.firstElementChild;
@@ -184,7 +184,7 @@
     bits.all = RS.boot.all;
   }
 
-  // Elements made anew show cells that did not change, too.
+  // New elements also need the cells that did not change.
   function renew(cells, id) {
     for (const key of [`a.${id}.v`, `a.${id}.n`]) if (key in RS.view) cells[key] = RS.view[key];
     RS.reindex();
@@ -197,7 +197,7 @@
     word.dataset.state = row.state === "pending" ? "unknown" : state;
     const head = make("span", "", "row");
     head.append(make("b", row.name), word);
-    // Its sentence speaks of what is over.
+    // A resolved alert's sentence is outdated.
     const says = done ? make("span", row.lasted ? "lasted " + row.lasted : "", "note") : cell("span", `a.${id}.n`, "note");
     words.append(head, says, time(done ? row.ended : row.fired ?? row.at));
     link.append(mark(state), words);
@@ -215,7 +215,7 @@
     watched(box.parentNode);
   }
 
-  // The card is as high as the charts beside it: rows that do not fit as a whole are counted instead of cut.
+  // The card is as high as the charts next to it: rows that do not fit are counted instead of cut.
   let sizes = null;
   function watched(card) {
     requestAnimationFrame(fit);
@@ -254,7 +254,7 @@
     }));
   }
 
-  // The labels of the series: what tells two alerts of a rule apart.
+  // The labels that distinguish alerts of one rule.
   const COMMON = ["alertname", "run", "class", "severity"];
   const differs = (row) => row.labels.filter(([name]) => !COMMON.includes(name)).map(([name, value]) => `${name}=${value}`).join(" ");
 

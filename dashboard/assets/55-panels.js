@@ -7,7 +7,7 @@
 
   // ---- dialogs
 
-  // A modal of its own in front of everything; it is gone when it is closed.
+  // A modal dialog; it is removed when it is closed.
   RS.dialog = function (title, ...children) {
     const el = make("dialog", "", "sheet"), head = make("div", "", "row"), shut = make("button", "Close", "shut"), name = make("h2", title);
     name.id = "sheet-title";
@@ -72,7 +72,7 @@
     return write.then(() => copied(words, true), () => copied(words, false));
   };
 
-  // One quiet word, heard as well.
+  // A short message, also announced to screen readers.
   function toast(words) {
     let el = RS.by("toast");
     if (!el) {
@@ -133,7 +133,7 @@
     if (!quiet) address(el && el.dataset.panel);
   };
 
-  // The address says which chart fills the screen, also after "back" and for who opens a link.
+  // The address names the full-screen chart, also after "back" and for a shared link.
   function follow() {
     const key = new URLSearchParams(location.search).get("panel") || "";
     if (!RS.boot || RS.boot.error || key === RS.filling()) return;
@@ -142,7 +142,7 @@
   RS.settled = function () {
     follow();
     RS.summarise();
-    // A chart that was there before is drawn anew only now.
+    // A chart that existed before is drawn again only now.
     setTimeout(RS.summarise, AGAIN);
     lacking();
   };
@@ -256,7 +256,7 @@
     });
   }
 
-  // What was asked for and cannot be shown is said.
+  // Reports requested comparisons that cannot be shown.
   function lacking() {
     const panels = RS.all(`[data-place="${RS.boot.key}"] [data-panel]`), [words, slots] = RS.boot.behind || ["", []];
     panels.forEach(legends);
@@ -276,7 +276,7 @@
     const to = ends === undefined ? Math.max(0, Math.min(last, from + by)) : ends ? last : 0;
     el.at = RS.toMs(line.x[to]);
     const gd = RS.graphOf(el);
-    // The focus comes before the eye.
+    // Draws the chart before it scrolls into view, because the keyboard focus arrives first.
     RS.draw(gd);
     if (!gd._fullLayout) return;
     RS.cross(el.at, gd._fullLayout.xaxis._length);
@@ -305,7 +305,7 @@
     h2.tabIndex = 0;
     for (const name of ["pointerenter", "focus"]) h2.addEventListener(name, () => (delete tip.dataset.off, source(el)));
     h2.addEventListener("focus", () => (tip.dataset.on = "1"));
-    // The focus may go on into it: what is not seen could not take it.
+    // Stays open while the focus is inside, because a hidden element cannot take the focus.
     row.addEventListener("focusout", () => setTimeout(() => tip.contains(document.activeElement) || document.activeElement === h2 || delete tip.dataset.on));
     row.addEventListener("keydown", (event) => event.key === "Escape" && (tip.dataset.off = "1"));
     h2.after(tip);

@@ -11,7 +11,7 @@
     return { start: ((start - RS.tz) / 1000).toFixed(places), end: ((end - RS.tz) / 1000).toFixed(places) };
   };
 
-  // One entry of the history per zoom: what is narrowed further replaces it.
+  // One history entry per zoom; a further zoom replaces it.
   RS.remember = function () {
     clearTimeout(later);
     later = setTimeout(() => {
@@ -23,7 +23,7 @@
     }, WAIT);
   };
 
-  // The address as the server was asked by it: charts that are zoomed into still go on.
+  // The address without the zoom, as the server knows it: zoomed charts still update.
   RS.unzoomed = function (asked) {
     if (!RS.zoom) return location.search;
     const query = new URLSearchParams(location.search), before = new URLSearchParams(asked);
@@ -38,7 +38,7 @@
     const base = location.pathname + RS.unzoomed(RS.asked()) + location.hash, pushed = held();
     clearTimeout(later);
     RS.unzoom();
-    // Where the entry before is all that differs, it is gone back to: "back" then does not lead into the zoom again.
+    // Goes back if the zoom was pushed, so that "back" does not lead into the zoom again.
     if (pushed && !RS.filling()) history.back();
     else if (pushed) history.replaceState({}, "", base);
     RS.navigated();
@@ -49,7 +49,7 @@
     if (RS.zoom && !held()) RS.unzoom();
   });
 
-  // How charts are shown, with a load: a change of the address that Dash hears of.
+  // Changes how charts are shown: updates the address and triggers a load by Dash.
   RS.show = function (changes) {
     history.pushState({}, "", location.pathname + RS.query(changes) + location.hash);
     window.dispatchEvent(new PopStateEvent("popstate"));

@@ -47,7 +47,7 @@
     return ids.filter(holds).length;
   }
 
-  // A local date and time as the field wants it.
+  // A local date and time in the field's format.
   const local = (ms) => new Date(ms - 60000 * new Date(ms).getTimezoneOffset()).toISOString().slice(0, 16);
 
   function durations(id) {
@@ -104,8 +104,8 @@
     button.focus();
   }
 
-  // The page says so where a screen reader hears it, and looks at once; the row moves when the server has it muted,
-  // and takes the button that was pressed along: the focus goes to the words, which stay.
+  // Announces the result to screen readers and polls at once. The row moves when it is muted and its button
+  // goes with it, so the focus moves to the message.
   function done(words) {
     RS.say("alerts-said", words);
     RS.poke();
@@ -120,7 +120,7 @@
     throw new Error(detail || `The server answered ${answer.status}.`);
   }
 
-  // `fetch` says "TypeError" when nobody answers.
+  // `fetch` throws TypeError when the server does not answer.
   const words = (error) => (error instanceof TypeError ? LOST : error.message);
 
   async function send(body, button, wrong, then) {
@@ -131,7 +131,7 @@
     } catch (error) {
       wrong.textContent = "Not silenced: " + words(error);
       button.disabled = false;
-      // A disabled button has lost it.
+      // A disabled button has lost the focus.
       return button.focus();
     }
     then();

@@ -11,7 +11,7 @@
   const seconds = (edge) => (edge === "+Inf" ? Infinity : Number(edge));
   const duration = (value) => RS.format.text(value, "seconds");
 
-  // Rows are as high as each other whatever they span: within one, time runs by its logarithm.
+  // All rows have the same height; within a row time is logarithmic.
   function place(edges, value) {
     const i = edges.findIndex((edge) => value <= edge), low = i ? edges[i - 1] : edges[0] / 2, high = edges[i] === Infinity ? 4 * low : edges[i];
     return i + Math.min(1, Math.log(Math.max(value, low) / low) / Math.log(high / low));
@@ -91,7 +91,7 @@
     const el = canvas(where, 236, rows.map(([stage, count]) => `${stage} ${number(count)}`).join(", "));
     const wide = where.clientWidth / rows.length, bar = Math.min(64, wide * 0.62), middle = 132, tall = 144;
     const left = (i) => wide * i + (wide - bar) / 2, high = (share) => Math.max(share > 0 ? 2 : 0, Math.min(1, share) * tall);
-    // What flows on from a stage to the next that is told; a failure may come at any of them.
+    // Flow from a stage to the next reported one; a failure may come at any of them.
     const chain = rows.map((row, i) => [i, row]).filter(([, [stage, count]]) => count !== null && stage !== "failed");
     chain.slice(1).forEach(([i, [, , share]], n) => {
       const [from, [, , before]] = chain[n], a = left(from) + bar, b = left(i);
@@ -138,7 +138,7 @@
     return el;
   }
 
-  // What others named: two lines of it, and the whole in the tip.
+  // Foreign names: two lines, and the whole in the tooltip.
   function word(text, name) {
     const el = make("span", text, name);
     if (String(text).length > 48) (el.title = text), el.classList.add("long");
@@ -191,17 +191,17 @@
   function rows(cells) {
     for (const [prefix, where, draw] of TABLES) {
       const el = document.querySelector(`[data-rows=${where}]`);
-      // What was looked for stays until the field is empty again.
+      // Search results stay until the field is empty.
       if (!el || el.dataset.found || !("sb.mode" in cells || RS.touched(cells, prefix))) continue;
       const found = RS.list(prefix);
       el.replaceChildren(...found.map(draw));
-      // A head without rows says nothing.
+      // A table without rows is hidden.
       const table = el.closest("table");
       if (table) table.hidden = !found.length;
     }
   }
 
-  // Under the name by which this browser reached us: the trainer's machine most likely does, too.
+  // Uses the address by which this browser reached the server; the trainer's machine most likely can use it, too.
   function recipe() {
     const address = location.origin + RS.by("app").dataset.base.replace(/\/$/, "");
     document.querySelector("[data-code=recipe]").textContent = (RS.view["sb.recipe"] || "").replace("@here@", address);

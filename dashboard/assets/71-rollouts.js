@@ -10,7 +10,7 @@
   // ---- where they went
 
   const UNITS = [["rollouts", 1], ["tokens", 2], ["GPU-seconds", 3], ["USD", 4]];
-  // Where some of its rollouts do not tell their tokens a bar's amounts are the least there are, and the rest's the most.
+  // If some rollouts do not report tokens, a bar's amounts are lower bounds and those of the rest upper bounds.
   const amount = (row, i, unit) => (row[i] !== null && i > 1 ? { lower: "≥ ", upper: "≤ " }[row[7]] || "" : "") + exact(row[i], unit);
   const partly = (row) => (row[7] === "lower" ? `of ${plain(row[6])} of ${plain(row[1])} rollouts` : "");
   // Eight digits have no room between the columns.
@@ -75,7 +75,7 @@
     for (const li of [...where.children]) if (!rows.some(([state]) => kept.get(state) === li)) li.remove();
   }
 
-  // Made once: a list that is made anew takes the focus away.
+  // Made once, because a rebuilt list loses the focus.
   function entry(state) {
     const li = make("li"), button = make("button", "", "state-row"), head = make("span", "", "row"), track = make("span", "", "bar");
     button.type = "button";
@@ -235,7 +235,7 @@
 
   // ---- all of it
 
-  // Under the name by which this browser reached us.
+  // Uses the address by which this browser reached the server.
   function recipe() {
     const address = location.origin + RS.by("app").dataset.base.replace(/\/$/, "");
     document.querySelector("[data-code=push]").textContent = (RS.view["ro.push"] || "").replace("@here@", address);

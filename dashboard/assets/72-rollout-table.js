@@ -4,10 +4,10 @@
   const { make, by, cellOf } = RS, WAIT = 250, ANSWER = 5000;
   let askedAt = -ANSWER;
   const here = () => RS.boot && RS.boot.key === "rollouts";
-  const told = (name) => new URLSearchParams(location.search).get(name) || "";
+  const param = (name) => new URLSearchParams(location.search).get(name) || "";
   const count = (value) => (value === null ? "–" : value.toLocaleString("en"));
 
-  // Changes what the page is asked, in the address and at once. `push`: as a place that "back" leaves.
+  // Changes the query in the address and polls at once. `push`: adds a history entry.
   RS.ask = function (changes, push) {
     const href = location.pathname + RS.query(changes) + location.hash;
     if (push) history.pushState({}, "", href);
@@ -23,7 +23,7 @@
     if (RS.showOpen) RS.showOpen();
   }
 
-  // Pages that were added belong to the question of before.
+  // Added pages belong to the previous query.
   const OPENS = ["rollout", "life"];
   function forget(changes) {
     const names = Object.keys(changes);
@@ -40,7 +40,7 @@
 
   // ---- cells of a row
 
-  // What others named: two lines of it, and the whole in the tip.
+  // Foreign names: two lines, and the whole in the tooltip.
   function word(text, name) {
     const el = make("span", text, name);
     if (String(text).length > 40) (el.title = text), el.classList.add("long");
@@ -171,7 +171,7 @@
         for (const row of answer[1]) this.body.append(this.draw(row));
         return this.foot();
       }
-      // What was added stands still: rows that shift under a reader's eyes help nobody.
+      // Added pages are not live, so that rows do not shift while being read.
       if (!this.more.length && Object.keys(cells).some((key) => key.startsWith(this.prefix + "."))) this.render();
     }
 
@@ -179,7 +179,7 @@
     render() {
       const body = this.body, order = RS.view[this.prefix + ".order"] || [];
       if (!body) return;
-      // Out of sight nothing is drawn anew but an answer; the news come when they are looked at.
+      // Out of sight only answers to the user's query are drawn; updates are drawn when the table is visible.
       if (!this.seen && body.rows.length && performance.now() - askedAt > ANSWER) return void (this.stale = true);
       this.stale = false;
       const known = new Map([...body.rows].map((tr) => [tr.dataset.handle, tr]));
@@ -296,16 +296,16 @@
     for (const table of Object.values(tables)) table.bind();
   }
 
-  const sorted = () => told("sort") || "seconds";
-  const ascending = () => told("order") === "asc";
+  const sorted = () => param("sort") || "seconds";
+  const ascending = () => param("order") === "asc";
   function order(name) {
     const turn = name === sorted() ? !ascending() : false;
     RS.ask({ sort: name === "seconds" ? null : name, order: turn ? "asc" : null });
   }
 
-  // Choices come and go; what is chosen stays, also one that nobody offers (an address of yesterday).
+  // Choices change; the selected one stays, even if it is no longer offered (an old address).
   function offer(el) {
-    const value = told(el.dataset.filter), choices = el.choices(), key = JSON.stringify([choices, value]);
+    const value = param(el.dataset.filter), choices = el.choices(), key = JSON.stringify([choices, value]);
     if (el.key === key) return;
     el.key = key;
     if (!choices.some(([name]) => name === value)) choices.push([value, value.split(",").map(RS.stateWord).join(" or ")]);
@@ -317,12 +317,12 @@
     if (!here() || !by("ro-filters") || !by("ro-filters").firstElementChild) return;
     for (const el of RS.all("select[data-filter]")) offer(el);
     const input = document.querySelector("input[data-filter=find]");
-    if (document.activeElement !== input) input.value = told("find");
-    const group = told("group"), chosen = by("ro-group");
+    if (document.activeElement !== input) input.value = param("find");
+    const group = param("group"), chosen = by("ro-group");
     chosen.hidden = !group;
     chosen.textContent = `group ${group} ×`;
     chosen.title = "Show all groups";
-    by("ro-clear").hidden = !["state", "environment", "purpose", "mixed", "find", "group"].some(told);
+    by("ro-clear").hidden = !["state", "environment", "purpose", "mixed", "find", "group"].some(param);
     for (const button of RS.all("#ro-table [data-sort]")) {
       const th = button.closest("th");
       if (button.dataset.sort === sorted()) th.setAttribute("aria-sort", ascending() ? "ascending" : "descending");
@@ -336,11 +336,11 @@
   RS.api = (path) => `${by("app").dataset.base}api/v1/runs/${encodeURIComponent(RS.boot.run)}/${path}`;
 
   function links() {
-    const query = new URLSearchParams(), state = told("state");
+    const query = new URLSearchParams(), state = param("state");
     query.set("format", "csv");
     for (const name of state === "in_flight" ? CENSUS() : state.split(",").filter(Boolean)) query.append("state", name);
-    for (const name of ["environment", "purpose", "group", "find"]) if (told(name)) query.set(name, told(name));
-    if (told("mixed")) query.set("mixed", told("mixed") === "1" ? "true" : "false");
+    for (const name of ["environment", "purpose", "group", "find"]) if (param(name)) query.set(name, param(name));
+    if (param("mixed")) query.set("mixed", param("mixed") === "1" ? "true" : "false");
     query.set("sort", sorted());
     query.set("order", ascending() ? "asc" : "desc");
     const [start, end] = RS.range().map((ms) => Math.round((ms - RS.tz) / 1000)), time = { start, end };

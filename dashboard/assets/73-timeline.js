@@ -1,4 +1,4 @@
-// One rollout: its timeline, the group beside it, its turns. Opened by a row or by its address, closed by Esc.
+// One rollout: its timeline, its group, its turns. Opened by a row or by its address, closed by Esc.
 (function (RS) {
   "use strict";
   const { svg, make, by } = RS, RIGHT = 8, LANE = 26, THIN = 7, SHADES = 8;
@@ -6,13 +6,13 @@
     scoring: "scoring", waiting_group: "waiting for siblings", in_queue: "in the queue", suspended: "suspended" };
   const BARS = ["dispatched_at", "started_at", "finished_at"];
   const MADE = ["generate", "prefill", "decode"];
-  const told = () => new URLSearchParams(location.search).get("rollout") || "";
+  const openId = () => new URLSearchParams(location.search).get("rollout") || "";
   const place = () => by("ro-open");
   let shownId = null;
 
-  RS.openRollout = (id, life) => RS.ask({ rollout: id, life: String(life) }, told() === "");
+  RS.openRollout = (id, life) => RS.ask({ rollout: id, life: String(life) }, openId() === "");
   const close = () => {
-    const id = told();
+    const id = openId();
     RS.ask({ rollout: null, life: null }, true);
     const row = RS.all("[data-rows=rollouts] tr").find((tr) => tr.dataset.id === id);
     if (row) row.querySelector("button").focus();
@@ -26,9 +26,9 @@
 
   // ---- frame
 
-  // Also before its cells are there: a click is answered at once.
+  // Opens before its cells have arrived, so that a click has an effect at once.
   RS.showOpen = function () {
-    const panel = place(), id = told();
+    const panel = place(), id = openId();
     if (!panel) return;
     panel.hidden = !id || RS.view["ro.mode"] !== "ok";
     if (panel.hidden) return void ((shownId = null), panel.replaceChildren());
@@ -80,7 +80,7 @@
 
   let drawn = "";
   function fill(cell) {
-    // What lasts grows: drawn again now and then.
+    // Open spans grow, so they are drawn again every 5 s.
     const lasts = cell.spans.some(([, , end]) => end === null) ? Math.floor(RS.now() / 5) : 0;
     const body = by("ro-open-body"), mark = [JSON.stringify(cell), body.clientWidth, lasts].join();
     if (body.mark === mark && drawn === mark) return;
@@ -295,7 +295,7 @@
 
   RS.drawers.push((cells) => {
     if (!place() || !("ro.mode" in RS.view)) return;
-    if (told() !== "" || !place().hidden) RS.showOpen();
+    if (openId() !== "" || !place().hidden) RS.showOpen();
     RS.fitted(place(), () => RS.view.rd && !place().hidden && RS.showOpen());
   });
 })(window.RS);

@@ -1,4 +1,4 @@
-// Sandboxes are found by id, name or trace among all of the run, not only those on the page: the API looks.
+// Searches all sandboxes of the run by ID, name or trace through the API.
 (function (RS) {
   "use strict";
   const { make, by } = RS;

@@ -1,4 +1,4 @@
-// Generator: the fleet's heat map as SVG, who is sick, room in the caches, and a row per engine. Only text nodes.
+// Generator: the fleet's heat map as SVG, outliers, room in the caches, and a row per engine. Only text nodes.
 (function (RS) {
   "use strict";
   const { make, cellOf, svg } = RS, LEVELS = 12, TOP = 6, AXIS = 20, RIGHT = 8, LETTER = 6.9;

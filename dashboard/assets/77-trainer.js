@@ -1,4 +1,4 @@
-// Trainer: steps one by one as stacked bars, the last against the median, what single steps say of learning, and a table.
+// Trainer: steps as stacked bars, the last step and the median, learning metrics, and a table.
 (function (RS) {
   "use strict";
   const { make, cellOf, svg } = RS, LETTER = 7, RIGHT = 8, TOP = 8, TALL = 190, AXIS = 20;
@@ -48,12 +48,12 @@
     const found = [];
     parts.forEach((part, i) => {
       if (!part) return;
-      // A hair of the ground between the parts: their edges are seen whatever colours an eye can tell apart.
+      // A thin gap between the parts shows their edges to colour-blind readers.
       const high = y(base) - y(base + part);
       found.push(svg("rect", { x: x.toFixed(1), y: y(base + part).toFixed(1), width: wide.toFixed(1), height: Math.max(0.6, high - (high > 3 ? 0.8 : 0)).toFixed(1), class: "f-" + COLOURS[i] }));
       base += part;
     });
-    // Of a step whose phases nobody tells there is its length alone.
+    // A step without reported phases shows its total alone.
     if (!base && whole) found.push(svg("rect", { x, y: y(whole), width: wide, height: y(0) - y(whole), class: "f-none" }));
     return found;
   }
@@ -151,7 +151,7 @@
     return tr;
   }
 
-  // A phase that no step tells has no column.
+  // A phase that no step reports has no column.
   function heads() {
     const told = RS.view["tt.phases"] || [];
     RS.all("[data-phase]").forEach((el, i) => (el.hidden = !(told[i] && told[i][1])));

@@ -1,4 +1,4 @@
-// The Preflight page: checks as cards from the cells of `dashboard/pages/preflight/data.py`, the button that begins one, and copying.
+// The Preflight page: checks as cards from the cells of `dashboard/pages/preflight/data.py`, the start button, and copying.
 (function (RS) {
   "use strict";
   const { make, all, by } = RS;
@@ -55,7 +55,7 @@
     return el;
   }
 
-  // One block per check: who removes leftovers removes all of them.
+  // One block per check, because leftovers are usually removed together.
   function commands(row) {
     const box = make("div", "", "commands"), pre = make("pre"), copy = make("button", "Copy", "plain");
     pre.append(make("code", row.commands.join("\n")));
@@ -114,7 +114,7 @@
     if (!button || !RS.boot || RS.boot.error) return;
     const left = early(), since = RS.view["pf.since"];
     if (hasty && left <= 0) (hasty = false), (by("pf-said").textContent = "");
-    // Not `disabled`: that would take the focus away from who has just pressed it.
+    // Not `disabled`, which would remove the focus from the pressed button.
     button.setAttribute("aria-disabled", String(busy() || left > 0));
     button.hidden = RS.view["pf.mode"] === "nc";
     wait.textContent = busy() ? (since ? `for ${RS.format.span(Math.max(0, RS.now() - since))}` : "") : left > 0 ? `again in ${Math.ceil(left)} s` : "";

@@ -1,4 +1,4 @@
-// The What-if page: native sliders whose state is the address; what comes of them is the server's to say.
+// The What-if page: native sliders whose state is the address; the server computes the result.
 (function (RS) {
   "use strict";
   const { make, all, by } = RS;
@@ -6,7 +6,7 @@
   const cell = (name) => RS.view["wi.sl." + name];
   const asked = (name) => new URLSearchParams(location.search).get(name);
 
-  // ---- words of a value
+  // ---- text of a value
 
   function words(name, value, { unit }) {
     if (unit === "ratio") return RS.format.text(value, "ratio");
@@ -15,7 +15,7 @@
     if (name === "add_engines") return value ? (value > 0 ? "+" : "−") + size : "none";
     return `${exact(value)} ${unit}`;
   }
-  // A cap of 16,384 is no "16.4k" to whoever sets it.
+  // Caps are shown exactly: 16,384, not 16.4k.
   const exact = (value) => Number(value.toFixed(2)).toLocaleString("en");
 
   // ---- one slider
@@ -112,7 +112,7 @@
     RS.poke();
   });
 
-  // ---- what comes of it
+  // ---- the result
 
   function side(found) {
     const el = make("div", "", "side-of of-" + found.side), head = make("div", "", "row"), bar = make("div", "", "could");

@@ -7,7 +7,7 @@
   let order = "";
 
   RS.wanted = (name) => new URLSearchParams(location.search).get(name) || "";
-  // Commas say more than %2C, and need no escape in a query.
+  // Commas are readable and need no escape in a query.
   RS.want = function (changes) {
     history.replaceState(history.state, "", location.pathname + RS.query(changes).replace(/%2C/g, ",") + location.hash);
   };

@@ -1,4 +1,4 @@
-// Runs beside each other: a chart per signal with a line per run, over time since their start, the clock or their steps.
+// Compared runs: a chart per signal with a line per run, over time since their start, the clock or their steps.
 (function (RS) {
   "use strict";
   const { make, by, svg } = RS;
@@ -81,7 +81,7 @@
     }
   };
 
-  // ---- what is asked
+  // ---- the query
 
   function change(changes) {
     RS.want(changes);
@@ -273,7 +273,7 @@
     chart.look = { x, low, high, inner };
   }
 
-  // What tells runs apart is at either end of their names.
+  // Names of runs differ at their start or end.
   const brief = (name, most) => (name.length > most ? name.slice(0, most / 2) + "…" + name.slice(1 - most / 2) : name);
 
   // At the ends of the lines, pushed apart where they would cover each other.
@@ -339,7 +339,7 @@
     return best >= 0 && x >= xs[0] - 2 * edge && x <= xs[xs.length - 1] + 2 * edge ? ys[best] : null;
   }
 
-  // What is drawn anew under the cursor still tells of where it stands.
+  // Redrawn charts keep the values under the cursor.
   const held = () => cursor !== null && point(cursor);
 
   function point(x) {

@@ -61,7 +61,7 @@
     const words = RS.wanted("find").toLowerCase().split(/\s+/).filter(Boolean), all = RS.all("[data-rows=help] details");
     const found = all.filter((el) => !(el.hidden = !words.every((word) => el.dataset.words.includes(word))));
     for (const group of RS.all(".meaning-group")) group.hidden = !group.querySelector("details:not([hidden])");
-    // What is nearly found is shown; a fold that somebody opened stays.
+    // Few matches are opened; folds that the user opened stay open.
     if (words.length && found.length <= OPEN) for (const el of found) el.open = true;
     by("hp-said").textContent = words.length ? `${found.length || "No"} signal${found.length === 1 ? "" : "s"} of ${all.length}.` : "";
   }

@@ -116,7 +116,8 @@ def test_full_screen_and_the_link_to_it(open_page: Open) -> None:
     assert "panel=kv" in page.url and page.locator("#panel-kv").get_attribute("aria-modal") == "true"
     # Nothing else can be reached meanwhile, and the marks go on as far as the chart does.
     assert page.evaluate("document.querySelector('header').inert && document.querySelector('#panel-queue').inert")
-    until(page, "() => document.querySelector('#panel-kv .fired, #panel-kv .warned').getBBox().height > 1300")
+    bottom = "() => (box => box.y + box.height > 1300)(document.querySelector('#panel-kv .marks').getBBox())"
+    until(page, bottom)
     link = page.evaluate("RS.linkOf(document.querySelector('#panel-kv'))")
     page.keyboard.press("Escape")
     until(page, "() => document.querySelector('#graph-kv .js-plotly-plot')._fullLayout.height < 200")

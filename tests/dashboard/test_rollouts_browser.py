@@ -87,7 +87,7 @@ def test_where_rollouts_went_in_exact_numbers(open_page: Open) -> None:
         f"trained: {trained[1]:,} rollouts, {trained[2]:,} tokens · 212,401 GPU-seconds · 118.00 USD; "
         f"zero advantage: {zero[1]:,} rollouts, {zero[2]:,} tokens · 160,112 GPU-seconds · 88.95 USD; "
         f"too stale: 64 rollouts, 458,650 tokens; infra error: 20 rollouts, 123,063 tokens; "
-        "in no record (derived): 1,204,000 tokens · 31,000 GPU-seconds · 17.22 USD; in flight: 127 rollouts"
+        "not recorded (estimated): 1,204,000 tokens · 31,000 GPU-seconds · 17.22 USD; in flight: 127 rollouts"
     )
     shown = page.locator(".exits .count").all_text_contents()
     assert shown[0] == f"{trained[1]:,}" and "127" in shown and "1,204,000" in shown
@@ -96,7 +96,7 @@ def test_where_rollouts_went_in_exact_numbers(open_page: Open) -> None:
     assert width / whole == pytest.approx(trained[1] / zero[1], abs=0.01)
     # What is worked out, not counted, looks like it.
     assert page.locator(".exits rect.derived").count() == 3
-    assert page.locator(".exits tspan").text_content() == "derived"
+    assert page.locator(".exits tspan").text_content() == "estimated"
 
 
 def test_heat_map_says_its_number_under_the_cursor(open_page: Open) -> None:
@@ -346,4 +346,4 @@ def test_a_timeline_without_a_bar_names_the_times_that_are_missing(
 
 def test_unknown_rollout_is_said(open_page: Open) -> None:
     page = open_page(more="&rollout=nobody")
-    until(page, "() => document.querySelector('#ro-open-body').innerText.startsWith('Nobody knows a rollout')")
+    until(page, "() => document.querySelector('#ro-open-body').innerText.startsWith('No rollout with this ID')")

@@ -56,7 +56,7 @@ WORDS: Mapping[str, str] = {
     "in_tool": "in a tool", "scoring": "scoring", "waiting_group": "waiting for siblings", "queued": "in the queue",
     "gated": "held by staleness gate", "trained": "trained", "zero_advantage": "zero advantage", "stale": "too stale",
     "surplus": "surplus", "aborted_oversample": "aborted (oversampled)", "truncated_drop": "dropped (truncated)",
-    "env_error": "environment error", "infra_error": "infra error", "ended": "ended", "unrecorded": "not in any record",
+    "env_error": "environment error", "infra_error": "infra error", "ended": "ended", "unrecorded": "not recorded",
 }  # fmt: skip
 """Labels of states and exits; the browser gets them once (``ro.words``)."""
 
