@@ -69,7 +69,7 @@ def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) 
     assert first.locator(".pill").inner_text() == "Failed"
     assert first.locator(".fix").inner_text().startswith("Fix: lower the create rate")
     assert page.locator("[data-rows=pf-plan] li").first.inner_text().split() == [
-        "Sandboxes", "alive", "at", "once", "concurrency", "960",
+        "Concurrent", "sandboxes", "concurrency", "960",
     ]  # fmt: skip
     assert page.title() == f"Preflight · {wall.WALL} · Rollscope"
     assert page.locator("#ranges").is_hidden()

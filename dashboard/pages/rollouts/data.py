@@ -398,9 +398,9 @@ def report(*rollouts):  # takes a second at most and never raises
 
 
 report({{"rollout_id": id, "group_id": group, "group_size": 8, "environment": "swe",
-      "version_start": version, "started_at": time.time()}})
+        "version_start": version, "started_at": time.time()}})
 # when it ended, and again when the trainer used it; parts of one rollout are merged
 report({{"rollout_id": id, "version_finish": version, "finished_at": time.time(), "response_tokens": 4096,
-      "token_versions": [[411, 3000], [412, 1096]], "turns": 14, "reward": 1.0, "max_reward": 1.0}})
+        "token_versions": [[411, 3000], [412, 1096]], "turns": 14, "reward": 1.0, "max_reward": 1.0}})
 report({{"rollout_id": id, "version_consumed": version, "consumed_at": time.time()}})
 '''
