@@ -143,10 +143,12 @@ def test_zoom_says_so_and_can_be_undone_by_keyboard(open_page: Open) -> None:
 def test_an_absolute_time_stands_still(open_page: Open, reader: MemoryReader) -> None:
     page = open_page(f"?run={fake.RICH}&start={fake.NOW - 1800}&end={fake.NOW - 900}")
     small = "() => document.querySelector('[data-spark=\"k.queue\"] path').getAttribute('d')"
-    before = (page.evaluate(small), page.evaluate(RANGES)[0])
+    card = "() => RS.view['k.queue.v']"
+    before = (page.evaluate(small), page.evaluate(RANGES)[0], page.evaluate(card))
     tell(reader, 0, 55.0)
-    until(page, "() => RS.view['k.queue.v'] === '55'")
-    assert (page.evaluate(small), page.evaluate(RANGES)[0]) == before
+    until(page, f"() => document.getElementById('app').dataset.seq === '{reader.cursor(fake.RICH)}'")
+    # The card has the value at the end of the range, not the new one.
+    assert (page.evaluate(small), page.evaluate(RANGES)[0], page.evaluate(card)) == before
 
 
 def test_hover_shows_values_in_every_header(open_page: Open) -> None:
@@ -190,7 +192,7 @@ def test_run_switch_by_link(open_page: Open) -> None:
 def test_unknown_run(open_page: Open) -> None:
     page = open_page("?run=%3Cb%3Enobody", drawn=False)
     page.wait_for_selector("[data-page=error]")
-    assert page.locator("#message").inner_text() == "No run named “<b>nobody”. Choose one from the menu."
+    assert page.locator("#message").inner_text() == "No run is named “<b>nobody”. Choose one from the menu."
     page.locator("#run-menu summary").click()
     page.locator("#runs a", has_text=fake.RICH).click()
     page.wait_for_selector("[data-page=ok]")
