@@ -6,6 +6,7 @@ reason for a missing value and how to get one.
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,7 +117,7 @@ def _looked_for(run: RunSettings) -> list[str]:
 
 def _unknown(path: Path) -> bool:
     try:
-        return path.exists() and not detect_path(path) and not build.broken(path)
+        return os.access(path, os.R_OK) and not detect_path(path) and not build.broken(path)
     except (ScrapeError, OSError):
         return False  # the path exists but cannot be read
 

@@ -48,8 +48,8 @@ STARTER = """\
 #trainer_gpus = 8
 #generator_gpus = 24
 
-# The default alert rules are active without any setting; a receiver makes them heard. Kinds: webhook, slack, discord,
-# pagerduty, alertmanager, apprise. Try it with: rollscope alerts send-test oncall
+# The default alert rules are active without any setting; a receiver gets their notifications. Kinds: webhook, slack,
+# discord, pagerduty, alertmanager, apprise. Try it with: rollscope alerts send-test oncall
 #[[alerts.receiver]]
 #name = "oncall"
 #kind = "slack"

@@ -251,7 +251,7 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
         if why := build.broken(path):
             raise ScrapeError("not_a_run", why)
         if not os.access(path, os.R_OK):
-            raise ScrapeError("not_a_run", f"no permission to read {path}: allow it to the user that runs Rollscope")
+            raise ScrapeError("not_a_run", "no permission to read this: allow it to the user that runs Rollscope")
         raise ScrapeError("not_a_run", f"no known run log is here{unreadable.words(path)}")
     _one_framework(settings.source, [one for one in found if known[one[0]].actor == "trainer"])
     # Trainer first: the target named like the run is its.
