@@ -44,7 +44,7 @@ class Bench:
             trust=trust,
             judge=judge,
         )
-        self.ingest.met(self.driver.recovered)
+        self.ingest.mark_recovered(self.driver.recovered)
 
     def _submit(self, batch):  # type: ignore[no-untyped-def]
         future = self.writer.submit(batch, block=True)

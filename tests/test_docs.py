@@ -15,12 +15,12 @@ from bench.docs.site import menu, orphans
 from collectors.model import FACTS, Limits
 from server import signals
 from server.config.errors import ConfigError
+from server.config.secret import Secret
 from server.config.settings import build
 from server.demo.faults import KINDS
 from server.demo.scenarios import SCENARIOS
 from server.main import COMMANDS, main
 from server.notify.model import ReceiverSettings
-from server.secret import Secret
 from tests.notify.support import alert, note
 from tests.signals.support import book, view
 

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 OURS = ("collectors", "server", "dashboard", "migrations")
 
 COLLECTOR_TYPES = {"collectors.model", "collectors.catalog"}
-PURE_TYPES = COLLECTOR_TYPES | {"server.matchers"}
-CONFIGURED = {"server.config", "server.secret", "server.outbound_policy", "server.matchers"}
+PURE_TYPES = COLLECTOR_TYPES | {"server.alerts.matchers"}
+CONFIGURED = {"server.config", "server.config.secret", "server.targets.outbound_policy", "server.alerts.matchers"}
 FORMATS = {"collectors.formats", "collectors.transport"}
 PLUGINS = FORMATS | {"collectors.model", "collectors.catalog"}
 
@@ -56,9 +56,9 @@ RULES: dict[str, Row] = {
     "collectors": Row({"collectors.model"}, {"httpx", "prometheus_client", "yaml"}, "runs without the server"),
     # ---- leaves of the server
     "server.clock": Row(set(), set(), "time as a value: everyone may take it, so it takes nothing"),
-    "server.matchers": Row(set(), set(), "label matchers, for alerts and receivers alike"),
-    "server.secret": Row(set(), set(), "a string that does not print itself"),
-    "server.outbound_policy": Row(set(), set(), "one rule for all requests that leave this machine"),
+    "server.alerts.matchers": Row(set(), set(), "label matchers, for alerts and receivers alike"),
+    "server.config.secret": Row(set(), set(), "a string that does not print itself"),
+    "server.targets.outbound_policy": Row(set(), set(), "one rule for all requests that leave this machine"),
     "server.catch_up": Row(set(), set(), "a record about the collector's delay"),
     # ---- pure: values in, values out
     "server.rollouts": Row(PURE_TYPES, set(), "rules about rollouts know no store and no signal"),
@@ -76,11 +76,12 @@ RULES: dict[str, Row] = {
         "the store knows records, not meaning",
     ),
     "server.notify": Row(
-        {"collectors.transport", "server.matchers", "server.secret", "server.outbound_policy"}, {"httpx", "apprise"},
+        {"collectors.transport", "server.alerts.matchers", "server.config.secret", "server.targets.outbound_policy"},
+        {"httpx", "apprise"},
         "a receiver gets a notification; what an alert is, alerts decide",
     ),
     "server.alerts": Row(
-        PURE_TYPES | {"server.clock", "server.notify", "server.secret", "server.signals", "server.store"}, set(),
+        PURE_TYPES | {"server.clock", "server.notify", "server.config.secret", "server.signals", "server.store"}, set(),
         "rules over signals, and an outbox; derive calls it, it calls nothing above the store",
     ),
     "server.config": Row(
@@ -157,7 +158,7 @@ RULES: dict[str, Row] = {
     ),
     "server.runtime": Row(
         {
-            "server.alerts", "server.api", "server.clock", "server.config", "server.outbound_policy",
+            "server.alerts", "server.api", "server.clock", "server.config", "server.targets.outbound_policy",
             "server.preflight", "server.push", "server.query", "server.scrape", "server.store", "server.targets",
         },
         None, "processes and roles: puts the parts together, below the command line",
@@ -165,7 +166,7 @@ RULES: dict[str, Row] = {
     "server.demo": Row(set(), set(), "the demo is the outside world: it shares no line with what reads it"),
     "server.cli": Row({"collectors.*", "server.*"}, None, "commands use everything but the dashboard"),
     "server.main": Row({"collectors.*", "dashboard.*", "migrations.*", "server.*"}, None, "the composition root"),
-    "server": Row(set(), set(), "nothing stands beside the packages but the leaves above"),
+    "server": Row(set(), set(), "the root holds packages, main.py and clock.py"),
     # ---- layer 3
     "dashboard.widgets": Row({"server.query"}, None, "kinds of widgets know no page"),
     "dashboard.state": Row({"dashboard.widgets", "server.query"}, None, "what a browser shows, for any page"),
@@ -343,7 +344,7 @@ PURE_ALERTS = (
 """Modules that decide about alerts: pure, like the signals, so that they can be verified by reading."""
 
 PURE_ALERTS_IMPORT = {
-    "server.alerts", "server.matchers", "server.notify.model", "server.signals", "server.store.types",
+    "server.alerts", "server.alerts.matchers", "server.notify.model", "server.signals", "server.store.types",
     "server.store.rollouts.types",
 }  # fmt: skip
 

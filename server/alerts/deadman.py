@@ -9,9 +9,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from server.config.secret import Secret
 from server.notify.model import DeliveryAnswer, Request
 from server.notify.outbound import send as send_request
-from server.secret import Secret
 
 log = logging.getLogger("rollscope.deadman")
 

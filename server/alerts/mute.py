@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import Alert
-from server.matchers import Matcher, all_match
 
 MAX_COMMENT = 200
 """Characters of a silence's comment that are repeated beside each alert; the page shows the whole."""

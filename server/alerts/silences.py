@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from server.alerts.matchers import Matcher, matcher
 from server.alerts.mute import Silence
-from server.matchers import Matcher, matcher
 from server.store.types import SilenceRow
 
 # More matchers than an alert has labels, more text than anybody reads: a mistake, or an attack.

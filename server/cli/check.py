@@ -20,6 +20,7 @@ from collectors.formats import unreadable
 from collectors.model import ScrapeError, Target
 from server import signals
 from server.alerts.inputs import TARGET_UP
+from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import Condition, Rule
 from server.cli import FAILED, OK, colour
 from server.cli.as_of import apply_stated, by_mode, feed_records, ticks
@@ -33,7 +34,6 @@ from server.config.facts import trusted_facts
 from server.config.settings import RunSettings
 from server.derive.deriver import Deriver
 from server.derive.source_priority import SourcePriority
-from server.matchers import Matcher, all_match
 from server.query.alerts import missing
 from server.query.names import format_name
 from server.signals.availability import TRAINED, inputs, missing_metrics, of_records

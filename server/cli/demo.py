@@ -28,6 +28,7 @@ from server.cli.program import Choice, Command
 from server.cli.serving import announcer, dashboard
 from server.clock import ScaledClock, WallClock
 from server.config.errors import ConfigError
+from server.config.secret import Secret
 from server.config.settings import RunSettings, TargetSettings
 from server.demo.faults import KINDS
 from server.demo.faults import read as read_fault
@@ -35,7 +36,6 @@ from server.demo.scenarios import SCENARIOS
 from server.derive.driver import TICK_SECONDS
 from server.runtime.serve import addresses, bind, serve
 from server.scrape.run_loop import RunLoop
-from server.secret import Secret
 from server.targets.resolve import attach
 
 log = logging.getLogger("rollscope.demo")

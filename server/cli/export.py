@@ -15,6 +15,7 @@ import yaml
 
 from server import signals
 from server.alerts import text
+from server.alerts.matchers import Matcher
 from server.alerts.model import Condition, Rule
 from server.api.metrics import PREFIX
 from server.cli import OK
@@ -22,7 +23,6 @@ from server.cli.options import Options, common
 from server.cli.program import Choice, Command
 from server.config import alerts as alerts_config
 from server.config.settings import read
-from server.matchers import Matcher
 from server.signals import Counter, Signal
 
 # Labels of an alert that its series does not have.

@@ -12,10 +12,10 @@ import click
 
 from server.cli.program import Choice, Program
 from server.config.paths import config_path
+from server.config.secret import Secret
 from server.config.settings import Settings, load
 from server.config.settings import check as check_settings
 from server.runtime import logs
-from server.secret import Secret
 
 log = logging.getLogger("rollscope")
 

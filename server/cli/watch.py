@@ -24,12 +24,12 @@ from server.cli.program import Command
 from server.cli.serving import SCAN, serve_runs
 from server.clock import WallClock
 from server.config.errors import ConfigError, Problems
+from server.config.secret import Secret
 from server.config.settings import RunSettings, load, state_dir
 from server.forwarding.sender import TIMEOUT_SECONDS, Forwarder
 from server.forwarding.spool import Spool
-from server.outbound_policy import refuse_target
-from server.secret import Secret
 from server.targets import local_scan
+from server.targets.outbound_policy import refuse_target
 from server.targets.resolve import Ambiguous, Attached, attach, run_name, source_of
 
 # Parallel requests to the server that receives forwarded readings.

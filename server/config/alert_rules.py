@@ -10,12 +10,12 @@ from typing import Any
 
 from collectors.catalog import METRICS
 from collectors.model import Labels
-from server import matchers, signals
-from server.alerts import text
+from server import signals
+from server.alerts import matchers, text
 from server.alerts.inputs import TARGET_UP
+from server.alerts.matchers import Matcher
 from server.alerts.model import CLASSES, Condition, Operator, Rule
 from server.config.errors import Problems, suggestion
-from server.matchers import Matcher
 from server.notify.model import SEVERITIES
 from server.verdict.model import OUTCOMES
 

@@ -12,14 +12,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from server import notify
+from server.alerts.matchers import Matcher
 from server.alerts.model import Rule
 from server.alerts.mute import InhibitRule
 from server.config import alert_rules
 from server.config.errors import ConfigError, Problems
-from server.matchers import Matcher
+from server.config.secret import NO_SECRET, Secret
 from server.notify.model import ReceiverSettings
-from server.outbound_policy import refuse_target
-from server.secret import NO_SECRET, Secret
+from server.targets.outbound_policy import refuse_target
 
 ALERT_KEYS = {
     "default_pack", "disable", "group_by", "group_wait", "group_interval", "repeat_interval", "external_url", "rule",

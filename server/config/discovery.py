@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import collectors
+from server.alerts.matchers import Matcher
 from server.config import alert_rules
 from server.config.alerts import secret
 from server.config.errors import Problems
-from server.matchers import Matcher
-from server.outbound_policy import refuse_target
-from server.secret import NO_SECRET, Secret
+from server.config.secret import NO_SECRET, Secret
+from server.targets.outbound_policy import refuse_target
 
 KINDS = ("file_sd", "http_sd", "prometheus_yml", "router", "run_dir")
 BY_URL = frozenset({"http_sd", "router"})

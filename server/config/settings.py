@@ -26,8 +26,8 @@ from server.config.errors import ConfigError, Problems, suggestion
 from server.config.preflight import PreflightPlan
 from server.config.preflight import parse as parse_preflight
 from server.config.retention import RetentionSettings
-from server.outbound_policy import is_loopback, refuse_target
-from server.secret import NO_SECRET, Secret
+from server.config.secret import NO_SECRET, Secret
+from server.targets.outbound_policy import is_loopback, refuse_target
 
 DEFAULT_PORT = 8050
 LAST_PORT = 65535

@@ -8,7 +8,7 @@ from math import isnan
 
 from collectors.catalog.row import LARGEST
 from collectors.model import Labels
-from server.ingest.rollouts.counted import leaves
+from server.ingest.rollouts.totals import leaves
 from server.ingest.sandboxes import SandboxArrival
 from server.ingest.updates import RolloutArrival
 from server.signals import Counter

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from server.derive.deriver import Deriver
-from server.ingest.rollouts.counted import leaves
 from server.ingest.rollouts.feed import ALWAYS, PUBLISHED, versions
-from server.ingest.rollouts.totals import CLOSED, LEFT, TIERS
+from server.ingest.rollouts.totals import CLOSED, LEFT, TIERS, leaves
 from server.ingest.updates import RolloutArrival
 from server.rollouts import state as rollouts_state
 from server.rollouts.groups import OUTCOMES

@@ -1,8 +1,7 @@
-"""Histograms of engines on their way to the store: written by the minute, which is all that it keeps of them.
+"""Reduces histograms of engines to one reading per minute before they are stored.
 
-A reading is a total since the engine began, so of the dozen that a minute brings only the last says anything, but for
-those before and after a restart. What is held here is lost to nobody when we die: the
-engine's next reading holds it too. Pure.
+A reading is cumulative, so only the last of a minute matters, and those before and after a restart. Losing the newest
+readings in a crash is harmless, because the engine's next reading contains them. Pure.
 """
 
 from dataclasses import dataclass
@@ -24,38 +23,38 @@ class _PendingHistogram:
 
 
 class HistogramThrottle:
-    """The newest reading of every series. The first one of a series is handed over at once: it is the base line."""
+    """Holds the newest reading of each series. The first reading of a series is returned at once as the base line."""
 
     def __init__(self) -> None:
         self._held: dict[str, dict[int, _PendingHistogram]] = {}
 
     def take(self, target: str, series: int, ts: int, item: Histogram) -> list[Row]:
-        """Hold a reading; what must be written now."""
+        """Holds a reading; returns the readings that must be written now."""
         held = self._held.setdefault(target, {})
         before = held.get(series)
         if before is None:
             held[series] = _PendingHistogram(ts, item, True)
             return [(series, ts, item)]
-        anew, rows = _began_anew(before.item, item), []
-        if not before.written and (anew or ts // MINUTE_MS != before.ts // MINUTE_MS):
+        restarted, rows = _restarted(before.item, item), []
+        if not before.written and (restarted or ts // MINUTE_MS != before.ts // MINUTE_MS):
             rows.append((series, before.ts, before.item))
-        if anew:
-            # Held back it might have grown beyond the old process' counts when the store sees it.
+        if restarted:
+            # Written at once: later its counts might exceed the old process' counts, which would hide the restart.
             rows.append((series, ts, item))
-        before.ts, before.item, before.written = ts, item, anew
+        before.ts, before.item, before.written = ts, item, restarted
         return rows
 
     def rest(self, target: str) -> list[Row]:
-        """Everything of a target that was not handed over yet: it fell silent, or we end."""
+        """Returns the readings of a target that are not written yet, when the target fails or the run ends."""
         held = self._held.pop(target, {})
-        return [(series, one.ts, one.item) for series, one in held.items() if not one.written]
+        return [(series, pending.ts, pending.item) for series, pending in held.items() if not pending.written]
 
     @property
     def targets(self) -> list[str]:
-        """Of whom anything is held."""
+        """Returns targets with held readings."""
         return list(self._held)
 
 
-def _began_anew(before: Histogram, item: Histogram) -> bool:
-    """Another process: other edges, or a count that fell. In one page nothing else can be told apart."""
+def _restarted(before: Histogram, item: Histogram) -> bool:
+    """Is this a new process? Either the bucket edges differ, or a count decreased."""
     return before.edges != item.edges or any(map(lt, item.counts, before.counts))

@@ -1,6 +1,6 @@
-"""From what a provider says of its sandboxes to rows and to what changed: whose they are, which are new, which ended.
+"""Turns a provider's sandbox records into rows and changes: ownership, new sandboxes, ended sandboxes.
 
-One per run. A listing repeats thousands of rows that say nothing new: only changes are written and handed on.
+One `SandboxIngest` per run. A listing repeats thousands of unchanged sandboxes; only changes are written.
 """
 
 import math
@@ -10,23 +10,25 @@ from dataclasses import dataclass, fields, replace
 from collectors.model import Sandbox, Target
 from server.store.types import SandboxRow
 
-# A provider's id is some 40 characters; what is longer would not fit an index.
-ID_LENGTH, TEXT_LENGTH = 200, 500
+# Longest stored id, characters. A provider's id has about 40; a longer one would not fit an index.
+ID_LENGTH = 200
+# Longest stored text, characters.
+TEXT_LENGTH = 500
 LIVE = frozenset({"queued", "building_image", "starting", "running", "paused", "stopping", "unknown"})
-# Before these a sandbox is of no use yet.
+# States before a sandbox is usable.
 PENDING = frozenset({"queued", "building_image", "starting"})
-# How long an ended sandbox is remembered: a provider lists those of the last minutes again and again.
+# How long an ended sandbox stays in memory (s), because a provider lists recently ended sandboxes again.
 REMEMBERED_SECONDS = 3600.0
-# The provider said nothing of its end: complete listings left it out.
+# Provider state of a sandbox whose end was not reported: complete listings left it out.
 GONE = "not listed any more"
-# One short or empty answer is a slip of the provider's; two of them are an end.
+# Complete listings without a sandbox that mean its end. One short or empty answer can be an error of the provider.
 MISSED_LISTINGS = 2
 _TIMES = ("requested_at", "started_at", "ready_at", "first_exec_at", "ended_at")
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxArrival:
-    """One change: the row, and what it newly says. ``ts``: when we heard of it, epoch seconds."""
+    """One change of a sandbox, with the new row. ``ts``: when the change was read, epoch seconds."""
 
     ts: float
     row: SandboxRow
@@ -36,108 +38,108 @@ class SandboxArrival:
 
 
 class SandboxIngest:
-    """What is known of one run's sandboxes, so that a row is compared with the one before it.
+    """Sandboxes of one run in memory, so that each new record is compared with the previous row.
 
     Args:
-        rows: what the store holds of them (live, and lately ended); others are to be recalled when they are met.
-        keys: names by which providers may know the run: its name, its own name for itself, a configured one.
-        since: when the run began for us, epoch seconds (None: with the first listing): what a provider tells of the
-            time before is history, of which it keeps some ends longer than others, and not ours to count.
+        rows: live and recently ended sandboxes from the store; others are recalled when a record names them.
+        keys: names by which providers may label the run: its name, the name it reports, a configured name.
+        since: start of the run for Rollscope, epoch seconds (None: the first listing). Sandboxes that ended earlier
+            are not counted, because a provider keeps some ended sandboxes longer than others.
     """
 
     def __init__(self, rows: Iterable[SandboxRow], keys: Collection[str], since: float | None = 0.0) -> None:
         self.keys = set(keys)
         self._since = since
-        # Complete listings in a row that left a live one out, with the time of the first.
+        # Live sandboxes missing from complete listings: key -> (listings in a row, time of the first).
         self._missed: dict[tuple[str, str], tuple[int, float]] = {}
-        # Readings in a row in which one that had ended was live.
-        self._again: dict[tuple[str, str], int] = {}
+        # Ended sandboxes that are listed as live: key -> readings in a row.
+        self._live_again: dict[tuple[str, str], int] = {}
         self._known: dict[tuple[str, str], SandboxRow] = {(row.record.provider, row.record.id): row for row in rows}
-        # What was said of one last, and the row that it led to: a listing says the same of most of them again.
-        self._said: dict[tuple[str, str], tuple[Sandbox, SandboxRow]] = {}
+        # The last record of each sandbox and the row made from it, to skip unchanged records without merging.
+        self._last_records: dict[tuple[str, str], tuple[Sandbox, SandboxRow]] = {}
 
     def unknown(self, records: Iterable[Sandbox]) -> list[tuple[str, str]]:
-        """(provider, id) of those not in memory: new ones, or ones that ended too long ago to be remembered."""
+        """Returns (provider, id) of records not in memory: new sandboxes, or ones that ended too long ago."""
         return [key for record in records if (key := (record.provider, _cut(record.id))) not in self._known]
 
     def recall(self, rows: Iterable[SandboxRow]) -> None:
-        """Take rows of the store back into memory: what was counted once must not look new."""
+        """Takes stored rows back into memory, so that a sandbox counted before does not look new."""
         self._known.update({(row.record.provider, row.record.id): row for row in rows})
 
     def take(
         self, target: Target, records: Iterable[Sandbox], listed: Collection[str], runs: Collection[str], now: float
     ) -> list[SandboxArrival]:
-        """Changes that a reading brings.
+        """Returns the changes of a reading.
 
         Args:
             listed: providers of which `records` holds every live sandbox.
-            runs: keys of the runs that live now: what says it belongs to none of them dangles.
+            runs: keys of runs that are not over; a live sandbox of any other run is dangling.
         """
         if listed and self._since is None:
             self._since = now
         newest = {(record.provider, _cut(record.id)): record for record in records if record.id}
         if listed:
             newest = {key: record for key, record in newest.items() if not self._history(key, record)}
-        found = [self._one(target, key, record, runs, now) for key, record in newest.items()]
-        found += [self._gone(row, since, now) for row, since in self._missing(target, newest, listed, now)]
+        changes = [self._update(target, key, record, runs, now) for key, record in newest.items()]
+        changes += [self._gone(row, since, now) for row, since in self._missing(target, newest, listed, now)]
         self._forget(now)
-        return [arrival for arrival in found if arrival is not None]
+        return [arrival for arrival in changes if arrival is not None]
 
-    def _one(
+    def _update(
         self, target: Target, key: tuple[str, str], record: Sandbox, runs: Collection[str], now: float
     ) -> SandboxArrival | None:
-        before, said = self._known.get(key), record
+        before, reported = self._known.get(key), record
         self._missed.pop(key, None)
-        if before is not None and self._repeats(key, before, said, runs):
+        if before is not None and self._repeats(key, before, reported, runs):
             return None
-        record, old = _clean(said), before.record if before is not None else None
+        record, old = _clean(reported), before.record if before is not None else None
         if old is not None and self._revived(key, old, record):
             old = replace(old, state=record.state, ended_at=None, cause=None)
         merged = _merged(old, record, now)
         found = self._changed(
             before, SandboxRow(target.name, merged, *self._whose(merged, runs), _ms(now), _ms(now)), now
         )
-        self._said[key] = (said, self._known[key])
+        self._last_records[key] = (reported, self._known[key])
         return found
 
     def _whose(self, record: Sandbox, runs: Collection[str]) -> tuple[bool, bool]:
-        """(ours, dangling: it lives and belongs to no run that does)."""
+        """Returns (own, dangling). Dangling: the sandbox is live, and its run is over or unknown."""
         own = not record.run_key or record.run_key in self.keys
         return own, record.state in LIVE and not own and record.run_key not in runs
 
-    def _repeats(self, key: tuple[str, str], before: SandboxRow, said: Sandbox, runs: Collection[str]) -> bool:
-        """Does it say once more what led to the row that we have?"""
-        last = self._said.get(key)
-        if last is None or last[1] is not before or last[0] != said:
+    def _repeats(self, key: tuple[str, str], before: SandboxRow, reported: Sandbox, runs: Collection[str]) -> bool:
+        """Is the record equal to the one that the current row was made from?"""
+        last = self._last_records.get(key)
+        if last is None or last[1] is not before or last[0] != reported:
             return False
         if before.record.ended_at is not None:
-            if said.state in LIVE:
-                return False  # how often it is said that one that ended lives is counted
-            self._again.pop(key, None)
+            if reported.state in LIVE:
+                return False  # live records of an ended sandbox are counted in `_revived`
+            self._live_again.pop(key, None)
         return self._whose(before.record, runs) == (before.own, before.dangling)
 
     def _history(self, key: tuple[str, str], record: Sandbox) -> bool:
-        """Was it over before the run began for us, and never met?"""
+        """Did the sandbox end before the run began for Rollscope, without ever being recorded?"""
         ended = record.ended_at
         return key not in self._known and ended is not None and self._since is not None and ended < self._since
 
     def _revived(self, key: tuple[str, str], before: Sandbox, record: Sandbox) -> bool:
-        """Does one that had ended live again? A container is started once more; a provider left it out by mistake."""
+        """Is an ended sandbox live again? Its container was restarted, or the provider left it out by mistake."""
         if before.ended_at is None or record.state not in LIVE:
-            self._again.pop(key, None)
+            self._live_again.pop(key, None)
             return False
         begun = max((at for at in (record.started_at, record.ready_at) if at is not None), default=-math.inf)
-        # A page that was on its way while it ended shows it live once, not twice.
-        self._again[key] = seen = self._again.get(key, 0) + 1
+        # An answer in flight while the sandbox ended shows it live once, but not twice.
+        self._live_again[key] = seen = self._live_again.get(key, 0) + 1
         if before.provider_state != GONE and begun <= before.ended_at and seen < 2:
             return False
-        del self._again[key]
+        del self._live_again[key]
         return True
 
     def _missing(
         self, target: Target, newest: Mapping[tuple[str, str], Sandbox], listed: Collection[str], now: float
     ) -> list[tuple[SandboxRow, float]]:
-        """Live ones that complete listings leave out, and since when: they have ended, unseen."""
+        """Returns live sandboxes that complete listings leave out, each with the time of the first such listing."""
         found = []
         for key, row in self._known.items():
             if key[0] in listed and row.target == target.name and key not in newest and row.record.state in LIVE:
@@ -175,18 +177,18 @@ class SandboxIngest:
         ended = [key for key, row in self._known.items() if (row.record.ended_at or now) < old]
         for key in ended:
             del self._known[key]
-            self._said.pop(key, None)
-            self._again.pop(key, None)
+            self._last_records.pop(key, None)
+            self._live_again.pop(key, None)
 
 
 def _merged(before: Sandbox | None, record: Sandbox, now: float) -> Sandbox:
-    """The newest word, with times that an older one knew better. An end is final, and a first time the true one."""
+    """Returns the new record with the first times of earlier records. An end is final."""
     if before is None:
         return _ended(record, now)
     if before.ended_at is not None and record.state in LIVE:
         return before
     if before.state == "failed":
-        # Providers list what failed as terminated once they have cleaned up: it failed all the same.
+        # Providers list a failed sandbox as terminated after their cleanup; it stays failed.
         record = replace(record, state="failed", cause=before.cause)
     known = {name: _first(getattr(before, name), getattr(record, name)) for name in _TIMES}
     kept = {
@@ -194,11 +196,11 @@ def _merged(before: Sandbox | None, record: Sandbox, now: float) -> Sandbox:
         for field in fields(Sandbox)
         if field.name not in _TIMES and getattr(record, field.name) in (None, "")
     }
-    # The first times stand, so what they were read from does too.
+    # The first times are retained, so their source is too.
     source = before.latency_source or record.latency_source
     merged = replace(record, **{**kept, **known, "latency_source": source})
     if merged.ready_at is None and record.state == "running" and before.state in PENDING:
-        # The provider tells no time: between the last poll and this one it became usable.
+        # The provider reports no time: the sandbox became usable between the previous poll and this one.
         merged = replace(merged, ready_at=now, latency_source="poll_bound")
     if merged.state != "failed" and merged.cause is not None:
         merged = replace(merged, cause=None)
@@ -211,8 +213,8 @@ def _ended(record: Sandbox, now: float) -> Sandbox:
     return replace(record, cause="unknown") if record.state == "failed" and record.cause is None else record
 
 
-def _first(known: float | None, said: float | None) -> float | None:
-    return said if known is None else known
+def _first(known: float | None, reported: float | None) -> float | None:
+    return reported if known is None else known
 
 
 def _clean(record: Sandbox) -> Sandbox:

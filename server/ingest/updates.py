@@ -1,4 +1,4 @@
-"""What was just committed, on its way from ingest to the driver."""
+"""What a commit contains, for the driver: samples, steps, facts, health, sandboxes, rollouts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ SampleArrival = tuple[float, str, str, Labels, float | Histogram]
 
 @dataclass(frozen=True, slots=True)
 class StepArrival:
-    """What one reading brought for one step of one axis."""
+    """Values of one step of one axis from one reading."""
 
     axis: str
     incarnation: int
@@ -27,12 +27,12 @@ class StepArrival:
 
 @dataclass(frozen=True, slots=True)
 class RolloutArrival:
-    """What became newly known of a rollout, and of its group. ``ts``: event time of that, epoch seconds.
+    """A change of a rollout and of its group. ``ts``: event time of the change, epoch seconds.
 
     Attributes:
-        before: its row as it was known before; None: it is new.
-        group: its group as it is now; None: it names none, or a group of one.
-        closed: the group's outcome became known with this.
+        before: the rollout's previous row; None: it is new.
+        group: the group's current row; None: the rollout has no group, or a group of one.
+        closed: this change closed the group.
     """
 
     ts: float
@@ -44,7 +44,7 @@ class RolloutArrival:
 
 @dataclass(slots=True)
 class Arrivals:
-    """What was just committed, for the driver: event times in seconds."""
+    """Everything that one commit added, for the driver. Times are event times in seconds."""
 
     samples: list[SampleArrival] = field(default_factory=list)
     steps: list[StepArrival] = field(default_factory=list)
@@ -53,11 +53,11 @@ class Arrivals:
     sandboxes: list[SandboxArrival] = field(default_factory=list)
     rollouts: list[RolloutArrival] = field(default_factory=list)
     published: list[tuple[float, int]] = field(default_factory=list)  # (event time, policy version)
-    # Targets that told all of their sandboxes: name -> (when, seconds it stays good).
+    # Targets that reported all of their sandboxes: name -> (time, seconds the list is valid).
     heard: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def newest(self) -> float | None:
-        """The earliest of the newest times per stream: how far every stream is known."""
+        """Returns the earliest of the newest times per stream: up to it every stream is complete."""
         newest: dict[str, float] = {}
         for ts, *_ in self.samples:
             newest[""] = max(ts, newest.get("", ts))

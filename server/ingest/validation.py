@@ -1,4 +1,4 @@
-"""What of a reading can be meant, and what is to be said against the rest: pure, before anything is stored."""
+"""Removes implausible values from a reading before anything is stored, and describes what is missing. Pure."""
 
 from dataclasses import replace
 from operator import attrgetter
@@ -9,34 +9,37 @@ from collectors.model import Histogram, Reading, Rollout
 from server.rollouts.merge import TIMES
 from server.signals.model import SKEW_SECONDS
 
-# 2000-01-01: nothing we read is older. A day ahead covers wrong time zones; more is another unit.
-FIRST_TIME, AHEAD_SECONDS = 946_684_800.0, 86_400.0
+# Earliest plausible time, epoch s (2000-01-01).
+FIRST_TIME = 946_684_800.0
+# A day ahead covers wrong time zones; a time further ahead has another unit.
+AHEAD_SECONDS = 86_400.0
+# Largest plausible step number.
 LAST_STEP = 10**12
 _COUNTS = ("prompt_tokens", "response_tokens", "loss_tokens", "tool_calls")
 COUNTED = dict(zip(_COUNTS, (10**9, 10**9, 10**9, 10**7), strict=True)) | {
     "turns": 10**7, "turns.tool_calls": 10**7, "token_versions: loss tokens": 10**9,
 }  # fmt: skip
-"""The most that a rollout's count can mean: a database adds up many of them, to 2^63."""
+"""The largest plausible counts of a rollout. The database sums many of them in 64 bits."""
 
 _counts_of = attrgetter(*_COUNTS)
 _times_of = attrgetter(*TIMES)
 
 
 def without_implausible(reading: Reading, now: float) -> Reading:
-    """Without samples and events whose value, time or step nobody can mean: milliseconds as seconds, a corrupted digit.
+    """Removes samples, events, histograms and rollouts with an implausible value, time or step.
 
-    One such time would open a partition of its own, or be refused by the database with all its neighbours; one such
-    value would be most of every sum for five minutes, and of a counter for ever.
+    Examples are milliseconds as seconds and a corrupted digit. Such a time would open a partition of its own or make
+    the database refuse the batch; such a value would dominate every sum for five minutes, and a counter permanently.
     """
-    reading = _meant(reading)
-    if _says_no_time(reading):
+    reading = _plausible_values(reading)
+    if _has_no_times(reading):
         return reading
     samples = tuple(s for s in reading.samples if _in_time(s.ts, now) and -1 <= (s.step or 0) <= LAST_STEP)
     events = tuple(event for event in reading.events if _in_time(event.ts, now))
     histograms = tuple(item for item in reading.histograms if _in_time(item.ts, now))
-    counted = [_too_many(record) for record in reading.rollouts]
-    told = zip(reading.rollouts, counted, strict=True)
-    rollouts = tuple(record for record, fault in told if not fault and _lived(record, now))
+    counted = [_excess_count(record) for record in reading.rollouts]
+    checked = zip(reading.rollouts, counted, strict=True)
+    rollouts = tuple(record for record, fault in checked if not fault and _plausible_times(record, now))
     refused = len(reading.samples) - len(samples) + len(reading.events) - len(events)
     refused += len(reading.histograms) - len(histograms) + len(reading.rollouts) - len(rollouts)
     if not refused:
@@ -54,75 +57,76 @@ def without_implausible(reading: Reading, now: float) -> Reading:
     )
 
 
-def _says_no_time(reading: Reading) -> bool:
-    """Nor a step: as nearly every page."""
-    told = any([s.ts is not None or s.step is not None for s in reading.samples])
-    return not (told or reading.events or reading.rollouts or any([item.ts is not None for item in reading.histograms]))
+def _has_no_times(reading: Reading) -> bool:
+    """Is the reading without own times and steps, as nearly every page is?"""
+    dated = any([s.ts is not None or s.step is not None for s in reading.samples])
+    dated = dated or any([item.ts is not None for item in reading.histograms])
+    return not (dated or reading.events or reading.rollouts)
 
 
 def implausible_reason(metric: str, value: float) -> str:
-    """Why nobody can mean a value of the metric, in words; "" for one that may be."""
+    """Returns why a value of the metric is implausible, or ""."""
     row = METRICS.get(metric)
     return row.cannot_be(value) if row is not None else ""
 
 
-def _meant(reading: Reading) -> Reading:
-    """Without values that the catalogue's unit rules out."""
-    faults = [words for s in reading.samples if (words := implausible_reason(s.metric, s.value))]
-    broken = [words for item in reading.histograms if (words := _beyond(item))]
+def _plausible_values(reading: Reading) -> Reading:
+    """Removes values that the unit in the catalogue rules out."""
+    faults = [reason for s in reading.samples if (reason := implausible_reason(s.metric, s.value))]
+    broken = [reason for item in reading.histograms if (reason := _implausible_histogram(item))]
     if not faults and not broken:
         return reading
     return replace(
         reading,
         samples=tuple(s for s in reading.samples if not implausible_reason(s.metric, s.value)),
-        histograms=tuple(item for item in reading.histograms if not _beyond(item)),
+        histograms=tuple(item for item in reading.histograms if not _implausible_histogram(item)),
         dropped=reading.dropped + len(faults) + len(broken),
         implausible=reading.implausible + len(faults) + len(broken),
         why_dropped=reading.why_dropped or (faults + broken)[0],
     )
 
 
-def _beyond(item: Histogram) -> str:
-    """The same of a histogram: of how many it counts, and of their sum."""
+def _implausible_histogram(item: Histogram) -> str:
+    """Returns why a histogram's count or sum is implausible, or ""."""
     largest = max(item.counts[-1], abs(item.total))
     return f"{item.metric}: {largest:.4g} observed" if largest > LARGEST else ""
 
 
 def complaint(reading: Reading) -> str:
-    """What is missing from an answer, in a line; "" when nothing is."""
+    """Returns one line that describes what is missing from an answer, or ""."""
     dropped = f"dropped {reading.dropped}: {reading.why_dropped}" if reading.dropped else ""
-    return "; ".join(words for words in (dropped, reading.partial, *reading.gaps) if words)
+    return "; ".join(part for part in (dropped, reading.partial, *reading.gaps) if part)
 
 
 def values_only(reading: Reading) -> bool:
-    """Is nothing missing but single values that their unit rules out? All other values of the answer count."""
+    """Is nothing missing except single values that their unit rules out? All other values of the answer count."""
     return reading.dropped == reading.implausible and not reading.partial and not reading.gaps
 
 
 def ahead(reading: Reading, now: float) -> str:
-    """A word on a clock that runs ahead of ours: its numbers show only when we get there."""
+    """Returns a warning if the source's clock is ahead: its numbers appear only when our clock reaches their times."""
     newest = max((sample.ts for sample in reading.samples if sample.ts is not None), default=now)
     return f"its clock is {newest - now:.0f} s ahead of this machine's" if newest - now > SKEW_SECONDS else ""
 
 
-def _too_many(record: Rollout) -> str:
-    """Why nobody can mean the counts of a rollout, in words; "" where they may be."""
+def _excess_count(record: Rollout) -> str:
+    """Returns why a count of a rollout is implausible, or ""."""
     turns = max([turn.tool_calls or 0 for turn in record.turns], default=0)
     versions = max([tokens for _, tokens in record.token_versions], default=0)
     counts = (*_counts_of(record), record.turn_count, turns, versions)
-    told = zip(COUNTED.items(), counts, strict=True)
-    found = [limit for limit, count in told if count is not None and count > limit[1]]
-    return "{} must be a whole number up to {}".format(*found[0]) if found else ""
+    limits = zip(COUNTED.items(), counts, strict=True)
+    exceeded = [limit for limit, count in limits if count is not None and count > limit[1]]
+    return "{} must be a whole number up to {}".format(*exceeded[0]) if exceeded else ""
 
 
-def _lived(record: Rollout, now: float) -> bool:
-    """Are all of its times such as somebody can mean?"""
-    told = [*_times_of(record), *[use.at for use in record.consumptions]]
-    for one in record.spans:
-        told += (one.start, one.end)
-    # `_in_time` of each without a call of each: a record has some twenty times.
+def _plausible_times(record: Rollout, now: float) -> bool:
+    """Are all times of a rollout plausible?"""
+    times = [*_times_of(record), *[use.at for use in record.consumptions]]
+    for span in record.spans:
+        times += (span.start, span.end)
+    # The test of `_in_time` inline, because a record has about twenty times.
     latest = now + AHEAD_SECONDS
-    return all([at is None or FIRST_TIME <= at <= latest for at in told])
+    return all([at is None or FIRST_TIME <= at <= latest for at in times])
 
 
 def _in_time(ts: float | None, now: float) -> bool:

@@ -27,9 +27,9 @@ from urllib.parse import quote, unquote, unquote_plus, urlsplit
 import httpx
 
 from collectors.transport import failures
+from server.config.secret import Secret
 from server.notify.model import DeliveryAnswer, Request
-from server.outbound_policy import refuse_target
-from server.secret import Secret
+from server.targets.outbound_policy import refuse_target
 
 EXCERPT = 120
 # What is searched for secrets before it is cut to an excerpt: all 64 kB would hold up the event loop for 0.2 s.

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
+from server.config.secret import Secret
 from server.notify.model import SEVERITIES, AlertItem, Notification, ReceiverSettings
-from server.secret import Secret
 
 # Go's zero time, which is what Alertmanager writes for an alert that has not ended.
 ZERO_TIME = "0001-01-01T00:00:00Z"

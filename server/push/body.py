@@ -1,4 +1,4 @@
-"""What one push holds, and the bytes it waits as: in canonical names, already checked by whoever took it. Pure."""
+"""Contents of one push in canonical, validated names, and their packed form in the inbox. Pure."""
 
 import json
 import zlib
@@ -9,19 +9,19 @@ from typing import Any
 from collectors.catalog import METRICS
 from collectors.model import Actor, Histogram, Labels, Reading, Sample
 
-# Most pushes are a few hundred bytes; of a large one the time to pack counts, and level 1 finds nearly all.
+# zlib level: level 1 finds nearly all redundancy, and for large pushes the time to pack matters.
 _LEVEL = 1
-# One call into JSON holds every other thread up: a line takes it a few milliseconds, a whole body half a second.
+# Rows of one JSON line. Parsing blocks all other threads: a line takes some milliseconds, a whole body half a second.
 _LINE_ROWS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """A counter or histogram of one process among several that push the same: only its growth can be added up.
+    """A counter or histogram of one of several processes that push the same metric: only increases are added up.
 
     Attributes:
-        stream: stands for the process and the labels that were left away.
-        delta: the value is what came since the one before; else since `start`, when the process began (epoch s).
+        stream: id of the process and of the dropped labels.
+        delta: the value counts since the previous push; otherwise since `start`, the process start (epoch s).
     """
 
     stream: str
@@ -35,8 +35,8 @@ class Body:
     """One target's part of a push.
 
     Attributes:
-        reading: values since the source began, and those of the moment or of a step.
-        grown: what is to be added up with what other processes push, or with what came before.
+        reading: gauges, values of steps, and totals since the source began.
+        grown: values to be added up over processes or pushes.
     """
 
     reading: Reading = field(default_factory=Reading)
@@ -44,21 +44,21 @@ class Body:
 
     @property
     def rows(self) -> int:
-        """How much it weighs in the inbox; at least 1."""
+        """Weight in the inbox, at least 1."""
         return max(1, len(self.reading.samples) + len(self.reading.histograms) + len(self.grown))
 
     @property
     def empty(self) -> bool:
-        """Does it say nothing at all, not even a name that nobody knows?"""
+        """Is there nothing at all, not even an unknown name?"""
         reading = self.reading
         return not (reading.samples or reading.histograms or self.grown or reading.facts or reading.unmapped)
 
     def stated(self, facts: Mapping[str, str | float]) -> "Body":
-        """The same, with facts of its run."""
+        """Returns a copy with facts of its run."""
         return replace(self, reading=replace(self.reading, facts=facts)) if facts else self
 
     def actor(self) -> Actor:
-        """Whose numbers these are, mostly; a trainer's where they do not say."""
+        """Returns the actor of most of the values; the trainer if there are none."""
         values = (*self.reading.samples, *self.reading.histograms, *(one.value for one in self.grown))
         names = [value.metric for value in values]
         actors: list[Actor] = [METRICS[name].actor for name in names]
@@ -66,7 +66,7 @@ class Body:
 
 
 def pack(body: Body) -> bytes:
-    """Bytes for the inbox: JSON lines, packed."""
+    """Returns bytes for the inbox: compressed JSON lines."""
     reading = body.reading
     head = {
         "facts": dict(reading.facts),
@@ -82,10 +82,10 @@ def pack(body: Body) -> bytes:
 
 
 def unpack(data: bytes) -> Body:
-    """The reverse of `pack`.
+    """Returns the body that `pack` packed.
 
     Raises:
-        ValueError: not what `pack` made.
+        ValueError: not made by `pack`.
     """
     rows: dict[str, list[Any]] = {"samples": [], "histograms": [], "grown": []}
     try:

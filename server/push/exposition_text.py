@@ -1,4 +1,4 @@
-"""A pushed body in exposition text -> what is taken of it and, line by line, what is refused and why. Pure."""
+"""Parses a pushed body in exposition text; reports refused lines with reasons. Pure."""
 
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -10,16 +10,17 @@ from collectors.model import Labels, Limits, Reading, Sample, ScrapeError
 from server.push import names as push_names
 from server.push.body import Body
 
-# An answer names so many refused lines; how many there were it says too.
+# Refused lines listed in an answer; all are counted.
 NAMED = 100
 LIMITS = Limits(samples=50_000, labels=32, line_bytes=16 << 10)
 _PARTS = ("_bucket", "_sum", "_count")
-UNKNOWN_KEPT = 200
+# Unknown names counted per body.
+MAX_UNKNOWN = 200
 
 
 @dataclass(slots=True)
 class ParsedText:
-    """Outcome of one body. ``refused``: (line from 1, why) of the first `NAMED` ones; ``lost``: how many in all."""
+    """Outcome of one body. ``refused``: (line from 1, reason) of the first `NAMED`; ``lost``: number of all."""
 
     body: Body = field(default_factory=Body)
     refused: list[tuple[int, str]] = field(default_factory=list)
@@ -34,19 +35,19 @@ class _Reader:
     step: int | None
     axis: str
     now: float
-    taken: ParsedText = field(default_factory=ParsedText)
+    result: ParsedText = field(default_factory=ParsedText)
     samples: list[Sample] = field(default_factory=list)
     unmapped: dict[str, int] = field(default_factory=dict)
     grouper: Grouper = field(default_factory=Grouper)
     first: dict[tuple[str, Labels], tuple[int, int | None]] = field(default_factory=dict)
 
     def refuse(self, number: int, why: str) -> None:
-        self.taken.lost += 1
-        if len(self.taken.refused) < NAMED:
-            self.taken.refused.append((number, why))
+        self.result.lost += 1
+        if len(self.result.refused) < NAMED:
+            self.result.refused.append((number, why))
 
     def line(self, number: int, series: Series, value: float, stamp: int | None) -> None:
-        """One sample, or a part of a histogram.
+        """Adds one sample, or a part of a histogram.
 
         Raises:
             ValueError: why it is refused.
@@ -63,10 +64,10 @@ class _Reader:
 
     def unknown(self, name: str) -> NoReturn:
         key = name[:200]
-        if key in self.unmapped or len(self.unmapped) < UNKNOWN_KEPT:
+        if key in self.unmapped or len(self.unmapped) < MAX_UNKNOWN:
             self.unmapped[key] = self.unmapped.get(key, 0) + 1
             raise ValueError(push_names.unknown(key))
-        # Beyond that nobody reads them, and looking for near names takes a millisecond each.
+        # Without suggestions, because a search for similar names takes a millisecond each.
         raise ValueError(f"no metric is named {name[:80]}")
 
     def part(self, metric: Metric, number: int, series: Series, value: float, stamp: int | None) -> None:
@@ -92,33 +93,33 @@ class _Reader:
         return self._taken(Reading(samples=tuple(self.samples), histograms=tuple(found)))
 
     def _taken(self, reading: Reading) -> ParsedText:
-        lost = self.taken.lost - sum(self.unmapped.values())
-        self.taken.body = Body(
+        lost = self.result.lost - sum(self.unmapped.values())
+        self.result.body = Body(
             Reading(
                 samples=reading.samples, histograms=reading.histograms, unmapped=self.unmapped, dropped=max(0, lost),
-                why_dropped=self._why(), samples_scraped=len(reading.samples) + self.taken.lost,
+                why_dropped=self._why(), samples_scraped=len(reading.samples) + self.result.lost,
             )
         )  # fmt: skip
-        return self.taken
+        return self.result
 
     def _why(self) -> str:
-        told = (why for _, why in self.taken.refused if not why.startswith("no metric is named"))
-        return next(told, "")
+        reasons = (why for _, why in self.result.refused if not why.startswith("no metric is named"))
+        return next(reasons, "")
 
 
 def _histogram_of(name: str) -> Metric | None:
-    """The histogram that a part belongs to."""
+    """Returns the histogram that a series is a part of."""
     family = next((name.removesuffix(part) for part in _PARTS if name.endswith(part)), "")
     metric = push_names.find(family) if family else None
     return metric if metric is not None and metric.kind == "histogram" else None
 
 
 def parse(body: bytes, run: str, now: float, step: int | None = None, axis: str = "trainer") -> ParsedText:
-    """Read a body.
+    """Parses a body.
 
     Args:
-        now: epoch seconds, against which times of its own are checked.
-        step, axis: of values of a step that have no labels of that name.
+        now: epoch seconds, against which times are checked.
+        step, axis: of per-step values without labels of that name.
 
     Raises:
         ScrapeError: the body as a whole cannot be read (`parser.parse`).
@@ -126,7 +127,7 @@ def parse(body: bytes, run: str, now: float, step: int | None = None, axis: str 
     reader = _Reader(run, step, axis, now)
     for number, found in parser.each(body, LIMITS):
         if isinstance(found, ScrapeError):
-            reader.refuse(number, _words(str(found)))
+            reader.refuse(number, _without_line(str(found)))
             continue
         try:
             reader.line(number, *found)
@@ -135,7 +136,7 @@ def parse(body: bytes, run: str, now: float, step: int | None = None, axis: str 
     return reader.done()
 
 
-def _words(text: str) -> str:
-    """Without "line 3": the number stands beside it."""
+def _without_line(text: str) -> str:
+    """Removes "line 3", because the number is reported separately."""
     head, _, rest = text.partition(" ")
     return text.split(" ", 2)[2].removeprefix("is ").removeprefix(": ") if head == "line" and rest else text

@@ -1,7 +1,7 @@
-"""Targets of one run that are read on another machine: which there are, and how far they were told.
+"""Targets of one run that another machine reads and forwards: which exist, and how far their data is complete.
 
-Such a machine may have been cut off for an hour and then tells all of it. Until it has, nothing is derived beyond what
-it told: a tick that went ahead would say for ever that nothing was known there.
+A sender may have been cut off for an hour and then sends everything. Until all has arrived, nothing is derived beyond
+what has arrived; otherwise a tick would permanently record that nothing was known there.
 """
 
 import math
@@ -14,15 +14,15 @@ from server.push.readings import Forwarded
 from server.signals.model import SKEW_SECONDS
 from server.store import Store
 
-# Several failed attempts of the sender's, and a target that is down is asked once a minute.
+# A forwarded target is silent after this long (s): several failed attempts of the sender, at one per minute.
 SILENT_SECONDS = 120.0
-# Who was about to tell more and does not go on holds nobody up for longer.
+# A forwarder that announced more data but went silent delays the run for at most this long (s).
 HELD_SECONDS = 30.0
 
 
 @dataclass(slots=True)
 class _PendingReadings:
-    """Nothing is derived beyond `until` before the wall's clock shows `release`; both epoch seconds."""
+    """Nothing is derived beyond `until` before the wall clock reaches `release`; both epoch seconds."""
 
     until: float
     release: float
@@ -41,45 +41,45 @@ class Forwards:
 
     @classmethod
     def of(cls, store: Store, run: str, since: float) -> "Forwards":
-        """As the store knows them. Who sent until just before we came is given time to go on."""
+        """Loads the forwarded targets from the store. Senders active until our start get time to continue."""
         newest: dict[str, float] = {}
-        for one in store.pushes.forwarders(run):
-            newest[one.target] = max(newest.get(one.target, 0.0), one.last_ts / 1000)
+        for row in store.pushes.forwarders(run):
+            newest[row.target] = max(newest.get(row.target, 0.0), row.last_ts / 1000)
         rows = {row.name: row for _, row in store.targets(run)}
-        found = cls({name: rows[name].collector for name in newest if name in rows})
-        found._held = {name: _PendingReadings(newest[name], since + HELD_SECONDS) for name in found.kinds}
-        return found
+        forwards = cls({name: rows[name].collector for name in newest if name in rows})
+        forwards._held = {name: _PendingReadings(newest[name], since + HELD_SECONDS) for name in forwards.kinds}
+        return forwards
 
     def report_seconds(self, target: str) -> float:
-        """How often its source reports; 0 for a target that is not forwarded."""
-        known = collectors.load().get(self.kinds.get(target, ""))
-        return known.report_seconds if known is not None else 0.0
+        """Returns the report interval of the target's source, seconds; 0 for a target that is not forwarded."""
+        plugin = collectors.load().get(self.kinds.get(target, ""))
+        return plugin.report_seconds if plugin is not None else 0.0
 
-    def took(self, target: str, found: Forwarded, arrivals: Arrivals, heard: float) -> None:
-        """A reading was taken out of the inbox; ``heard``: when it came in."""
-        reading = found.outcome.reading
+    def ingested(self, target: str, forwarded: Forwarded, arrivals: Arrivals, received: float) -> None:
+        """Registers a reading taken out of the inbox; ``received``: when it was pushed."""
+        reading = forwarded.outcome.reading
         more = reading is not None and reading.more and reading.cursor is not None
         self._held.pop(target, None)
         if more:
             newest = arrivals.newest()
-            self._held[target] = _PendingReadings(newest if newest is not None else -math.inf, heard + HELD_SECONDS)
-        elif found.behind:
-            self._held[target] = _PendingReadings(found.outcome.started, heard + HELD_SECONDS)
+            self._held[target] = _PendingReadings(newest if newest is not None else -math.inf, received + HELD_SECONDS)
+        elif forwarded.behind:
+            self._held[target] = _PendingReadings(forwarded.outcome.started, received + HELD_SECONDS)
 
     def horizon(self, now: float) -> float:
-        """Event time up to which everything that is still on its way is known; infinity when nothing is."""
+        """Returns the event time up to which all data in transit has arrived; infinity if there is none."""
         self._held = {name: held for name, held in self._held.items() if held.release > now}
         return min((held.until for held in self._held.values()), default=math.inf)
 
 
 def patience(interval: float) -> float:
-    """Seconds of silence after which a forwarded target is down."""
+    """Returns the seconds of silence after which a forwarded target is down."""
     return max(SILENT_SECONDS, 3 * interval)
 
 
 def with_skew(reading: Reading, skew: float) -> Reading:
-    """The same, with a word on a clock that is not ours: its times are as they were told."""
+    """Adds a warning about clock skew to a reading. Its times are unchanged."""
     if abs(skew) <= SKEW_SECONDS:
         return reading
-    said = f"its machine's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this one's"
-    return replace(reading, gaps=(*reading.gaps, said))
+    warning = f"its machine's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this one's"
+    return replace(reading, gaps=(*reading.gaps, warning))

@@ -1,7 +1,7 @@
-"""Signs of life that trainers send: each is a target that is up while it is heard often enough.
+"""Heartbeats of trainers: each is a target that is up while its beats arrive in time.
 
-prime-rl's `heartbeat.url` does a bare GET per step (utils/heartbeat.py); anything that can fetch a URL can do so.
-The web role notes a beat in the store, the collecting role judges the silence: they may be two processes.
+prime-rl's `heartbeat.url` does a plain GET per step (utils/heartbeat.py), as any HTTP client can. The web role stores
+beats and the collecting role detects silence, because they may be two processes.
 """
 
 import hmac
@@ -16,24 +16,24 @@ from server.signals.model import HEARTBEAT
 from server.store import Store
 from server.store.types import Batch
 
-# A trainer in a tight loop must not become a write load; a second is finer than any `every`.
+# Shortest time between two stored beats of one name (s), so that a tight loop is no write load. Finer than any `every`.
 NOTED_SECONDS = 1.0
 
 
 class Heartbeats:
-    """Takes beats, by their tokens. Thread-safe."""
+    """Stores beats, identified by their tokens. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock, runs: Sequence[RunSettings]) -> None:
         self._store, self._clock = store, clock
-        self._known = [(beat.token.encode(), run.name, beat.name) for run in runs for beat in run.heartbeats]
+        self._tokens = [(beat.token.encode(), run.name, beat.name) for run in runs for beat in run.heartbeats]
         self._noted: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
     def beat(self, token: str) -> bool:
-        """Note a beat; False for a token nobody configured."""
+        """Stores a beat; returns False for an unknown token."""
         given = token.encode("utf-8", "replace")
-        # Every token is compared, and each in constant time: how long it took must not say how near a guess was.
-        found = [place for known, *place in self._known if hmac.compare_digest(known, given)]
+        # Every token is compared in constant time, so that the duration does not reveal how close a guess is.
+        found = [names for known, *names in self._tokens if hmac.compare_digest(known, given)]
         for run, name in found:
             self._note(run, name)
         return bool(found)
@@ -48,10 +48,10 @@ class Heartbeats:
 
 
 class HeartbeatWatch:
-    """Judges the silence of one run's heartbeats, at every step of its loop.
+    """Detects missing heartbeats of one run, at every step of its loop.
 
     Args:
-        since: when we began to listen: who has never been heard is silent since then, not for ever.
+        since: start of this process. A heartbeat never received counts as silent since then.
     """
 
     def __init__(self, store: Store, run: str, settings: Sequence[HeartbeatSettings], since: float) -> None:
@@ -63,19 +63,19 @@ class HeartbeatWatch:
         return frozenset(self._settings)
 
     def look(self, ingest: Ingest, now: float) -> list[tuple[Batch, Arrivals]]:
-        """Health of every heartbeat at `now`, to be committed and fed like a scrape's."""
+        """Returns the health of every heartbeat at `now`, to be committed and fed like a scrape's."""
         if not self._settings:
             return []
-        heard = {beat.name: beat.last_ts / 1000 for beat in self._store.alerts.heartbeats(self._run)}
-        return [self._one(ingest, one, heard.get(name), now) for name, one in self._settings.items()]
+        last_beats = {beat.name: beat.last_ts / 1000 for beat in self._store.alerts.heartbeats(self._run)}
+        return [self._health(ingest, beat, last_beats.get(name), now) for name, beat in self._settings.items()]
 
-    def _one(self, ingest: Ingest, one: HeartbeatSettings, heard: float | None, now: float) -> tuple[Batch, Arrivals]:
-        target = Target(one.name, self._run, HEARTBEAT, "trainer", interval_seconds=one.every)
-        # While we were down nobody could be heard: that is our silence, not the trainer's.
-        silent = now - max(heard if heard is not None else self._since, self._since)
-        if silent <= one.every:
-            return ingest.heard(target, heard, now)
-        said = "never" if heard is None else f"not for {silent:.0f} s"
-        return ingest.failure(
-            target, ScrapeError("silent", f"heard {said}; expected every {one.every:.0f} s"), now, 0.0
-        )
+    def _health(
+        self, ingest: Ingest, beat: HeartbeatSettings, last: float | None, now: float
+    ) -> tuple[Batch, Arrivals]:
+        target = Target(beat.name, self._run, HEARTBEAT, "trainer", interval_seconds=beat.every)
+        # Silence is counted from our start, because no beat could be received before.
+        silent = now - max(last if last is not None else self._since, self._since)
+        if silent <= beat.every:
+            return ingest.push_health(target, last, now)
+        text = "no beat received" if last is None else f"no beat for {silent:.0f} s"
+        return ingest.failure(target, ScrapeError("silent", f"{text}; expected every {beat.every:.0f} s"), now, 0.0)

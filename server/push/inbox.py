@@ -1,6 +1,6 @@
-"""Pushed rollouts and events while they wait in the inbox: their lines as they came, packed.
+"""Packs pushed rollouts and events for the inbox, as the lines that were received.
 
-Who collects reads them again, but in the process that took them: there the checked records are kept for a moment.
+The collecting process parses the lines again, except in the process that received them, which caches the records.
 """
 
 import time
@@ -15,60 +15,60 @@ from server.push.records import MAKE, Kind, item_of
 
 _MARK = b"records\n"
 
-# What two ticks bring at 2,000 a second; some 2 kB each. More of them wait in the inbox alone.
-HELD = 20_000
-# Who would have asked by then took them over from us: another process collects.
-HELD_SECONDS = 60.0
+# Records in the cache: two ticks at 2,000 records per second, about 2 kB each. Others are read from the inbox only.
+MAX_CACHED = 20_000
+# Cached records not taken within this time (s) were collected by another process.
+CACHE_SECONDS = 60.0
 
 
 class ParsedPushCache:
-    """Records by the packed bytes of their lines, each given away once. Thread-safe.
+    """Caches validated records by the packed bytes of their lines, each returned once. Thread-safe.
 
-    Nothing is held before anybody asks: where another process collects nobody does. ``clock``: seconds.
+    Nothing is cached before the first `take`, because another process may be the collector. ``clock``: seconds.
     """
 
-    def __init__(self, most: int = HELD, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._clock, self._asked, self._count, self._guard = most, clock, False, 0, Lock()
-        self._found: OrderedDict[bytes, tuple[float, Sequence[Any]]] = OrderedDict()
+    def __init__(self, most: int = MAX_CACHED, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._clock, self._has_reader, self._count, self._guard = most, clock, False, 0, Lock()
+        self._records: OrderedDict[bytes, tuple[float, Sequence[Any]]] = OrderedDict()
 
     def put(self, data: bytes, records: Sequence[Any]) -> None:
-        """Keep them if there is room: what waits longest is asked for first."""
+        """Caches records if there is room. The oldest records are taken first, so the newest are not cached."""
         with self._guard:
             now = self._clock()
-            while self._found and now - next(iter(self._found.values()))[0] > HELD_SECONDS:
-                self._count -= len(self._found.popitem(last=False)[1][1])
-            if self._asked and data not in self._found and self._count + len(records) <= self._most:
-                self._found[data] = now, records
+            while self._records and now - next(iter(self._records.values()))[0] > CACHE_SECONDS:
+                self._count -= len(self._records.popitem(last=False)[1][1])
+            if self._has_reader and data not in self._records and self._count + len(records) <= self._most:
+                self._records[data] = now, records
                 self._count += len(records)
 
     def take(self, data: bytes) -> Sequence[Any] | None:
-        """Give them away; None: they are not held."""
+        """Removes and returns cached records; None: not cached."""
         with self._guard:
-            self._asked = True
-            _, found = self._found.pop(data, (0.0, None))
-            self._count -= len(found or ())
-            return found
+            self._has_reader = True
+            _, records = self._records.pop(data, (0.0, None))
+            self._count -= len(records or ())
+            return records
 
 
 held = ParsedPushCache()
-"""Of this process."""
+"""The cache of this process."""
 
 
 def pack(kind: Kind, lines: Sequence[bytes]) -> bytes:
-    """Bytes for the inbox, of lines that `rollout_push.parse` took."""
+    """Returns bytes for the inbox, from lines that `server.push.records.parse` accepted."""
     return _MARK + zlib.compress(b"\n".join([kind.encode(), *lines]), 1)
 
 
 def packed(data: bytes) -> bool:
-    """Is this of `pack`, and not of `server.push.body` or `server.push.readings`?"""
+    """Was this made by `pack`, and not by `server.push.body` or `server.push.readings`?"""
     return data.startswith(_MARK)
 
 
 def unpack(data: bytes, now: float) -> Reading:
-    """The reverse of `pack`. ``now``: when it was pushed.
+    """Returns the records that `pack` packed. ``now``: when they were pushed.
 
     Raises:
-        ValueError: not what `pack` made.
+        ValueError: not made by `pack`.
     """
     if (records := held.take(data)) is not None:
         return Reading(rollouts=tuple(records))
@@ -80,7 +80,7 @@ def unpack(data: bytes, now: float) -> Reading:
     for line in lines:
         try:
             found.append(make(item_of(line)[0], now))
-        except ValueError as error:  # another version took it
+        except ValueError as error:  # another version of Rollscope accepted the line
             dropped, why = dropped + 1, why or str(error)
     if kind == b"events":
         return Reading(events=tuple(found), dropped=dropped, why_dropped=why)

@@ -1,6 +1,6 @@
-"""Names and values of what is pushed, checked against the vocabulary: what gets through is what a collector may say.
+"""Validates names and values of pushed metrics against the catalogue. Pure.
 
-Pure. Every refusal is a sentence for who pushed it.
+Every refusal is a message for the client.
 """
 
 import difflib
@@ -14,22 +14,26 @@ from collectors.model import Histogram, Labels, Sample
 from server.ingest.validation import AHEAD_SECONDS, FIRST_TIME, LAST_STEP
 
 PREFIX = "rollscope_"
-# A label that grows without end (an id of a rollout) makes a series each: what is one value of a kind is short.
-LABELS, LABEL_LENGTH = 16, 200
+# Most labels of a sample.
+LABELS = 16
+# Longest label value, characters. A label with unbounded values (a rollout id) would make one series each.
+LABEL_LENGTH = 200
+# Longest axis name, characters.
 AXIS_LENGTH = 40
+# Most buckets of a histogram.
 EDGES = 500
-# Written by us, or the two words that say where a value belongs.
+# Labels that Rollscope writes, or that only determine where a value belongs.
 _OURS = frozenset({"target", "run", "step", "axis"})
 
 
 def find(name: str) -> Metric | None:
-    """The row of the vocabulary, whether or not the name carries the prefix."""
+    """Returns the catalogue row of a name with or without the prefix."""
     return METRICS.get(name) or METRICS.get(name.removeprefix(PREFIX))
 
 
 @lru_cache(maxsize=1024)
 def unknown(name: str) -> str:
-    """Why a name is refused, with those it may have meant."""
+    """Returns why a name is refused, with similar names."""
     near = difflib.get_close_matches(name[:80].removeprefix(PREFIX), _names(), 3, 0.5)
     hint = f"; did you mean {', '.join(near)}?" if near else "; the names are those of /api/v1/metrics"
     return f"no metric is named {name[:80]}{hint}"
@@ -41,7 +45,7 @@ def _names() -> Sequence[str]:
 
 
 def labels_of(pairs: Labels, run: str, drop: Collection[str] = ()) -> Labels:
-    """Labels as they are kept: without those that only say where a value belongs.
+    """Returns the labels to store: without those that only determine where a value belongs.
 
     Raises:
         ValueError: too many, too long, or of another run.
@@ -49,7 +53,7 @@ def labels_of(pairs: Labels, run: str, drop: Collection[str] = ()) -> Labels:
     kept: list[tuple[str, str]] = []
     for name, value in pairs:
         if name == "run" and value != run:
-            raise ValueError(f"its label run says {value[:80]!r}, the request {run!r}")
+            raise ValueError(f"its label run is {value[:80]!r}, the request's run is {run!r}")
         if name not in _OURS and name not in drop and value:
             if len(value) > LABEL_LENGTH:
                 raise ValueError(f"label {name[:80]} is longer than {LABEL_LENGTH} characters")
@@ -62,29 +66,29 @@ def labels_of(pairs: Labels, run: str, drop: Collection[str] = ()) -> Labels:
 def sample(
     metric: Metric, value: float, labels: Labels, ts: float | None, step: int | None, axis: str, now: float
 ) -> Sample:
-    """A value, good to be ingested. ``step``: None, or as `step_of` reads it.
+    """Returns a validated sample. ``step``: None, or as `step_of` parses it.
 
     Raises:
-        ValueError: what the vocabulary says against it.
+        ValueError: why the catalogue rules the value out.
     """
     if metric.kind == "histogram":
         raise ValueError(f"{metric.name} is a histogram: send {metric.name}_bucket, _sum and _count")
     if not math.isfinite(value):
-        raise ValueError("not a finite number: what is not known is not sent")
+        raise ValueError("not a finite number: omit values that are unknown")
     if metric.kind == "counter" and value < 0:
         raise ValueError("a counter is never below 0")
     if metric.reduction == "per_step" and step is None:
         raise ValueError(f"{metric.name} is a value of one step: give it a label step, or ?step=N to the request")
     if metric.kind == "counter":
-        step = None  # a count since the process began belongs to no step
+        step = None  # a counter is cumulative since process start, so it belongs to no step
     return Sample(metric.name, value, labels, time_of(ts, now), step, axis if step is not None else "")
 
 
 def step_of(text: str) -> int:
-    """A step's number.
+    """Parses a step number.
 
     Raises:
-        ValueError: no number of a step.
+        ValueError: not a step number.
     """
     if not (text.isascii() and text.isdecimal() and len(text) <= 13 and int(text) <= LAST_STEP):
         raise ValueError("step must be a whole number from 0 to 10^12")
@@ -92,10 +96,10 @@ def step_of(text: str) -> int:
 
 
 def axis_of(text: str) -> str:
-    """The counter that steps are numbered by.
+    """Validates the name of the counter that numbers steps.
 
     Raises:
-        ValueError: not a short word.
+        ValueError: not a short identifier.
     """
     if not (text.isascii() and text.isidentifier() and len(text) <= AXIS_LENGTH):
         raise ValueError(f"axis must be a word of at most {AXIS_LENGTH} letters, such as trainer or orchestrator")
@@ -103,13 +107,13 @@ def axis_of(text: str) -> str:
 
 
 def time_of(ts: float | None, now: float) -> float | None:
-    """A time of its own, epoch seconds.
+    """Validates a value's own time, epoch seconds.
 
     Raises:
-        ValueError: one that nobody can mean.
+        ValueError: implausible time.
     """
     if ts is not None and not FIRST_TIME <= ts <= now + AHEAD_SECONDS:
-        raise ValueError("its time is before 2000 or more than a day ahead (milliseconds since 1970 are meant)")
+        raise ValueError("its time is before 2000 or more than a day ahead (expected: milliseconds since 1970)")
     return ts
 
 
@@ -117,10 +121,10 @@ def histogram(
     metric: Metric, edges: Sequence[float], counts: Sequence[float], total: float, labels: Labels, ts: float | None,
     now: float,
 ) -> Histogram:  # fmt: skip
-    """A histogram with its own edges; ``counts`` are cumulative, one more than edges.
+    """Returns a validated histogram with its own edges; ``counts`` are cumulative, one more than edges.
 
     Raises:
-        ValueError: what is wrong with it.
+        ValueError: why it is refused.
     """
     if len(edges) > EDGES:
         raise ValueError(f"more than {EDGES} buckets")

@@ -1,7 +1,7 @@
-"""Counters and histograms that several processes push for one run, added up into one. Pure: state in, state out.
+"""Adds up counters and histograms that several processes push for one run. Pure: state in, state out.
 
-What each process counted last is remembered, so that a push that comes twice adds nothing, a process that begins
-again loses nothing, and one that comes later only adds what it counted since. Both of OTLP's temporalities.
+The last count of each process is stored. So a repeated push adds nothing, a restarted process loses nothing, and a
+process that appears later adds only its increase. Supports both temporalities of OTLP.
 """
 
 import json
@@ -14,14 +14,17 @@ from typing import Any
 from collectors.model import Histogram, Sample
 from server.push.body import Grown
 
-# Two thousand rollout workers; the state is written with every push of the target.
-STREAMS, SERIES = 2_000, 1_000
-# A process that began so shortly before its first push counted everything in what is "now".
+# Most processes of one target. The state is written with every push of the target.
+STREAMS = 2_000
+# Most series added up for one target.
+SERIES = 1_000
+# A process that began at most this long (s) before its first push counts from its start.
 RECENT_SECONDS = 300.0
-# Between two pushes of the SDKs, by default: of one that does not say since when it counted.
-UNSAID_SECONDS = 60.0
-# The store's resolution: two values of one series need two instants.
+# Assumed start of counting (s before the push) if none is reported: the SDKs' default interval.
+DEFAULT_INTERVAL_SECONDS = 60.0
+# The store's resolution (s): two values of one series need two instants.
 TICK = 0.001
+EDGES_CHANGED = "{}: its buckets differ from those of earlier pushes"
 EDGES_MOVED = "{}: other buckets than those it is added up in"
 TOO_MANY = f"more than {SERIES} series to add up"
 
@@ -31,12 +34,13 @@ class ProcessTotals:
     """Running totals of one target.
 
     Attributes:
-        since: shortly before its first push (epoch s): a process that began later was counted whole. None: no push yet.
-        at: time of the newest total given out.
-        streams: process -> [its newest time, *what it counted then].
-        starts: process -> when it says it began to count (epoch s), where it does.
-        sums: series -> what was added up, numbers in the order of `_numbers`.
-        why: the first reason why something was left out, of `dropped` values.
+        since: shortly before its first push (epoch s); processes that began later are counted from their start. None:
+            no push yet.
+        at: time of the newest total returned.
+        streams: process -> [its newest time, *its counts at that time].
+        starts: process -> reported start of counting (epoch s), if any.
+        sums: series -> the total, in the order of `_numbers`.
+        why: the first reason for `dropped` values.
     """
 
     since: float | None = None
@@ -49,12 +53,12 @@ class ProcessTotals:
 
     @classmethod
     def of(cls, cursor: Mapping[str, Any]) -> "ProcessTotals":
-        """From what `cursor` gave."""
+        """Restores totals from the value of `cursor`."""
         streams, starts = cursor.get("streams", {}), cursor.get("starts", {})
         return cls(cursor.get("since"), cursor.get("at", 0.0), streams, starts, cursor.get("sums", {}))
 
     def cursor(self) -> dict[str, Any]:
-        """JSON-able, to be stored with what was given out."""
+        """Returns the state as JSON-able values, to be stored with the totals."""
         if self.since is None:
             return {}
         if len(self.streams) > STREAMS:
@@ -65,86 +69,86 @@ class ProcessTotals:
         return found | {"starts": self.starts} if self.starts else found
 
     def add(self, grown: Sequence[Grown], now: float) -> tuple[list[Sample], list[Histogram]]:
-        """Totals that changed, at `now`; a series that begins with growth is given its zero before it."""
+        """Adds increases; returns changed totals. A series that begins with an increase gets a zero before it."""
         if not grown:
             return [], []
         first, self.since = self.since is None, now - RECENT_SECONDS if self.since is None else self.since
         found: list[Sample | Histogram] = []
-        # By their own times: what an exporter held back while it could not send is not of the moment it arrives.
-        for ts, of_then in groupby(sorted(grown, key=partial(_time, now=now)), key=partial(_time, now=now)):
-            found += self._add(of_then, ts, now, first)
+        # Grouped by their own times, because an exporter may send late what it counted earlier.
+        for ts, group in groupby(sorted(grown, key=partial(_time, now=now)), key=partial(_time, now=now)):
+            found += self._add(group, ts, now, first)
         return [v for v in found if isinstance(v, Sample)], [v for v in found if isinstance(v, Histogram)]
 
     def _add(self, grown: Iterable[Grown], ts: float, now: float, first: bool) -> list[Sample | Histogram]:
-        """Totals that changed by what was counted until `ts`."""
+        """Adds increases up to `ts`; returns changed totals."""
         at = max(ts, self.at + TICK)
         changed: dict[str, Sample | Histogram] = {}
         begun: list[Sample | Histogram] = []
-        for one in grown:
-            key = _key(one.value)
-            amount = self._growth(one, now, first)
-            if amount is None or not self._fits(key, one.value):
+        for item in grown:
+            key = _key(item.value)
+            amount = self._growth(item, now, first)
+            if amount is None or not self._fits(key, item.value):
                 continue
             if key not in self.sums:
                 self.sums[key] = [0.0] * len(amount)
-                if self._fresh(one):
-                    begun.append(_made(one.value, self.sums[key], _begun(one, at)))
+                if self._fresh(item):
+                    begun.append(_made(item.value, self.sums[key], _begun(item, at)))
             self.sums[key] = [a + b for a, b in zip(self.sums[key], amount, strict=True)]
-            changed[key] = _made(one.value, self.sums[key], at)
+            changed[key] = _made(item.value, self.sums[key], at)
         self.at = at if changed else self.at
         return [*begun, *changed.values()]
 
-    def _growth(self, one: Grown, now: float, first: bool) -> list[float] | None:
-        """What a process counted since its last push; None: it said this before."""
-        value, ts = _numbers(one.value), one.value.ts if one.value.ts is not None else now
-        before = self.streams.get(one.stream)
+    def _growth(self, item: Grown, now: float, first: bool) -> list[float] | None:
+        """Returns the increase of a process since its last push; None: a repeated push."""
+        value, ts = _numbers(item.value), item.value.ts if item.value.ts is not None else now
+        before = self.streams.get(item.stream)
         if before is not None and ts <= before[0]:
             return None
-        self.streams[one.stream] = [ts, *value]
-        if one.delta:
+        self.streams[item.stream] = [ts, *value]
+        if item.delta:
             return value
-        # A process that began again may have counted more than before: only its start tells.
-        begun = self.starts.get(one.stream, one.start)
-        if one.start:
-            self.starts[one.stream] = one.start
+        # A restarted process may have counted more than before, so only its start time shows the restart.
+        begun = self.starts.get(item.stream, item.start)
+        if item.start:
+            self.starts[item.stream] = item.start
         if before is None:
-            # Of a process that is older than we know it, nobody knows when it counted what: it is where we begin.
-            return value if first or self._fresh(one) else [0.0] * len(value)
+            # When an older process counted its total is unknown, so only its later increases count.
+            return value if first or self._fresh(item) else [0.0] * len(value)
         last = before[1:]
-        again = 0 < begun < one.start or len(last) != len(value)
+        again = 0 < begun < item.start or len(last) != len(value)
         if again or _fell(last[1:] or last, value[1:] or value):
-            return value  # the process began again
+            return value  # the process restarted
         return [new - old for new, old in zip(value, last, strict=True)]
 
-    def _fresh(self, one: Grown) -> bool:
-        """Did it count all of it since we listen?"""
-        return one.delta or one.start >= (self.since or 0.0)
+    def _fresh(self, item: Grown) -> bool:
+        """Was everything counted since the first push?"""
+        return item.delta or item.start >= (self.since or 0.0)
 
     def _fits(self, key: str, value: Sample | Histogram) -> bool:
-        known = self.sums.get(key)
-        if known is None and len(self.sums) < SERIES:
+        present = key in self.sums
+        if not present and len(self.sums) < SERIES:
             same = isinstance(value, Histogram) and any(other.startswith(_family(key)) for other in self.sums)
-            why = EDGES_MOVED.format(value.metric) if same else ""
+            why = EDGES_CHANGED.format(value.metric) if same else ""
         else:
-            why = "" if known is not None else TOO_MANY
+            why = "" if present else TOO_MANY
         if why:
             self.dropped, self.why = self.dropped + 1, self.why or why
         return not why
 
 
-def _time(one: Grown, now: float) -> float:
-    """When it was counted; one whose clock is ahead counted it now."""
-    return min(one.value.ts, now) if one.value.ts is not None else now
+def _time(item: Grown, now: float) -> float:
+    """Returns when the value was counted; now if its clock is ahead."""
+    return min(item.value.ts, now) if item.value.ts is not None else now
 
 
-def _begun(one: Grown, at: float) -> float:
-    """When a series was 0: when counting began. Dated later, what it counted would look like the work of a moment."""
-    said = max(one.start, at - RECENT_SECONDS) if one.start else at - UNSAID_SECONDS
-    return min(said, at - TICK)
+def _begun(item: Grown, at: float) -> float:
+    """Returns when a series was 0: the start of counting. A later time would turn its count into a spike."""
+    start = max(item.start, at - RECENT_SECONDS) if item.start else at - DEFAULT_INTERVAL_SECONDS
+    return min(start, at - TICK)
 
 
 def _fell(last: Sequence[float], value: Sequence[float]) -> bool:
-    """Did a count fall? (The sum of a histogram may: what is observed can be below zero.)"""
+    """Did a count decrease? The sum of a histogram may decrease, because observations can be negative."""
     return any(new < old for new, old in zip(value, last, strict=True))
 
 
@@ -154,13 +158,13 @@ def _key(value: Sample | Histogram) -> str:
 
 
 def _family(key: str) -> str:
-    """The key without the edges."""
+    """Returns the key without the edges."""
     metric, labels, _ = json.loads(key)
     return json.dumps([metric, labels])[:-1] + ", ["
 
 
 def _numbers(value: Sample | Histogram) -> list[float]:
-    """What can be added: a counter's value; a histogram's sum, then its cumulative counts."""
+    """Returns the additive values: a counter's value; a histogram's sum, then its cumulative counts."""
     return [value.value] if isinstance(value, Sample) else [value.total, *value.counts]
 
 

@@ -1,8 +1,7 @@
-"""What was pushed into one run, as its loop collects it: bodies out of the inbox, health, and the life of a run that
-nobody configured.
+"""Collects what was pushed into one run: bodies from the inbox, target health, lifecycle of runs without configuration.
 
-A pushed target is up while it is heard within its interval, like a heartbeat. A run that is known by its pushes only
-runs while they come; when they end nobody says why, so it is paused (which pages nobody) and, after a day, over.
+A pushed target is up while it pushes within its interval, like a heartbeat. A run without configuration is running
+while pushes arrive. When they stop, the reason is unknown, so the run is paused (no page) and, after a day, over.
 """
 
 import json
@@ -23,11 +22,11 @@ from server.push.process_totals import ProcessTotals
 from server.store import Store
 from server.store.types import Batch, Push, Pusher, SeriesKey
 
-# A tick of a run costs some 10 ms: so many fit into the grid's 5 s beside the configured ones.
+# Most runs without configuration. A tick of a run costs some 10 ms, so these fit into the grid's 5 s with the others.
 MAX_RUNS = 64
 
 TOO_MANY = (
-    f"{MAX_RUNS} runs that nobody configured were pushed into within a day, which is as many as are followed: "
+    f"{MAX_RUNS} runs without configuration received pushes within a day, which is the limit: "
     "configure this one ([run.NAME]), or push into one of those"
 )
 
@@ -35,18 +34,22 @@ TOO_MANY = (
 log = logging.getLogger("rollscope.pushes")
 
 KIND = "push"
-# What is behind these waits for the next step, 5 s later; a step takes as much of them as it has time for.
-ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20
-# Bodies with a record or two each share a transaction, or a thousand commits would take a step.
+# Rows ingested per query of the inbox. The rest waits for the next step, 5 s later, or for time in this step.
+ROWS_AT_ONCE = 200_000
+# Bytes of bodies per query of the inbox.
+BYTES_AT_ONCE = 64 << 20
+# Small bodies share a transaction of up to this many records, because a thousand commits would take a whole step.
 RECORDS_AT_ONCE = 2_000
 _WEIGHT_AT_ONCE = RECORDS_AT_ONCE * push_records.WEIGHT
-# Every label that nobody saw before is a series for ever: a target that invents them must not fill the store.
+# Most series of one target: each new label set is a permanent series.
 SERIES = 10_000
-# No trainer's step and no straggling sandbox takes longer without anybody else of the run saying a word.
-QUIET_SECONDS, OVER_SECONDS = 3600.0, 86_400.0
-# A target that stays silent is said to be so again, or it would look as if nobody listened any more.
+# A run is paused after this long without any push (s); no step of a trainer and no sandbox start takes longer.
+QUIET_SECONDS = 3600.0
+# A run is over after this long without any push (s).
+OVER_SECONDS = 86_400.0
+# Interval (s) at which a silent target is reported again, so that its health stays current.
 REPEATED_SECONDS = 30.0
-# Fact: who said that the run is over, "pusher" or "pushes" (that they ended).
+# Fact: source of the run's lifecycle, "pusher" (a client reported it) or "pushes" (they stopped).
 FROM = "lifecycle_from"
 _OVER = ("finished", "crashed")
 
@@ -55,10 +58,10 @@ class Pushes:
     """Pushed targets of one run. Not thread-safe: one run, one loop.
 
     Args:
-        targets: name -> (target, seconds between its reports), of the loop; pushed ones are added as they are met.
-        adopted: nobody configured the run: its life is that of its pushes.
-        since: when we began to listen: while we were away nobody could be heard.
-        on_forwarded: told the name and the collector's name of each target that is read on another machine.
+        targets: name -> (target, seconds between its reports); shared with the loop; pushed targets are added.
+        adopted: the run has no configuration, so its lifecycle follows from its pushes.
+        since: start of this process; earlier pushes could not be received.
+        on_forwarded: called with the name and the collector's name of each forwarded target.
     """
 
     def __init__(
@@ -70,27 +73,27 @@ class Pushes:
         self._cursors = store.cursors(run)
         self._series: dict[str, set[SeriesKey]] = {}
         self._down: dict[str, float] = {}
-        # Bodies of records that were refused together with others.
+        # Ids of bodies that were refused as a group and are tried one by one.
         self._alone: set[int] = set()
-        # Not heard since we listen, and not yet due.
+        # Targets without a push since our start that are not overdue yet.
         self._waited: set[str] = set()
         facts = store.facts(run)
-        said, source = facts.get("lifecycle", ""), facts.get(FROM)
-        # What its own trainer or whoever pushes said of its end stands; that pushes ended is ours to take back.
-        self._ended = said in _OVER and source != "pushes"
-        self._life = ""
-        self._taken_over = not adopted and source == "pushes" and said != "running"
+        lifecycle, source = facts.get("lifecycle", ""), facts.get(FROM)
+        # An end that a trainer or client reported stands; an end inferred from silence may be revoked.
+        self._ended = lifecycle in _OVER and source != "pushes"
+        self._lifecycle = ""
+        self._taken_over = not adopted and source == "pushes" and lifecycle != "running"
         self._forwards, self._on_forwarded = Forwards.of(store, run, since), on_forwarded
-        self._pushers = {one.target: one for one in store.pushes.pushers(run)}
-        for one in self._pushers.values():
-            self._meet(one.target, one.actor, one.interval_seconds)
+        self._pushers = {pusher.target: pusher for pusher in store.pushes.pushers(run)}
+        for pusher in self._pushers.values():
+            self._register(pusher.target, pusher.actor, pusher.interval_seconds)
 
     # ---- bodies
 
     def take(self, ingest: Ingest) -> Iterator[tuple[Batch, Arrivals] | None]:
-        """The oldest bodies, each as a batch that takes it out of the inbox; those of records together.
+        """Yields the oldest bodies, each as a batch that removes it from the inbox; record bodies are grouped.
 
-        None: what comes next asks the store for what came before, which must be in it by then.
+        Yields None before and after a body whose ingest queries the store: earlier batches must be committed first.
         """
         held: list[Push] = []
         weight = 0
@@ -104,25 +107,25 @@ class Pushes:
                 weight += push.rows
                 continue
             yield None
-            yield self._records(ingest, [push]) if push_inbox.packed(push.body) else self._one(ingest, push)
+            yield self._records(ingest, [push]) if push_inbox.packed(push.body) else self._body(ingest, push)
             yield None
         if held:
             yield self._records(ingest, held)
 
     def _records(self, ingest: Ingest, held: Sequence[Push]) -> tuple[Batch, Arrivals]:
-        """Rollouts and events: nobody's health depends on them, for they come when something happens."""
+        """Ingests rollouts and events. They change no target's health, because they arrive irregularly."""
         parts = [push_inbox.unpack(push.body, push.received_at / 1000) for push in held]
         reading = Reading(
-            rollouts=tuple(one for part in parts for one in part.rollouts),
-            events=tuple(one for part in parts for one in part.events),
+            rollouts=tuple(item for part in parts for item in part.rollouts),
+            events=tuple(item for part in parts for item in part.events),
         )
-        target = self._meet(PUSHED, "generator", held[0].interval_seconds)
+        target = self._register(PUSHED, "generator", held[0].interval_seconds)
         batch, arrivals = ingest.records(target, reading, held[-1].received_at / 1000)
         batch.taken += [push.id for push in held]
         self._alone.difference_update(batch.taken)
         return batch, arrivals
 
-    def _one(self, ingest: Ingest, push: Push) -> tuple[Batch, Arrivals]:
+    def _body(self, ingest: Ingest, push: Push) -> tuple[Batch, Arrivals]:
         at = push.received_at / 1000
         if push.target in self._configured:
             log.warning("run %s: a push for %s is dropped: that target is configured", self._run, push.target)
@@ -130,12 +133,12 @@ class Pushes:
         if readings.packed(push.body):
             batch, arrivals = self._forwarded(ingest, push)
         else:
-            target = self._meet(push.target, push.actor, push.interval_seconds)
+            target = self._register(push.target, push.actor, push.interval_seconds)
             reading = self._reading(ingest, target, unpack(push.body), at)
             batch, arrivals = ingest.reading(target, reading, at, 0.0)
             self._cursors[target.name] = json.dumps(reading.cursor)
         batch.taken.append(push.id)
-        # A fact that is said is committed with what it was said with, and so is who said it.
+        # The lifecycle and its source are committed together.
         if "lifecycle" in arrivals.facts:
             batch.facts[FROM] = "pusher"
             self._ended = arrivals.facts["lifecycle"] in _OVER
@@ -146,54 +149,54 @@ class Pushes:
         return batch, arrivals
 
     def _forwarded(self, ingest: Ingest, push: Push) -> tuple[Batch, Arrivals]:
-        """A reading of another machine: as if its collector had read it here, when it was read there."""
+        """Ingests a reading of another machine as if its collector had read it here at that time."""
         found = readings.unpack(push.body)
         self._forwards.kinds[push.target] = found.kind
-        target, outcome = self._meet(push.target, push.actor, push.interval_seconds), found.outcome
+        target, outcome = self._register(push.target, push.actor, push.interval_seconds), found.outcome
         if outcome.reading is None:
             assert outcome.error is not None
             batch, arrivals = ingest.failure(target, outcome.error, outcome.started, outcome.seconds)
         else:
             given = with_skew(outcome.reading, found.skew)
-            kept = tuple(self._bounded(target, given.samples))
-            if lost := len(given.samples) - len(kept):
+            stored = tuple(self._bounded(target, given.samples))
+            if lost := len(given.samples) - len(stored):
                 why = given.why_dropped or f"more than {SERIES} series of one target"
-                given = replace(given, samples=kept, dropped=given.dropped + lost, why_dropped=why)
+                given = replace(given, samples=stored, dropped=given.dropped + lost, why_dropped=why)
             batch, arrivals = ingest.reading(target, given, outcome.started, outcome.seconds)
-        self._forwards.took(push.target, found, arrivals, push.received_at / 1000)
+        self._forwards.ingested(push.target, found, arrivals, push.received_at / 1000)
         return batch, arrivals
 
     def horizon(self, now: float) -> float:
-        """Event time up to which everything forwarded is known; infinity where nothing is on its way."""
+        """Returns the event time up to which all forwarded data has arrived; infinity if none is in transit."""
         return self._forwards.horizon(now)
 
     def _reading(self, ingest: Ingest, target: Target, body: Body, at: float) -> Reading:
         totals = ProcessTotals.of(json.loads(self._cursors.get(target.name, "{}")))
         samples, histograms = totals.add(body.grown, at)
         given = body.reading
-        found = (*ingest.settled(target.name, given.samples), *samples)
-        kept = tuple(self._bounded(target, found))
-        lost = len(found) - len(kept) + totals.dropped
+        found = (*ingest.without_repeats(target.name, given.samples), *samples)
+        stored = tuple(self._bounded(target, found))
+        lost = len(found) - len(stored) + totals.dropped
         why = given.why_dropped or totals.why or (f"more than {SERIES} series of one target" if lost else "")
         return replace(
-            given, samples=kept, histograms=(*given.histograms, *histograms), cursor=_cursor(totals),
+            given, samples=stored, histograms=(*given.histograms, *histograms), cursor=_cursor(totals),
             dropped=given.dropped + lost, why_dropped=why,
         )  # fmt: skip
 
     def _bounded(self, target: Target, samples: tuple[Sample, ...]) -> Iterator[Sample]:
-        known = self._series.get(target.name)
-        if known is None:
-            known = self._series[target.name] = {key for _, key in self._store.series(self._run, target.name)}
+        present = self._series.get(target.name)
+        if present is None:
+            present = self._series[target.name] = {key for _, key in self._store.series(self._run, target.name)}
         for sample in samples:
             key = SeriesKey(target.name, sample.metric, sample.labels, sample.axis)
-            if key in known or len(known) < SERIES:
-                known.add(key)
+            if key in present or len(present) < SERIES:
+                present.add(key)
                 yield sample
 
-    def _meet(self, name: str, actor: str, interval: float) -> Target:
-        known: Actor = actor if actor in get_args(Actor) else "trainer"  # type: ignore[assignment]
+    def _register(self, name: str, actor: str, interval: float) -> Target:
+        known_actor: Actor = actor if actor in get_args(Actor) else "trainer"  # type: ignore[assignment]
         kind = self._forwards.kinds.get(name, KIND)
-        target = Target(name, self._run, kind, known, interval_seconds=interval)
+        target = Target(name, self._run, kind, known_actor, interval_seconds=interval)
         if name != PUSHED and name not in self._configured:
             self._targets[name] = (target, max(interval, self._forwards.report_seconds(name)))
             if kind != KIND:
@@ -201,9 +204,9 @@ class Pushes:
         return target
 
     def discard(self, ingest: Ingest, batch: Batch, error: Exception, now: float) -> tuple[Batch, Arrivals]:
-        """What is left of a body that no database takes: a word on its target, and an inbox without it.
+        """Returns what replaces a body that the database refused: a failure of its target, and removal from the inbox.
 
-        Of records that several bodies brought together, each is then tried by itself.
+        If a group of record bodies was refused, each is tried separately later.
         """
         if not batch.targets:
             if len(batch.taken) > 1:
@@ -219,65 +222,65 @@ class Pushes:
         left.taken += batch.taken
         return left, arrivals
 
-    # ---- health and life
+    # ---- health and lifecycle
 
     def look(self, ingest: Ingest, now: float) -> Iterator[tuple[Batch, Arrivals]]:
-        """Who has fallen silent, and what that says of the run."""
-        self._pushers = {one.target: one for one in self._store.pushes.pushers(self._run)}
-        for one in self._pushers.values():
-            # Records come when something happens: that nothing does is no fault.
-            if one.target != PUSHED and one.target not in self._configured:
-                yield from self._looked(ingest, one, now)
-        yield from self._lived(now)
+        """Yields health changes of silent targets, and the lifecycle of the run that follows."""
+        self._pushers = {pusher.target: pusher for pusher in self._store.pushes.pushers(self._run)}
+        for pusher in self._pushers.values():
+            # Records arrive irregularly, so their absence is no fault.
+            if pusher.target != PUSHED and pusher.target not in self._configured:
+                yield from self._target_health(ingest, pusher, now)
+        yield from self._run_lifecycle(now)
 
-    def _looked(self, ingest: Ingest, one: Pusher, now: float) -> Iterator[tuple[Batch, Arrivals]]:
-        target = self._meet(one.target, one.actor, one.interval_seconds)
-        last, forwarded = one.last_ts / 1000, target.collector != KIND
-        allowed = patience(one.interval_seconds) if forwarded else one.interval_seconds
+    def _target_health(self, ingest: Ingest, pusher: Pusher, now: float) -> Iterator[tuple[Batch, Arrivals]]:
+        target = self._register(pusher.target, pusher.actor, pusher.interval_seconds)
+        last, forwarded = pusher.last_ts / 1000, target.collector != KIND
+        allowed = patience(pusher.interval_seconds) if forwarded else pusher.interval_seconds
         if now - max(last, self._since) <= allowed:
-            # What a machine said of its target, up or down, stands until it goes on.
-            if not forwarded and last < self._since and one.target not in self._waited:
-                self._waited.add(one.target)
-                yield ingest.heard(target, last, now)
-        elif now - self._down.get(one.target, 0.0) >= REPEATED_SECONDS:
-            self._down[one.target] = now
+            # The forwarded state, up or down, stands until the sender continues.
+            if not forwarded and last < self._since and pusher.target not in self._waited:
+                self._waited.add(pusher.target)
+                yield ingest.push_health(target, last, now)
+        elif now - self._down.get(pusher.target, 0.0) >= REPEATED_SECONDS:
+            self._down[pusher.target] = now
             how = "forwarded" if forwarded else "pushed"
-            said = f"nothing {how} for {now - last:.0f} s; expected every {one.interval_seconds:.0f} s"
-            yield ingest.failure(target, ScrapeError("silent", said), now, 0.0)
+            text = f"nothing {how} for {now - last:.0f} s; expected every {pusher.interval_seconds:.0f} s"
+            yield ingest.failure(target, ScrapeError("silent", text), now, 0.0)
 
-    def _lived(self, now: float) -> Iterator[tuple[Batch, Arrivals]]:
+    def _run_lifecycle(self, now: float) -> Iterator[tuple[Batch, Arrivals]]:
         if self._taken_over:
             self._taken_over = False
-            yield self._say({"lifecycle": "running", "lifecycle_why": "", FROM: "configuration"})
+            yield self._facts({"lifecycle": "running", "lifecycle_why": "", FROM: "configuration"})
         if not self._adopted or self._ended or not self._pushers:
             return
         silent = self.silent(now)
-        life = "running" if silent <= self._quiet() else "paused" if silent <= OVER_SECONDS else "crashed"
-        if life != self._life:
-            self._life = life
-            why = "" if life == "running" else f"nothing was pushed for {silent / 3600:.0f} h"
-            yield self._say({"lifecycle": life, "lifecycle_why": why, FROM: "pushes"})
+        state = "running" if silent <= self._quiet() else "paused" if silent <= OVER_SECONDS else "crashed"
+        if state != self._lifecycle:
+            self._lifecycle = state
+            why = "" if state == "running" else f"no push for {silent / 3600:.0f} h"
+            yield self._facts({"lifecycle": state, "lifecycle_why": why, FROM: "pushes"})
 
-    def _say(self, facts: dict[str, str | float]) -> tuple[Batch, Arrivals]:
+    def _facts(self, facts: dict[str, str | float]) -> tuple[Batch, Arrivals]:
         return Batch(self._run, facts=dict(facts)), Arrivals(facts=dict(facts))
 
     def _quiet(self) -> float:
-        return max(QUIET_SECONDS, *(3 * one.interval_seconds for one in self._pushers.values()))
+        return max(QUIET_SECONDS, *(3 * pusher.interval_seconds for pusher in self._pushers.values()))
 
-    def heard(self) -> Arrivals:
-        """That records were pushed before a start: what they said of sandboxes still holds."""
-        one = self._pushers.get(PUSHED)
-        return Arrivals(heard={PUSHED: (one.last_ts / 1000, math.inf)} if one else {})
+    def last_received(self) -> Arrivals:
+        """Returns when records were pushed before our start: sandboxes they reported are still valid."""
+        pusher = self._pushers.get(PUSHED)
+        return Arrivals(heard={PUSHED: (pusher.last_ts / 1000, math.inf)} if pusher else {})
 
     def over(self, now: float) -> bool:
-        """Has the end of the run been said, by silence, so that nobody need follow it?"""
-        return self._life == "crashed" or (self._ended and self.silent(now) > OVER_SECONDS)
+        """Is the run over by silence, so that it need not be followed?"""
+        return self._lifecycle == "crashed" or (self._ended and self.silent(now) > OVER_SECONDS)
 
     def silent(self, now: float) -> float:
-        """Seconds since anybody pushed into the run."""
-        return now - max((one.last_ts / 1000 for one in self._pushers.values()), default=self._since)
+        """Returns the seconds since the last push into the run."""
+        return now - max((pusher.last_ts / 1000 for pusher in self._pushers.values()), default=self._since)
 
 
 def _cursor(totals: ProcessTotals) -> Cursor:
-    # Never None: what nobody maps is counted over all pushes, as for a source that is read on and on.
+    # Never None, so that unmapped names are counted over all pushes, as for a tailed source.
     return totals.cursor()

@@ -1,7 +1,7 @@
-"""One reading of a target as it comes from the machine where it was made: JSON on the way, packed in the inbox. Pure.
+"""Wire format of forwarded readings: a reading as JSON between machines, and packed in the inbox. Pure.
 
-What a single record says wrongly is dropped and counted, as in any source, so that one odd row never holds up what is
-queued behind it; only a body that as a whole is no reading is refused.
+Invalid records are dropped and counted, as from any source, so that one invalid row never blocks the readings queued
+after it. Only a body that is not a reading at all is refused.
 """
 
 import json
@@ -35,7 +35,7 @@ from server.push import validation as push_validation
 
 @dataclass(slots=True)
 class Outcome:
-    """What one attempt brought: exactly one of `reading` and `error`."""
+    """Result of one read attempt: exactly one of `reading` and `error`."""
 
     started: float
     seconds: float
@@ -43,25 +43,36 @@ class Outcome:
     error: ScrapeError | None = None
 
 
+# Version of the wire format.
 VERSION = 1
-# One body: a few milliseconds of JSON, for nobody may hold up the other threads of a server for longer.
-SAMPLES, EVENTS = 5_000, 2_000
-# Cut between steps, where that is possible: a row of a trainer's log has at most some hundred values.
+# Samples of one body. Parsing blocks all other threads of a server, for some milliseconds at this size.
+SAMPLES = 5_000
+# Events of one body.
+EVENTS = 2_000
+# Bodies are cut between steps up to this many samples; a row of a trainer's log has at most some hundred values.
 SAMPLES_MOST = 20_000
-# What may be in one body, whoever made it.
+# Most records that a received body may contain.
 COUNTS = {
     "samples": 50_000, "histograms": 20_000, "events": 20_000, "sandboxes": push_sandboxes.MAX_LINES,
     "rollouts": push_records.MAX_LINES,
 }  # fmt: skip
-# Of rollouts so many, and of their turns and spans: some MB.
-ROLLOUTS, STRETCHES = 1_000, 20_000
-WORD, TEXT, NAMES = 200, 2_000, 500
-SPLIT = "more sandboxes than one body holds: none is taken for ended"
+# Rollouts of one body.
+ROLLOUTS = 1_000
+# Turns, spans and token versions of one body, some MB.
+STRETCHES = 20_000
+# Longest name, characters.
+WORD = 200
+# Longest text, characters.
+TEXT = 2_000
+# Most names or gaps of one body.
+NAMES = 500
+SPLIT = "more sandboxes than one body holds: missing ones are not considered ended"
 _MARK = b"reading\n"
 _EVENTS = get_args(get_type_hints(Event)["kind"])
 _FACT_WORDS: Mapping[str, tuple[str, ...]] = {"mode": get_args(Mode), "lifecycle": get_args(Lifecycle)}
+# Largest time, epoch seconds; the plausibility check is done at ingest.
 LAST_TIME = 1e11
-# An end is said after everything that came before it.
+# Facts about the end of a run, sent after everything that precedes it.
 _LAST_FACTS = frozenset({"lifecycle", "lifecycle_why"})
 
 
@@ -71,9 +82,9 @@ class Forwarded:
 
     Attributes:
         kind: the collector's name.
-        behind: readings of the same target that wait where it came from.
-        skew: by how many seconds the clock there is ahead of ours.
-        outcome: what was read, or why nothing was; its cursor is ``{}`` where the target has one.
+        behind: number of readings of the same target that still wait on the sending machine.
+        skew: seconds by which the sender's clock is ahead of ours.
+        outcome: the reading or the error; the cursor is ``{}`` if the target has one.
     """
 
     kind: str
@@ -82,11 +93,11 @@ class Forwarded:
     outcome: Outcome
 
 
-# ---- out
+# ---- sending
 
 
 def bodies(outcome: Outcome) -> list[bytes]:
-    """JSON of one attempt, in as many bodies as it takes; the last one holds what is said once."""
+    """Returns the JSON of one attempt in one or more bodies; values that occur once are in the last body."""
     head = {"version": VERSION, "at": outcome.started, "seconds": outcome.seconds}
     if outcome.reading is None:
         assert outcome.error is not None
@@ -105,8 +116,10 @@ def _parts(reading: Reading) -> Iterator[Reading]:
     if len(boxes) > 1:
         reading = replace(reading, listed=(), gaps=(*reading.gaps, SPLIT))
     events = [reading.events[at : at + EVENTS] for at in range(0, len(reading.events), EVENTS)]
-    told = list(_by_size(reading.rollouts))
-    pieces: list[list[Sequence[Any]]] = [list(_by_steps(reading.samples)), list(events), list(boxes), told]
+    rollouts_by_size = list(_by_size(reading.rollouts))
+    pieces: list[list[Sequence[Any]]] = [
+        list(_by_steps(reading.samples)), list(events), list(boxes), rollouts_by_size
+    ]  # fmt: skip
     parts = list(zip_longest(*pieces, fillvalue=())) or [((), (), (), ())]
     early = {key: value for key, value in reading.facts.items() if key not in _LAST_FACTS}
     for samples, happened, records, rollouts in parts[:-1]:
@@ -121,120 +134,122 @@ def _parts(reading: Reading) -> Iterator[Reading]:
 
 
 def _by_size(rollouts: Sequence[Rollout]) -> Iterator[Sequence[Rollout]]:
-    begun = held = 0
-    for at, one in enumerate(rollouts):
-        held += len(one.turns) + len(one.spans) + len(one.token_versions)
-        if at - begun >= ROLLOUTS or (held > STRETCHES and at > begun):
+    begun = size = 0
+    for at, rollout in enumerate(rollouts):
+        own = len(rollout.turns) + len(rollout.spans) + len(rollout.token_versions)
+        size += own
+        if at - begun >= ROLLOUTS or (size > STRETCHES and at > begun):
             yield rollouts[begun:at]
-            begun, held = at, len(one.turns) + len(one.spans) + len(one.token_versions)
+            begun, size = at, own
     if rollouts:
         yield rollouts[begun:]
 
 
 def _by_steps(samples: Sequence[Sample]) -> Iterator[Sequence[Sample]]:
-    """Pieces that begin with a step of their own: half a step would be derived from as if it were whole."""
+    """Yields pieces that begin with a new step, because half a step would be processed like a whole one."""
     begun = 0
     for at in range(1, len(samples)):
-        held, one, other = at - begun, samples[at - 1], samples[at]
-        same = one.step is not None and (one.axis, one.step) == (other.axis, other.step)
-        if (held >= SAMPLES and not same) or held >= SAMPLES_MOST:
+        size, last, following = at - begun, samples[at - 1], samples[at]
+        same = last.step is not None and (last.axis, last.step) == (following.axis, following.step)
+        if (size >= SAMPLES and not same) or size >= SAMPLES_MOST:
             yield samples[begun:at]
             begun = at
     if samples:
         yield samples[begun:]
 
 
-def _reading(one: Reading) -> dict[str, Any]:
-    """What says nothing is left away."""
-    said = {
-        "samples": [[s.metric, s.value, s.labels, s.ts, s.step, s.axis] for s in one.samples],
-        "histograms": [[h.metric, h.edges, h.counts, h.total, h.labels, h.ts] for h in one.histograms],
-        "events": [[e.kind, e.key[:WORD], e.ts, e.detail[:TEXT], e.version] for e in one.events],
-        "rollouts": [push_records.wire_of(record) for record in one.rollouts],
-        "sandboxes": [asdict(record) for record in one.sandboxes],
-        "facts": dict(one.facts), "unmapped": _first(one.unmapped), "origins": _first(one.origins),
-        "tail": one.cursor is not None, "more": one.more, "dropped": one.dropped, "why": one.why_dropped[:TEXT],
-        "scraped": one.samples_scraped, "listed": one.listed, "partial": one.partial[:TEXT], "gaps": one.gaps[:NAMES],
-        "reader": one.reader[:TEXT],
+def _reading(reading: Reading) -> dict[str, Any]:
+    """Returns the reading as JSON without empty values."""
+    values = {
+        "samples": [[s.metric, s.value, s.labels, s.ts, s.step, s.axis] for s in reading.samples],
+        "histograms": [[h.metric, h.edges, h.counts, h.total, h.labels, h.ts] for h in reading.histograms],
+        "events": [[e.kind, e.key[:WORD], e.ts, e.detail[:TEXT], e.version] for e in reading.events],
+        "rollouts": [push_records.wire_of(record) for record in reading.rollouts],
+        "sandboxes": [asdict(record) for record in reading.sandboxes],
+        "facts": dict(reading.facts), "unmapped": _first(reading.unmapped), "origins": _first(reading.origins),
+        "tail": reading.cursor is not None, "more": reading.more, "dropped": reading.dropped,
+        "why": reading.why_dropped[:TEXT], "scraped": reading.samples_scraped, "listed": reading.listed,
+        "partial": reading.partial[:TEXT], "gaps": reading.gaps[:NAMES], "reader": reading.reader[:TEXT],
     }  # fmt: skip
-    return {key: value for key, value in said.items() if value}
+    return {key: value for key, value in values.items() if value}
 
 
 def _first(names: Mapping[str, Any]) -> dict[str, Any]:
     return dict(list(names.items())[:NAMES])
 
 
-# ---- in
+# ---- receiving
 
 
 def read(data: bytes) -> Outcome:
-    """What `bodies` made, or somebody else: everything checked.
+    """Parses and validates a body of `bodies`, or of any other client.
 
     Raises:
-        ValueError: it is no reading, in words for who sent it.
+        ValueError: not a reading; the message is for the client.
     """
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
         raise ValueError("the body is not JSON") from None
     if not isinstance(found, dict) or found.get("version") != VERSION:
-        raise ValueError(f'the body must be an object with "version": {VERSION}: is it another version of Rollscope?')
+        raise ValueError(f'the body must be an object with "version": {VERSION}; is it another version of Rollscope?')
     try:
         at, seconds = _finite(found.get("at")), _finite(found.get("seconds"))
         if found.get("error") is not None:
             return Outcome(at, seconds, error=_error(found["error"]))
-        return Outcome(at, seconds, reading=_Taken().reading(found["reading"]))
+        return Outcome(at, seconds, reading=_BodyParser().reading(found["reading"]))
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"the body is not a reading: {type(error).__name__}") from None
 
 
 def weight(outcome: Outcome) -> int:
-    """How much it weighs in the inbox; at least 1."""
-    one = outcome.reading or Reading()
-    rollouts = push_records.WEIGHT * len(one.rollouts)
-    return max(1, len(one.samples) + len(one.histograms) + len(one.events) + len(one.sandboxes) + rollouts)
+    """Returns the weight of a reading in the inbox, at least 1."""
+    reading = outcome.reading or Reading()
+    rollouts = push_records.WEIGHT * len(reading.rollouts)
+    others = len(reading.samples) + len(reading.histograms) + len(reading.events) + len(reading.sandboxes)
+    return max(1, others + rollouts)
 
 
-def _error(said: Mapping[str, Any]) -> ScrapeError:
-    kind: ErrorKind = said["kind"]
+def _error(body: Mapping[str, Any]) -> ScrapeError:
+    kind: ErrorKind = body["kind"]
     if kind not in get_args(ErrorKind):
         raise ValueError(f"error.kind must be one of {', '.join(get_args(ErrorKind))}")
-    return ScrapeError(kind, _text(said["text"], TEXT))
+    return ScrapeError(kind, _text(body["text"], TEXT))
 
 
 @dataclass(slots=True)
-class _Taken:
-    """Records of one body, one by one."""
+class _BodyParser:
+    """Parses the records of one body and counts the dropped ones."""
 
     lost: int = 0
     why: str = ""
     lists: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
-    def reading(self, said: Mapping[str, Any]) -> Reading:
+    def reading(self, body: Mapping[str, Any]) -> Reading:
         makers: dict[str, Callable[[Any], Any]] = {
             "samples": _sample, "histograms": _histogram, "events": _event, "sandboxes": _sandbox,
             "rollouts": _rollout,
         }  # fmt: skip
         for name, make in makers.items():
-            rows = said.get(name, [])
+            rows = body.get(name, [])
             if not isinstance(rows, list) or len(rows) > COUNTS[name]:
                 raise ValueError(f"{name} must be a list of at most {COUNTS[name]}")
             before = self.lost
             self.lists[name] = tuple(self._all(rows, make))
             if name == "sandboxes" and self.lost > before:
-                said = {**said, "listed": []}  # one that could not be read has not ended
-        facts = dict(self._all(list(said.get("facts", {}).items()), _fact))
+                body = {**body, "listed": []}  # a sandbox whose record is invalid has not ended
+        facts = dict(self._all(list(body.get("facts", {}).items()), _fact))
         return Reading(
             samples=self.lists["samples"], histograms=self.lists["histograms"], events=self.lists["events"],
             sandboxes=self.lists["sandboxes"], rollouts=self.lists["rollouts"],
-            facts=facts, unmapped={name: int(n) for name, n in _names(said, "unmapped", int)},
-            cursor={} if said.get("tail") else None, more=bool(said.get("more")),
-            dropped=_count(said.get("dropped", 0)) + self.lost,
-            why_dropped=_text(said.get("why", ""), TEXT) or self.why,
-            samples_scraped=_count(said.get("scraped", 0)), partial=_text(said.get("partial", ""), TEXT),
-            listed=tuple(_text(one, WORD) for one in _list(said, "listed")),
-            gaps=tuple(_text(one, TEXT) for one in _list(said, "gaps")),
-            origins=dict(_names(said, "origins", str)), reader=_text(said.get("reader", ""), TEXT),
+            facts=facts, unmapped={name: int(n) for name, n in _names(body, "unmapped", int)},
+            cursor={} if body.get("tail") else None, more=bool(body.get("more")),
+            dropped=_count(body.get("dropped", 0)) + self.lost,
+            why_dropped=_text(body.get("why", ""), TEXT) or self.why,
+            samples_scraped=_count(body.get("scraped", 0)), partial=_text(body.get("partial", ""), TEXT),
+            listed=tuple(_text(one, WORD) for one in _list(body, "listed")),
+            gaps=tuple(_text(one, TEXT) for one in _list(body, "gaps")),
+            origins=dict(_names(body, "origins", str)), reader=_text(body.get("reader", ""), TEXT),
         )  # fmt: skip
 
     def _all(self, rows: Iterable[Any], make: Callable[[Any], Any]) -> Iterator[Any]:
@@ -243,7 +258,7 @@ class _Taken:
                 yield make(row)
             except (ValueError, TypeError, KeyError, OverflowError) as error:
                 self.lost += 1
-                self.why = self.why or (str(error) if type(error) is ValueError else "a record of another form")[:TEXT]
+                self.why = self.why or (str(error) if type(error) is ValueError else "a malformed record")[:TEXT]
 
 
 def _sample(row: Sequence[Any]) -> Sample:
@@ -257,7 +272,7 @@ def _histogram(row: Sequence[Any]) -> Histogram:
     metric, edges, counts, total, labels, ts = row
     bounds, found = tuple(map(_finite, edges)), tuple(map(_finite, counts))
     if len(found) != len(bounds) + 1 or list(bounds) != sorted(set(bounds)):
-        raise ValueError("a histogram needs ascending edges and a count more than those")
+        raise ValueError("a histogram needs ascending edges, and one count more than edges")
     return Histogram(_metric(metric), bounds, found, _finite(total), _labels(labels), _time(ts))
 
 
@@ -265,7 +280,7 @@ def _event(row: Sequence[Any]) -> Event:
     kind, key, ts, detail, *rest = row
     if kind not in _EVENTS:
         raise ValueError(f"no event is named {str(kind)[:80]}")
-    # Who forwards may be an older Rollscope, which knew no versions.
+    # An older Rollscope sends no version.
     (version,) = rest or (None,)
     if version is not None and (type(version) is not int or not 0 <= version <= push_validation.MOST):
         raise ValueError("a version must be a whole number")
@@ -273,7 +288,7 @@ def _event(row: Sequence[Any]) -> Event:
 
 
 def _rollout(row: Any) -> Rollout:
-    # Times are looked at when the reading is taken, as for every source.
+    # Times are checked at ingest, as for every source.
     return push_records.record(row, LAST_TIME, wire=True)
 
 
@@ -295,12 +310,12 @@ def _fact(pair: tuple[str, Any]) -> tuple[str, str | float]:
 
 def _metric(name: Any) -> str:
     if not isinstance(name, str) or name not in METRICS:
-        raise ValueError(f"no metric is named {str(name)[:80]} here: another version of Rollscope?")
+        raise ValueError(f"no metric is named {str(name)[:80]} here; is it another version of Rollscope?")
     return name
 
 
 def _number(value: Any) -> float:
-    """Any number a source may show, also one that is none: the store leaves those away."""
+    """Returns any number, also NaN or infinity: the store drops those."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError("not a number")
     return float(value)
@@ -322,8 +337,8 @@ def _count(value: Any) -> int:
 
 def _text(value: Any, length: int) -> str:
     if not isinstance(value, str) or len(value) > length:
-        raise ValueError(f"a text must be one, of at most {length} characters")
-    value.encode()  # half a surrogate, which no database takes, is a ValueError
+        raise ValueError(f"a text must have at most {length} characters")
+    value.encode()  # raises ValueError for half a surrogate pair, which no database accepts
     return value.replace("\0", "")
 
 
@@ -333,38 +348,38 @@ def _labels(pairs: Sequence[Sequence[str]]) -> Labels:
     return tuple(sorted((_text(name, WORD), _text(value, TEXT)) for name, value in pairs))
 
 
-def _list(said: Mapping[str, Any], name: str) -> Sequence[Any]:
-    found = said.get(name, [])
+def _list(body: Mapping[str, Any], name: str) -> Sequence[Any]:
+    found = body.get(name, [])
     if not isinstance(found, list) or len(found) > NAMES:
         raise ValueError(f"{name} must be a list of at most {NAMES}")
     return found
 
 
-def _names(said: Mapping[str, Any], name: str, kind: type) -> Iterator[tuple[str, Any]]:
-    found = said.get(name, {})
+def _names(body: Mapping[str, Any], name: str, kind: type) -> Iterator[tuple[str, Any]]:
+    found = body.get(name, {})
     for key, value in list(found.items())[:NAMES]:
         if isinstance(value, kind) and not isinstance(value, bool):
             yield _text(key[:WORD], WORD), _text(value[:TEXT], TEXT) if isinstance(value, str) else _count(value)
 
 
-# ---- in the inbox
+# ---- packing for the inbox
 
 
 def pack(kind: str, behind: int, skew: float, data: bytes) -> bytes:
-    """Bytes for the inbox, of a body that `read` took."""
+    """Returns bytes for the inbox, from a body that `read` accepted."""
     return _MARK + zlib.compress(_json([kind, behind, skew]) + b"\n" + data, 1)
 
 
 def packed(data: bytes) -> bool:
-    """Is this of `pack`, and not of `server.push.body`?"""
+    """Was this made by `pack`, and not by `server.push.body`?"""
     return data.startswith(_MARK)
 
 
 def unpack(data: bytes) -> Forwarded:
-    """The reverse of `pack`.
+    """Returns the reading that `pack` packed.
 
     Raises:
-        ValueError: not what `pack` made.
+        ValueError: not made by `pack`.
     """
     try:
         head, _, body = zlib.decompress(data.removeprefix(_MARK)).partition(b"\n")

@@ -1,7 +1,7 @@
-"""Rollouts and events as people push them: JSON or NDJSON lines -> records, each bad line with its number. Pure.
+"""Parses and validates pushed rollouts and events (JSON or NDJSON); reports each bad line by number. Pure.
 
-A line tells what is newly known of a rollout; lines of one may come in any order and any number of times. What is good
-waits in the inbox as it came, and is read again by whoever collects.
+A line contains what is new about a rollout; lines of one rollout may come in any order and any number of times. Good
+lines wait unchanged in the inbox; the collecting process parses them again.
 """
 
 import json
@@ -17,19 +17,28 @@ from server.push import validation as checks
 from server.push.validation import ID_LENGTH, MOST, TURNS
 from server.rollouts.quick import maker
 
-MAX_LINES, LINE_BYTES = 10_000, 1 << 20
-SPANS, USES, DETAIL_LENGTH = 10_000, 1_000, 2_000
+# Most records of one body.
+MAX_LINES = 10_000
+# Longest record, bytes.
+LINE_BYTES = 1 << 20
+# Most spans of one rollout.
+SPANS = 10_000
+# Most uses (consumptions) of one rollout.
+USES = 1_000
+# Longest stored detail of an event, characters.
+DETAIL_LENGTH = 2_000
 WEIGHT = 5
-"""A rollout costs as much to collect as so many samples: what the inbox and a tick take is bounded by their sum."""
+"""Cost of ingesting a rollout, in samples. The sum of weights limits the inbox and the work of a tick."""
 
 _MOST_CALLS = int(COUNTED["turns.tool_calls"])
-_SHOWN = 1_000  # refused lines that an answer lists; the rest is counted
+# Refused lines listed in an answer; the rest is only counted.
+_SHOWN = 1_000
 
 Kind = Literal["rollouts", "events"]
 
 
 class Refusal(ValueError):
-    """A body that as a whole cannot be taken: ``status`` is HTTP's."""
+    """A body that is refused as a whole. ``status``: the HTTP status."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -38,7 +47,7 @@ class Refusal(ValueError):
 
 @dataclass(slots=True)
 class PushedRecords:
-    """What a body held: the good lines, and (line number from 1, why) of the others; ``lost`` counts those."""
+    """Contents of a body: the good lines, and (line number from 1, reason) of refused lines; ``lost`` counts those."""
 
     lines: list[bytes] = field(default_factory=list)
     records: list[Any] = field(default_factory=list)
@@ -55,10 +64,10 @@ class PushedRecords:
 
 
 def parse(body: bytes, kind: Kind, now: float, *, document: bool = False) -> PushedRecords:
-    """A JSON object or a JSON list of them, over as many lines as it likes, or one object per line.
+    """Parses a JSON object or a JSON list of objects, over any number of lines, or one object per line.
 
     Args:
-        document: it is said to be one JSON value; lines that are records each are taken all the same.
+        document: the content type is one JSON value; a record per line is accepted all the same.
 
     Raises:
         Refusal: the body as a whole cannot be read.
@@ -95,7 +104,7 @@ def _lines(body: bytes, document: bool) -> Iterator[tuple[int, "bytes | object"]
 
 
 def _broken(line: bytes) -> bool:
-    """Does an object begin here that this line does not end?"""
+    """Does an object begin in this line without ending in it?"""
     if not line.lstrip().startswith(b"{") or len(line) > LINE_BYTES:
         return False
     try:
@@ -119,7 +128,7 @@ def _bounded(items: list[Any]) -> list[Any]:
 
 
 def item_of(line: "bytes | object") -> tuple[object, bytes]:
-    """(what a line says, the line)."""
+    """Returns (the parsed value, the line)."""
     if not isinstance(line, bytes):
         return line, _dumped(line)
     if len(line) > LINE_BYTES:
@@ -130,7 +139,7 @@ def item_of(line: "bytes | object") -> tuple[object, bytes]:
             item, end = _scanned(text, 0)
         except StopIteration:
             end = -1
-        # What is not one value and no more gets the decoder's own words.
+        # Anything but exactly one value goes to the decoder, for its error message.
         return (item if end == len(text) else _DECODER.decode(text)), line
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
@@ -166,7 +175,7 @@ _SPAN: Mapping[str, Callable[[str, Any], Any]] = {
 }  # fmt: skip
 _PLAIN: Mapping[str, Callable[[str, Any], Any]] = {
     "rollout_id": checks.identity, "group_id": checks.identity, "group_size": checks.positive, "attempt": checks.whole,
-    "incarnation": checks.life, "purpose": checks.one_of(*get_args(Purpose)), "environment": checks.text,
+    "incarnation": checks.incarnation, "purpose": checks.one_of(*get_args(Purpose)), "environment": checks.text,
     "agent": checks.text, "difficulty": checks.text, "engine": checks.text, "version_dispatched": checks.whole,
     "version_start": checks.whole, "version_finish": checks.whole, "token_versions": checks.pairs,
     "prompt_tokens": checks.whole, "response_tokens": checks.whole, "loss_tokens": checks.whole,
@@ -179,38 +188,38 @@ _TIMES = frozenset(
 )
 _OTHER = ("turns", "spans", "version_consumed", "consumed_at", weight_versions.KEY)
 FIELDS = (*_PLAIN, *sorted(_TIMES), *_OTHER)
-"""As of `collectors.model.Rollout`, but that uses by the trainer are `version_consumed` and `consumed_at` (numbers, or
-lists of them), `turns` may be their count, and an engine's `weight_versions` may stand for `token_versions`. Only
-`rollout_id` must be given."""
+"""Fields of `collectors.model.Rollout`, with three differences: uses by the trainer are `version_consumed` and
+`consumed_at` (numbers or lists), `turns` may be a count, and an engine's `weight_versions` may replace
+`token_versions`. Only `rollout_id` is required."""
 
-# Of a record's values, by place: what a check has nothing to say against is not looked at twice.
+# Positions of a record's values. A value that a check accepts at once is not examined again.
 _made, _NAMES = maker(Rollout), [one.name for one in fields(Rollout)]
 _NOTHING = [None if one.default is MISSING else one.default for one in fields(Rollout)]
 _PLACES = {name: _NAMES.index(name) for name in (*_PLAIN, *_TIMES)}
-_ID, _TURNS, _TURN_COUNT, _TOKENS, _SPANS, _USES, _LIFE = map(
+_ID, _TURNS, _TURN_COUNT, _TOKENS, _SPANS, _USES, _INCARNATION = map(
     _NAMES.index, ("rollout_id", "turns", "turn_count", "token_versions", "spans", "consumptions", "incarnation")
 )
 _WHOLE = {name: COUNTED.get(name, MOST) for name, check in _PLAIN.items() if check is checks.whole}
 _TEXTS = frozenset(name for name, check in _PLAIN.items() if check in (checks.text, checks.identity))
 _SHORT = min(ID_LENGTH, checks.TEXT_LENGTH)
 
-# Between our own machines nothing may be lost.
+# Further fields in forwarded records, which must arrive without loss.
 _WIRE = ("consumptions", "turn_count")
 
 
 def record(item: object, now: float, *, wire: bool = False) -> Rollout:
-    """One rollout of JSON, each field checked; ValueError in words for who sent it. ``wire``: as `wire_of` makes it."""
+    """Returns one validated rollout; raises ValueError with a message for the client. ``wire``: made by `wire_of`."""
     if not isinstance(item, dict):
         raise ValueError("not a JSON object")
     latest = now + AHEAD_SECONDS
     values = _NOTHING.copy()
     for name, value in item.items():
-        place = _PLACES.get(name)
-        if place is None:
+        index = _PLACES.get(name)
+        if index is None:
             if name not in _OTHER and not (wire and name in _WIRE):
                 raise ValueError(f"unknown field {ascii(name)[:80]}; known: {', '.join(FIELDS)}")
         elif value is not None:
-            values[place] = _checked(name, value, latest)
+            values[index] = _checked(name, value, latest)
     if not values[_ID]:
         raise ValueError("rollout_id is missing")
     _listed(item, values, latest)
@@ -219,7 +228,7 @@ def record(item: object, now: float, *, wire: bool = False) -> Rollout:
 
 
 def _checked(name: str, value: Any, latest: float) -> Any:
-    """Of a million values all but a few are as they should be: those are not asked about one by one."""
+    """Validates one value. Nearly all values are valid and of the expected type, so those take a short path."""
     kind = type(value)
     if kind is float:
         if name in _TIMES and FIRST_TIME <= value <= latest:
@@ -240,19 +249,19 @@ def _listed(item: Mapping[str, Any], values: list[Any], latest: float) -> None:
         values[_TURN_COUNT] = checks.whole("turns", turns)
     if item.get("turn_count") is not None:
         values[_TURN_COUNT] = checks.whole("turn_count", item["turn_count"])
-    if (told := item.get(weight_versions.KEY)) is not None:
-        told = _told_by_engine(told)
+    if (engine_spans := item.get(weight_versions.KEY)) is not None:
+        from_engine = _engine_token_versions(engine_spans)
         if item.get("token_versions") is None:
-            values[_TOKENS] = told
+            values[_TOKENS] = from_engine
     if spans is not None:
         values[_SPANS] = tuple(_span(one, latest) for one in checks.listed("spans", spans, SPANS))
     if item.get("consumptions") is not None:
         values[_USES] = tuple(_use(one, latest) for one in checks.listed("consumptions", item["consumptions"], USES))
     elif "version_consumed" in item or "consumed_at" in item:
-        values[_USES] = _uses(item, values[_LIFE], latest)
+        values[_USES] = _uses(item, values[_INCARNATION], latest)
 
 
-def _told_by_engine(spans: Any) -> tuple[tuple[int, int], ...]:
+def _engine_token_versions(spans: Any) -> tuple[tuple[int, int], ...]:
     found = weight_versions.token_versions(spans)
     if spans and not found:
         raise ValueError("weight_versions must be the engine's [{version, start, end}, ...], without a gap")
@@ -268,7 +277,7 @@ def _object(name: str, item: Any, fields: Mapping[str, Callable[[str, Any], Any]
 
 
 def _turn(item: Any) -> Turn:
-    """A rollout has hundreds: what is as it should be is not looked at field by field."""
+    """Parses a turn. A rollout has hundreds of turns, so a turn of valid plain fields takes a short path."""
     if type(item) is dict and item.keys() <= _PLAIN_TURN:
         version, calls, mutated, reset = map(item.get, ("version", "tool_calls", "mutated", "reset"))
         if (
@@ -301,34 +310,34 @@ def _span(item: Any, latest: float) -> Span:
 
 
 def _use(item: Any, latest: float) -> Consumption:
-    version, at, life = item
+    version, at, incarnation = item
     return Consumption(
         None if version is None else checks.whole("consumptions", version),
         None if at is None else checks.moment("consumptions", at, latest),
-        None if life is None else checks.life("consumptions", life),
+        None if incarnation is None else checks.incarnation("consumptions", incarnation),
     )
 
 
-def _uses(item: Mapping[str, Any], life: int | None, latest: float) -> tuple[Consumption, ...]:
+def _uses(item: Mapping[str, Any], incarnation: int | None, latest: float) -> tuple[Consumption, ...]:
     version, at = item.get("version_consumed"), item.get("consumed_at")
     if type(version) is int and type(at) is float and 0 <= version <= MOST and FIRST_TIME <= at <= latest:
-        return (_use_made(version, round(at * 1000) / 1000, life),)  # as nearly all do
-    versions = [checks.whole("version_consumed", one) for one in _several(item, "version_consumed")]
-    times = [checks.moment("consumed_at", one, latest) for one in _several(item, "consumed_at")]
+        return (_use_made(version, round(at * 1000) / 1000, incarnation),)  # the common case
+    versions = [checks.whole("version_consumed", one) for one in _as_list(item, "version_consumed")]
+    times = [checks.moment("consumed_at", one, latest) for one in _as_list(item, "consumed_at")]
     if versions and times and len(versions) != len(times):
-        raise ValueError("version_consumed and consumed_at must be as many")
+        raise ValueError("version_consumed and consumed_at must have the same length")
     pairs: Sequence[tuple[int | None, float | None]]
     if versions and times:
         pairs = list(zip(versions, times, strict=True))
     else:
         pairs = [(version, None) for version in versions] or [(None, at) for at in times]
-    return tuple(Consumption(version, at, life) for version, at in pairs)
+    return tuple(Consumption(version, at, incarnation) for version, at in pairs)
 
 
 _use_made = maker(Consumption)
 
 
-def _several(item: Mapping[str, Any], name: str) -> list[Any]:
+def _as_list(item: Mapping[str, Any], name: str) -> list[Any]:
     value = item.get(name)
     if value is None:
         return []
@@ -336,8 +345,8 @@ def _several(item: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def wire_of(rollout: Rollout) -> dict[str, Any]:
-    """JSON that `record` reads back with ``wire``; what says nothing is left away."""
-    found = {name: value for name in _COPIED if _says(value := getattr(rollout, name))}
+    """Returns JSON that `record` reads with ``wire``; empty values are omitted."""
+    found = {name: value for name in _COPIED if _has_value(value := getattr(rollout, name))}
     for name in ("rollout_id", "group_id"):
         if name in found:
             found[name] = found[name][:ID_LENGTH]
@@ -355,8 +364,8 @@ def wire_of(rollout: Rollout) -> dict[str, Any]:
     return found
 
 
-def _says(value: Any) -> bool:
-    # 0 tells something, and is equal to False.
+def _has_value(value: Any) -> bool:
+    # Compared with `is`, because 0 is a value although it equals False.
     return value is not None and value is not False and value not in ("", ())
 
 
@@ -366,12 +375,14 @@ _COPIED = tuple(name for name in (*_PLAIN, *sorted(_TIMES), "turn_count") if nam
 # ---- events
 
 KINDS: tuple[str, ...] = get_args(get_type_hints(Event)["kind"])
-EVENTS = tuple(kind for kind in KINDS if kind != "drift")  # which is found here: nobody else can tell it
-EVENT_FIELDS = ("kind", "key", "ts", "detail", "version")  # of `collectors.model.Event`; only `kind` must be given
+# Drift is detected by Rollscope itself, so it cannot be pushed.
+EVENTS = tuple(kind for kind in KINDS if kind != "drift")
+# Fields of `collectors.model.Event`; only `kind` is required.
+EVENT_FIELDS = ("kind", "key", "ts", "detail", "version")
 
 
 def event(item: object, now: float) -> Event:
-    """One event of JSON, each field checked; ValueError in words for who sent it."""
+    """Returns one validated event; raises ValueError with a message for the client."""
     if not isinstance(item, dict):
         raise ValueError("not a JSON object")
     if unknown := item.keys() - set(EVENT_FIELDS):
@@ -379,19 +390,19 @@ def event(item: object, now: float) -> Event:
     kind: Any = item.get("kind")
     if kind not in EVENTS:
         raise ValueError(f"kind must be one of {', '.join(EVENTS)}")
-    said = {name: value for name, value in item.items() if value is not None}
-    version = checks.whole("version", said["version"]) if "version" in said else None
-    ts = checks.moment("ts", said["ts"], now + AHEAD_SECONDS) if "ts" in said else None
-    named = checks.identity("key", said.get("key", ""))
-    if kind in BEGINS and ts is None and not named:  # told again it would begin another life
-        raise ValueError(f"a {kind} needs ts or key, which make it the same when it is told again")
+    given = {name: value for name, value in item.items() if value is not None}
+    version = checks.whole("version", given["version"]) if "version" in given else None
+    ts = checks.moment("ts", given["ts"], now + AHEAD_SECONDS) if "ts" in given else None
+    named = checks.identity("key", given.get("key", ""))
+    if kind in BEGINS and ts is None and not named:  # a repeated request would begin another incarnation
+        raise ValueError(f"a {kind} needs ts or key, so that a repeated request is the same event")
     key = named or _key(kind, version, ts if ts is not None or version is not None else now)
-    detail = checks.cleaned("detail", said.get("detail", ""))[:DETAIL_LENGTH]
+    detail = checks.cleaned("detail", given.get("detail", ""))[:DETAIL_LENGTH]
     return Event(kind, key, ts if ts is not None else now, detail, version)
 
 
 def _key(kind: str, version: int | None, ts: float | None) -> str:
-    """What makes an event that names itself by no key the same event when it is told again."""
+    """Returns the key of an event without one, so that a repeated request is the same event."""
     return ":".join(
         [kind, *([f"v{version}"] if version is not None else []), *([f"{ts:.3f}"] if ts is not None else [])]
     )

@@ -1,7 +1,7 @@
-"""Sandboxes as people push them: JSON or NDJSON lines -> records, each bad line with its number. Pure.
+"""Parses and validates pushed sandboxes (JSON or NDJSON); reports each bad line by number. Pure.
 
-What wraps a provider's `create()` sends one line when it asks, one when it has the sandbox, one at its end; the
-newest word on an id wins, and times that an older one knew are kept.
+A wrapper of a provider's `create()` sends one line at the request, one when the sandbox is ready, one at its end. The
+newest record of an id wins; times of earlier records are retained.
 """
 
 import json
@@ -18,28 +18,29 @@ FIELDS = (
     "first_exec_at", "ended_at", "image", "image_cached", "latency_source", "cause", "detail", "unreachable",
     "expires_at", "cost_usd_per_hour",
 )  # fmt: skip
-"""As of `collectors.model.Sandbox`; only `id` must be given."""
+"""Fields of `collectors.model.Sandbox`; only `id` is required."""
 
 MAX_LINES = 10_000
+# Largest time or price (epoch seconds of the year 5138).
+LAST = 1e11
 _TIMES = ("requested_at", "started_at", "ready_at", "first_exec_at", "ended_at", "expires_at")
 _TEXTS = ("provider", "id", "name", "run_key", "provider_state", "image", "detail")
 _WORDS = {"state": get_args(SandboxState), "latency_source": get_args(LatencySource), "cause": get_args(FailureCause)}
-LAST = 1e11
 
 
 @dataclass(slots=True)
 class PushedSandboxes:
-    """What a body held: good records, and (line number from 1, why) of the others."""
+    """Contents of a body: good records, and (line number from 1, reason) of refused lines."""
 
     records: list[Sandbox] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
 
 
 def parse(body: bytes) -> PushedSandboxes:
-    """A JSON object, a JSON list of them, or one per line.
+    """Parses a JSON object, a JSON list of objects, or one object per line.
 
     Raises:
-        ValueError: the body as a whole cannot be read, in words for who sent it.
+        ValueError: the body as a whole is refused; the message is for the client.
     """
     found = PushedSandboxes()
     for number, item in enumerate(_items(body), 1):
@@ -61,7 +62,7 @@ def _items(body: bytes) -> Iterator[object]:
             raise ValueError("the body is not JSON") from None
         yield from _bounded(found)
         return
-    # Not `splitlines`: JSON has U+2028 and its like within a text.
+    # Not `splitlines`, because JSON texts may contain U+2028 and similar separators.
     yield from (_parsed(line) for line in _bounded([line for line in text.split("\n") if line.strip()]))
 
 
@@ -79,7 +80,7 @@ def _parsed(line: str) -> object:
 
 
 def record(item: object) -> Sandbox:
-    """One record of JSON, each field checked; ValueError in words for who sent it."""
+    """Returns one validated record; raises ValueError with a message for the client."""
     if not isinstance(item, dict):
         raise ValueError("not a JSON object")
     unknown = item.keys() - set(FIELDS)
@@ -90,7 +91,7 @@ def record(item: object) -> Sandbox:
         raise ValueError("id is missing")
     values.setdefault("state", _state(values))
     if values["state"] == "failed" and not values.get("cause"):
-        # A recipe hands over the text it caught: its words are those the collectors know.
+        # The wrapper sends the text of the exception; collectors classify the same texts.
         values["cause"] = cause_of(values.get("detail", ""))
     if values.get("ready_at") is not None:
         values.setdefault("latency_source", "client")
@@ -98,7 +99,7 @@ def record(item: object) -> Sandbox:
 
 
 def _state(values: Mapping[str, Any]) -> str:
-    """What the times say when no state was sent."""
+    """Returns the state that follows from the times if no state was sent."""
     if values.get("cause"):
         return "failed"
     if values.get("ended_at") is not None:

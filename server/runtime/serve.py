@@ -33,7 +33,6 @@ from server.api.what_if import add_what_if
 from server.clock import Clock, WallClock
 from server.config.errors import ConfigError
 from server.config.settings import Settings
-from server.outbound_policy import is_loopback
 from server.preflight.live import Preflights, living
 from server.push.heartbeats import Heartbeats
 from server.query import Reader, StoreReader
@@ -43,6 +42,7 @@ from server.runtime.leader import Leader
 from server.runtime.memory import few_arenas, giving_back, seldom_swept
 from server.scrape.pushed_runs import admits
 from server.store import Store, StoreError, migrate
+from server.targets.outbound_policy import is_loopback
 from server.targets.resolve import Attached
 
 log = logging.getLogger("rollscope")

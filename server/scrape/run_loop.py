@@ -107,7 +107,7 @@ class RunLoop:
         self._broken = self._stopping = self._told = self._behind = False
         self._ingest = Ingest(store, run, begun, self._trust.complaint)
         self._ingest.facts.update(self._facts)
-        self._ingest.met(self.driver.recovered)
+        self._ingest.mark_recovered(self.driver.recovered)
         self.on_step: Callable[[], None] = lambda: None
         self.on_read: Callable[[], None] = lambda: None
         self.leading: Callable[[], bool] = lambda: True
@@ -133,7 +133,7 @@ class RunLoop:
             targets=self._names, trust=self._trust,
         )  # fmt: skip
         driver.on_outbox = lambda: self.on_outbox()
-        driver.feed(self.pushes.heard())
+        driver.feed(self.pushes.last_received())
         return driver
 
     def _stamp(self, batch: Batch) -> Batch:
@@ -382,7 +382,7 @@ class RunLoop:
         try:
             done.result()
         except Exception as error:  # whatever the database said
-            self._ingest = self._ingest.renewed()
+            self._ingest = self._ingest.reloaded()
             if is_transient(error):
                 raise
             log.warning("run %s: a push was not stored: %s", self.run, words_of(error))
@@ -456,7 +456,7 @@ class RunLoop:
     def _refused(self, reader: TargetReader, outcome: Outcome) -> None:
         """Note the target as down. What `Ingest` had counted was never stored: it reads the store again."""
         reader.committed(outcome)
-        self._ingest = self._ingest.renewed()
+        self._ingest = self._ingest.reloaded()
         self._submit(reader.target, outcome)
         self._writer.flush()
 

@@ -38,7 +38,7 @@ class StatusRows:
         for name, row in rows.items():
             before = self._said.get(name)
             if again or before is None or replace(row, last_ts=before.last_ts, last_ok_ts=before.last_ok_ts) != before:
-                batch.targets.append(ingest.noted(row))
+                batch.targets.append(ingest.remember(row))
                 # Who was configured by hand is missed, and so is a list.
                 if row.actor == DISCOVERY or row in awaited:
                     arrivals.health.append(health(row))

@@ -24,8 +24,8 @@ from server.config.run_names import check_name as check_name
 from server.config.run_names import clean, place_of, shown_url
 from server.config.run_names import run_name as run_name
 from server.config.settings import HeartbeatSettings, RunSettings, TargetSettings
-from server.outbound_policy import refuse_target
 from server.targets.discovery import build, naming
+from server.targets.outbound_policy import refuse_target
 from server.targets.pending import PendingSource
 
 # An agent of Ray shows a gauge once per report (10 s), so that a page may lack whatever tells whose it is.

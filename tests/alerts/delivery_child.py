@@ -14,9 +14,9 @@ from sqlalchemy import Connection
 from server.alerts.dispatch import Dispatcher
 from server.alerts.group import to_json
 from server.clock import ScaledClock
+from server.config.secret import Secret
 from server.notify import outbound
 from server.notify.model import AlertItem, DeliveryAnswer, Notification, ReceiverSettings, Request
-from server.secret import Secret
 from server.store import Store, alerts
 from server.store.alerts import AlertStore
 from server.store.types import Batch, DeliveryRow, OutboxRow

@@ -13,9 +13,9 @@ from server import notify
 from server.alerts.dispatch import Dispatcher
 from server.alerts.group import to_json
 from server.clock import ScaledClock
+from server.config.secret import Secret
 from server.notify import outbound
 from server.notify.model import AlertItem, DeliveryAnswer, Notification, Receiver, ReceiverSettings, Request
-from server.secret import Secret
 from server.store import Store
 from server.store.types import Batch, DeliveryRow, OutboxRow
 from tests.alerts.hook import Hook, hook

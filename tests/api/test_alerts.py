@@ -11,9 +11,9 @@ import pytest
 from server.api.alerts import add_alerts
 from server.api.app import close_api, create_api
 from server.api.gate import Gate
+from server.config.secret import Secret
 from server.config.settings import HeartbeatSettings, RunSettings
 from server.push.heartbeats import Heartbeats, HeartbeatWatch
-from server.secret import Secret
 from server.store import Store
 from tests.derive.test_alerts import WAITING, running, settings, states, wait
 from tests.driven_run import T0, Bench, bench
@@ -155,7 +155,7 @@ def test_a_bare_get_is_a_sign_of_life_and_silence_is_a_target_down(store: Store)
         running(run)
         web, watch = Web(run, token="a-token-for-people"), HeartbeatWatch(store, "run", BEATS, T0)
         look(run, watch, 0)
-        assert trust(run) == (True, None, "not heard yet")
+        assert trust(run) == (True, None, "no push yet")
         run.clock.set(T0 + 5)
         assert web("GET", f"/api/v1/heartbeat/{TOKEN}").json() == {"status": "ok"}  # no header: the path is the token
         assert web("HEAD", f"/api/v1/heartbeat/{TOKEN}").status_code == 200
@@ -165,7 +165,7 @@ def test_a_bare_get_is_a_sign_of_life_and_silence_is_a_target_down(store: Store)
         assert trust(run)[0] is True
         for at in (70, 75, 80):
             look(run, watch, at)
-        assert trust(run) == (False, 75.0, "heard not for 75 s; expected every 60 s")
+        assert trust(run) == (False, 75.0, "no beat for 75 s; expected every 60 s")
         assert ("HeartbeatMissed", "firing") in states(run)
         web("POST", f"/api/v1/heartbeat/{TOKEN}")
         look(run, watch, 85)
@@ -178,7 +178,7 @@ def test_a_heartbeat_never_heard_is_down_once_it_is_due(store: Store) -> None:
         look(run, watch, 60)
         assert trust(run)[0] is True
         look(run, watch, 65)
-        assert trust(run) == (False, None, "heard never; expected every 60 s")
+        assert trust(run) == (False, None, "no beat received; expected every 60 s")
 
 
 def test_a_wrong_token_is_a_404_and_beats_of_a_loop_are_one_write(store: Store) -> None:

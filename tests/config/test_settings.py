@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from server.config.errors import ConfigError
+from server.config.secret import Secret
 from server.config.settings import build, check, load
-from server.secret import Secret
 
 HOME = {"HOME": "/home/u"}
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from collectors.model import Consumption, Rollout, Span, Target, Turn
 from server.ingest.incarnations import Incarnations
-from server.ingest.rollouts.fold import QUEUED_SECONDS, UNTOLD_SECONDS, FoldedRecords, RolloutIngest
-from server.ingest.rollouts.totals import CLOSED, ENVIRONMENTS, LEFT, OTHER, root_bin
+from server.ingest.rollouts.fold import QUEUED_SECONDS, UNCONSUMED_SECONDS, FoldedRecords, RolloutIngest
+from server.ingest.rollouts.totals import CLOSED, LEFT, MAX_ENVIRONMENTS, OTHER, root_bin
 from server.rollouts import state as rollouts_state
 from server.store.types import RolloutGroupRow, RolloutRow
 
@@ -37,7 +37,7 @@ class Table:
         ingest = self.ingest
         ids = set(ingest.unknown(records))
         ingest.recall(row for (name, _), row in self.rows.items() if name in ids)
-        keys = ingest.lacking(records)
+        keys = ingest.missing_groups(records)
         members = [row for row in self.rows.values() if (row.record.group_id, row.life) in keys]
         ingest.regroup(keys, members, [group for key, group in self.groups.items() if key in keys])
         ingest.recall(row for row in members if row.record.rollout_id in ingest.unknown([row.record]))
@@ -253,7 +253,7 @@ def test_only_its_use_told_in_another_life_joins_the_newest_and_is_of_unknown_st
 
 def test_the_life_follows_from_the_time_where_nobody_tells_it() -> None:
     lives = Incarnations(1, [T + 100])
-    ingest = RolloutIngest(lives=lives)
+    ingest = RolloutIngest(incarnations=lives)
     taken = ingest.take(TARGET, [Rollout("old", dispatched_at=T), Rollout("new", dispatched_at=T + 200)], T + 300)
     assert {row.record.rollout_id: row.life for row in taken.rows} == {"old": 0, "new": 1}
     used = ingest.take(TARGET, [Rollout("old", version_start=7, consumptions=(Consumption(9, T + 250),))], T + 300)
@@ -318,14 +318,14 @@ def test_details_are_those_of_what_is_known_when_it_leaves(order: Sequence[str])
 def test_environments_without_end_share_a_cell() -> None:
     table = Table()
     table.take(
-        *[Rollout(f"r{n}", environment=f"env{n:03}", exit="trained", scored_at=T) for n in range(ENVIRONMENTS + 20)]
+        *[Rollout(f"r{n}", environment=f"env{n:03}", exit="trained", scored_at=T) for n in range(MAX_ENVIRONMENTS + 20)]
     )
     named = Counter(environment for tier, _, _, environment, _ in table.sums if tier == 60_000)
-    assert len(named) == ENVIRONMENTS + 1
+    assert len(named) == MAX_ENVIRONMENTS + 1
     assert sum(held[0] for key, held in table.sums.items() if key[0] == 60_000 and key[3] == OTHER) == 20
 
 
-@pytest.mark.parametrize(("consumption", "limit"), [(False, UNTOLD_SECONDS), (True, QUEUED_SECONDS)])
+@pytest.mark.parametrize(("consumption", "limit"), [(False, UNCONSUMED_SECONDS), (True, QUEUED_SECONDS)])
 def test_what_nobody_speaks_of_any_more_is_not_in_flight_for_ever(consumption: bool, limit: float) -> None:
     table = Table()
     table.take(Rollout("done", reward=1.0, finished_at=T), Rollout("runs", started_at=T))

@@ -18,10 +18,10 @@ import httpx
 import pytest
 
 from server.cli import alerts_send
+from server.config.secret import Secret
 from server.notify.model import Notification, ReceiverSettings
 from server.notify.outbound import send
 from server.notify.receivers import alertmanager, webhook
-from server.secret import Secret
 from tests.notify.support import WAIT_SECONDS, Server, alert, note, serving
 
 BINARY = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")

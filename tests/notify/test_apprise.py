@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from server.config.secret import Secret
 from server.notify.model import DeliveryAnswer, ReceiverSettings
 from server.notify.receivers import apprise
-from server.secret import Secret
 from tests.notify.support import T0, Reply, alert, note, serving
 
 
@@ -79,7 +79,7 @@ def test_what_stands_in_the_place_of_the_host_is_not_shown() -> None:
         ("mailto://user:pass@example.com", None),
         ("nosuch://x", apprise.UNKNOWN),
         ("", apprise.UNKNOWN),
-        ("json://u:p@169.254.169.254/x", "the url is a link-local or multicast address (cloud metadata lives there)"),
+        ("json://u:p@169.254.169.254/x", "the url is a link-local or multicast address (clouds serve metadata there)"),
     ],
 )
 def test_check(url: str, problem: str | None) -> None:

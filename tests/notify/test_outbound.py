@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from server.config.secret import Secret
 from server.notify.model import DeliveryAnswer, Request
 from server.notify.outbound import LIMITS, SendLimits, send
-from server.secret import Secret
 from tests.notify.support import Reply, serving
 
 Handler = Callable[[asyncio.StreamWriter], Awaitable[None]]

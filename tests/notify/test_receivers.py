@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from server.config.secret import Secret
 from server.notify import load
 from server.notify.model import AlertItem, Notification, ReceiverSettings
 from server.notify.receivers import discord, pagerduty, slack, webhook
 from server.notify.text import clip, details, headline, rfc3339, span, units
-from server.secret import Secret
 from tests.notify.support import GROUP_KEY, T0, alert, note
 
 NOW = T0 + 750.0

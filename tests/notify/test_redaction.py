@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from server.config.secret import Secret
 from server.notify.model import DeliveryAnswer, Request
 from server.notify.outbound import FRAGMENT, redacted, send
-from server.secret import Secret
 from tests.notify.support import Got, Reply, echo, serving
 
 

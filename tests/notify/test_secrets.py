@@ -8,10 +8,10 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from server.config.secret import Secret
 from server.notify import load
 from server.notify.model import DeliveryAnswer, Receiver, ReceiverSettings, Request
 from server.notify.outbound import FRAGMENT, send
-from server.secret import Secret
 from tests.notify.support import Behaviour, Reply, Server, alert, echo, note, serving
 
 PATH, QUERY, PASSWORD = "Pa7hS3cret0123456789", "Qu3ryS3cret0123456789", "Us3rinf0S3cret/0123456789"

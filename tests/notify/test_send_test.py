@@ -3,8 +3,8 @@
 import json
 
 from server.cli import alerts_send
+from server.config.secret import Secret
 from server.notify.model import ReceiverSettings
-from server.secret import Secret
 from tests.notify.support import T0, Reply, echo, serving
 
 URL = "http://rollscope.lab:8050"

@@ -13,9 +13,9 @@ from server.cli import preflight
 from server.clock import ScaledClock
 from server.config.errors import ConfigError
 from server.config.preflight import PreflightPlan
+from server.config.secret import Secret
 from server.config.settings import RunSettings, TargetSettings
 from server.main import main
-from server.secret import Secret
 from tests.preflight.support import KEY, NOW, World, prime_row, serving
 
 CLOCK = ScaledClock(NOW)

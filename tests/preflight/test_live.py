@@ -9,10 +9,10 @@ import pytest
 from server.api.preflight import add_preflight
 from server.clock import Clock
 from server.config.preflight import PreflightPlan
+from server.config.secret import Secret
 from server.config.settings import RunSettings, TargetSettings
 from server.preflight.live import Preflights, living
 from server.query import Reader, StoreReader
-from server.secret import Secret
 from server.store import Store
 from server.store.types import Batch
 from tests.api.test_alerts import Web as AlertWeb

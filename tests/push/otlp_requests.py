@@ -18,7 +18,7 @@ def recorded(name: str) -> Any:
 
 def body(request: Any, run: str = "") -> Body:
     found = otlp_request.read(request, run, NOW)
-    assert found.refused == 0, found.words
+    assert found.refused == 0, found.reasons
     (part,) = found.parts.values()
     return part.body()
 

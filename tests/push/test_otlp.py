@@ -53,7 +53,7 @@ def test_json_says_the_same_as_protobuf(name: str) -> None:
 def test_the_run_is_the_resources_else_the_requests_and_never_the_services() -> None:
     found = otlp_request.read(request(gauge("queue_samples", (1, {})), service__name="my-service"), "", NOW)
     assert (found.refused, found.runless, dict(found.parts)) == (1, 1, {})
-    assert "rollscope.run" in found.words[0] and "x-rollscope-run" in found.words[0]
+    assert "rollscope.run" in found.reasons[0] and "x-rollscope-run" in found.reasons[0]
     found = otlp_request.read(request(gauge("queue_samples", (1, {})), service__name="my-service"), "asked", NOW)
     assert list(found.parts) == [("asked", "my-service")]
     named = {"rollscope__run": "own", "rollscope__target": "workers", "service__name": "x"}

@@ -33,8 +33,8 @@ def exponential(scale: int, offset: int, counts: list[int], **more: Any) -> dict
     [
         ({"name": "sandbox_exec_seconds", "summary": {"dataPoints": [{"count": "1"}]}}, "a summary has no buckets"),
         (total("queue_samples", {"asDouble": 1}, temporality=1), "a difference says nothing of it"),
-        (total("generator_tokens_total", {"asInt": "1"}, temporality=0), "aggregation temporality is not said"),
-        (total("generator_tokens_total", {"asInt": "1"}, monotonic=False), "a sum that may fall cannot be counted"),
+        (total("generator_tokens_total", {"asInt": "1"}, temporality=0), "it has no aggregation temporality"),
+        (total("generator_tokens_total", {"asInt": "1"}, monotonic=False), "this sum is not monotonic"),
         (total("generator_tokens_total", {"asInt": "-1"}), "a counter is never below 0"),
         (total("generator_tokens_total", {"asDouble": "NaN"}), "not a finite number"),
         (histogram("sandbox_exec_seconds", [], [], 1.0), "configure explicit ones"),
@@ -53,7 +53,7 @@ def exponential(scale: int, offset: int, counts: list[int], **more: Any) -> dict
 def test_what_cannot_be_taken_is_counted_with_its_reason(metric: dict[str, Any], why: str) -> None:
     found = otlp_request.read(request(metric, gauge("queue_samples", (2, {}))), "run", NOW)
     assert found.refused == 1
-    (words,) = found.words
+    (words,) = found.reasons
     assert words.startswith(f"{metric['name']}: ") and why in words
     kept = found.parts[("run", "otlp")].body()
     assert ([s.value for s in kept.reading.samples], kept.grown) == ([2.0], ())
@@ -68,7 +68,7 @@ def test_of_two_points_of_one_series_one_counts() -> None:
     one, other = {"container_id": "a"}, {"container_id": "b"}
     metric = gauge("modal.container.running", (1, one), (1, one), (1, other))
     found = otlp_request.read(request(metric), "run", NOW)
-    assert (found.refused, found.words) == (1, ["modal.container.running: two points of one series at one time"])
+    assert (found.refused, found.reasons) == (1, ["modal.container.running: two points of one series at one time"])
     (sample,) = found.parts[("run", "otlp")].body().reading.samples
     assert sample.value == 2.0
 
@@ -83,7 +83,7 @@ def test_a_histogram_that_leaves_its_sum_out_or_says_another_count_is_refused() 
     other["histogram"]["dataPoints"][0]["count"] = "4"
     found = otlp_request.read(request(bare, other), "run", NOW)
     assert found.refused == 2 and found.parts[("run", "otlp")].grown == []
-    assert "without a sum" in found.words[0] and "hold 3 observations, its count says 4" in found.words[1]
+    assert "without a sum" in found.reasons[0] and "hold 3 observations, its count is 4" in found.reasons[1]
 
 
 def whole(metric: dict[str, Any]) -> dict[float, float]:

@@ -179,7 +179,7 @@ def test_a_run_that_ends_without_a_word_is_paused_then_over_and_pages_nobody(sto
         assert run.at(HOUR - 5).lifecycle == "running"
         status = run.at(HOUR + 5, HOUR + 10)
         assert (status.lifecycle, firing(status)) == ("paused", set())
-        assert status.facts["lifecycle_why"] == "nothing was pushed for 1 h"
+        assert status.facts["lifecycle_why"] == "no push for 1 h"
         push(store, HOUR + 20, *step(2))
         assert run.at(HOUR + 25).lifecycle == "running"
         status = run.at(25.5 * HOUR, 25.5 * HOUR + 5)

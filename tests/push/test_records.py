@@ -213,7 +213,7 @@ def test_events() -> None:
         Event("resume", "r-1", NOW),
     ]  # fmt: skip
     assert [number for number, _ in found.refused] == [5, 6, 7, 8, 10, 11]
-    assert found.refused[-2][1] == "a restart needs ts or key, which make it the same when it is told again"
+    assert found.refused[-2][1] == "a restart needs ts or key, so that a repeated request is the same event"
 
 
 @pytest.mark.parametrize("kind", ["rollouts", "events"])

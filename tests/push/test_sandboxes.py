@@ -109,7 +109,7 @@ def test_a_restart_counts_what_was_pushed_meanwhile_once(store: Store) -> None:
         Web(run)("POST", "/api/v1/runs/run/sandboxes", json=[{"id": "a", "requested_at": T0}])
     with bench(store) as run:
         run.ingest = Ingest(store, "run", T0 + 3)
-        run.ingest.met(run.driver.recovered)
+        run.ingest.mark_recovered(run.driver.recovered)
         look(run, 5)
         assert run.value("sandboxes_created_total") == 1.0
         assert run.value('sandboxes{state="starting"}') == 1.0

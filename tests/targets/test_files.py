@@ -75,7 +75,7 @@ def test_an_address_that_is_refused_is_left_out_and_its_neighbours_are_not() -> 
     found = parse(json.dumps([{"targets": ["h:1", "169.254.169.254", "metadata:80", "h:2"]}]).encode(), Path("t.json"))
     assert [one.url for one in found.found] == ["http://h:1/metrics", "http://h:2/metrics"]
     assert found.problems == [
-        "[0].targets[1] is a link-local or multicast address (cloud metadata lives there)",
+        "[0].targets[1] is a link-local or multicast address (clouds serve metadata there)",
         "[0].targets[2] is a cloud metadata name",
     ]
 

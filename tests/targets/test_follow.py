@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Target
+from server.alerts.matchers import parse
 from server.api.metrics import render
 from server.config.alerts import defaults
 from server.config.discovery import DiscoverSettings
-from server.matchers import parse
+from server.config.secret import Secret
 from server.query import shape
-from server.secret import Secret
 from server.store import Store
 from server.targets.discovery import model, roster
 from tests.targets.engine import engine

@@ -13,7 +13,7 @@ from tests.targets.engine import engine
 from tests.targets.following import by_file, following, write
 from tests.targets.serving import serving
 
-REFUSED = "is a link-local or multicast address (cloud metadata lives there)"
+REFUSED = "is a link-local or multicast address (clouds serve metadata there)"
 
 
 def test_a_refused_entry_does_not_take_its_list_down(

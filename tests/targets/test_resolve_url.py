@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from server.config.errors import ConfigError
+from server.config.secret import Secret
 from server.config.settings import RunSettings, TargetSettings
-from server.secret import Secret
 from server.targets.resolve import attach, metrics_url
 from tests.recorded import TESTDATA
 

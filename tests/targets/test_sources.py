@@ -69,7 +69,7 @@ def test_what_is_no_list_and_no_target_is_said(tmp_path: Path) -> None:
         lists(answers.url, "router+http://169.254.169.254", f"file_sd={tmp_path}/none.json", "router=router:30000")
     assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
         "HTTP 404: there is no such page (--wait waits for it)",
-        "is a link-local or multicast address (cloud metadata lives there)",
+        "is a link-local or multicast address (clouds serve metadata there)",
         "no such file or directory (--wait waits for it)",
         "must be an http:// or https:// URL with a host",
     ]

@@ -1,4 +1,4 @@
-"""How old the states were that a rollout's turns were played on: judged when they are told, kept when they are not."""
+"""Staleness of the environment states in a rollout's turns: computed while turns are reported, kept afterwards."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,60 +9,62 @@ from server.rollouts.environments import Ages, Environments, basis, sandboxes, s
 from server.rollouts.staleness import ENVIRONMENT, ages_of
 from server.store.types import RolloutRow
 
-LATE = "an older change of its sandbox was told when its turns were kept no more: push its `turns` again"
+LATE = "an older change of its sandbox was reported after its turns were dropped: push its `turns` again"
 
 
-def ages(environments: Environments, record: Rollout, before: RolloutRow | None, life: int, met: float) -> Ages | None:
-    """Of a record as it is by now; ``before``: its row. None where no turns are told.
+def ages(
+    environments: Environments, record: Rollout, before: RolloutRow | None, made_in: int, first_seen: float
+) -> Ages | None:
+    """Returns the ages of a record; ``before``: its previous row. None if no turns are reported.
 
-    What was judged stands until its turns, or what others did before to its sandboxes, are told otherwise: after a
-    start of ours less is known of sandboxes than when it was judged.
+    Computed ages stand until the rollout's turns, or earlier changes of its sandboxes, are reported differently: after
+    a restart of this process less is cached about sandboxes than when the ages were computed.
     """
-    key = (record.rollout_id, life)
-    changed, known = environments.taken(key), _kept(before)
-    told = _with_turns(record, environments.turns(key))
-    if not told.turns:
-        if known is not None and not known.unknown and before is not None and not changed:
-            began = start(record, met)
-            changed = began != start(before.record, met) and environments.moved(record, life, began)
-        return Ages(bound=known.bound, unknown=LATE) if changed and known is not None else known
-    if before is not None and known is not None and not known.unknown and not changed:
-        old = before.record if record.turns else _with_turns(before.record, told.turns)
-        if basis(told) == basis(old):
-            return known
-    return environments.judge(told, life, start(told, met))
+    key = (record.rollout_id, made_in)
+    changed, previous = environments.taken(key), _previous_ages(before)
+    complete = _with_turns(record, environments.turns(key))
+    if not complete.turns:
+        if previous is not None and not previous.unknown and before is not None and not changed:
+            began = start(record, first_seen)
+            changed = began != start(before.record, first_seen) and environments.moved(record, made_in, began)
+        return Ages(bound=previous.bound, unknown=LATE) if changed and previous is not None else previous
+    if before is not None and previous is not None and not previous.unknown and not changed:
+        old = before.record if record.turns else _with_turns(before.record, complete.turns)
+        if basis(complete) == basis(old):
+            return previous
+    return environments.judge(complete, made_in, start(complete, first_seen))
 
 
-def places(said: Rollout, known: Sequence[Rollout]) -> Iterator[tuple[str, float]]:
-    """(sandbox, since when) where others may have to be judged again; ``known``: of its id, before it was said."""
-    boxes = dict.fromkeys([box for one in (said, *known) for box in sandboxes(one)])
-    if boxes and (said.turns or start(said, math.inf) < math.inf):
-        told = [begun for one in (said, *known) if (begun := start(one, math.inf)) < math.inf]
+def affected_sandboxes(record: Rollout, known: Sequence[Rollout]) -> Iterator[tuple[str, float]]:
+    """Yields (sandbox, since): rollouts that used it later may change. ``known``: previous records of the same id."""
+    boxes = dict.fromkeys([box for part in (record, *known) for box in sandboxes(part)])
+    if boxes and (record.turns or start(record, math.inf) < math.inf):
+        starts = [begun for part in (record, *known) if (begun := start(part, math.inf)) < math.inf]
         for sandbox in boxes:
-            yield sandbox, min(told, default=-math.inf)
+            yield sandbox, min(starts, default=-math.inf)
 
 
 def _with_turns(record: Rollout, turns: tuple[Turn, ...]) -> Rollout:
-    """With those that are remembered where its own are kept no more."""
+    """Adds cached turns to a record whose own turns were dropped."""
     return record if record.turns or not turns else replace(record, turns=turns)
 
 
-def without_old_turns(environments: Environments, said: Rollout, known: Rollout, life: int) -> Rollout:
-    """Turns that were judged and not kept say nothing new when they are told again, unless another change is told."""
-    if not said.turns or len(said.turns) > (known.turn_count or 0):
-        return said
-    if len(said.turns) == known.turn_count:
-        environments.remember((said.rollout_id, life), said.turns)
-    return replace(said, turns=())
+def without_old_turns(environments: Environments, record: Rollout, known: Rollout, made_in: int) -> Rollout:
+    """Removes turns that were evaluated and then dropped, unless the record has new turns."""
+    if not record.turns or len(record.turns) > (known.turn_count or 0):
+        return record
+    if len(record.turns) == known.turn_count:
+        environments.remember((record.rollout_id, made_in), record.turns)
+    return replace(record, turns=())
 
 
-def _kept(before: RolloutRow | None) -> Ages | None:
-    """What its row says of its ages."""
+def _previous_ages(before: RolloutRow | None) -> Ages | None:
+    """Returns the ages stored in a row."""
     if before is None:
         return None
     if before.judged_turns is None:
-        said = (part for part in before.unknown.split("; ") if part.startswith(f"{ENVIRONMENT}: "))
-        why = next(said, "").removeprefix(f"{ENVIRONMENT}: ")
+        reasons = (part for part in before.unknown.split("; ") if part.startswith(f"{ENVIRONMENT}: "))
+        why = next(reasons, "").removeprefix(f"{ENVIRONMENT}: ")
         return Ages(bound=before.environment_bound, unknown=why) if why else None
     latest = round((before.environment_latest or 0.0) * before.judged_turns)
     return Ages(dict(ages_of(before.environment_ages)), latest, before.environment_bound)

@@ -1,4 +1,4 @@
-"""Groups of rollouts as their members tell of them: rows for the store, made anew when a member says something new."""
+"""Rows of rollout groups, computed from their members whenever a member changes."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -10,9 +10,9 @@ from server.rollouts.groups import Member
 from server.store.types import RolloutGroupRow, RolloutRow
 
 GroupKey = tuple[str, int]
-"""(group id, life of the trainer)."""
+"""(group id, incarnation of the trainer)."""
 
-# Of a group in memory its members should be too (`server.ingest.rollouts.fold` remembers 20,000).
+# Groups in memory. Their members should be in memory too (`server.ingest.rollouts.fold` keeps 20,000).
 REMEMBERED = 5_000
 
 
@@ -21,9 +21,9 @@ class Group:
     """One group in memory.
 
     Attributes:
-        version: the policy's when it was complete, as its members tell it: at least that.
-        completed: when it was, epoch seconds.
-        told: rollouts it should have, as its members tell it.
+        version: the policy version when the group was complete; a lower bound, from its members.
+        completed: when it was complete, epoch seconds.
+        reported_size: number of rollouts, as its members report it.
     """
 
     members: dict[str, Member] = field(default_factory=dict)
@@ -31,101 +31,101 @@ class Group:
     complete: bool = False
     version: int | None = None
     completed: float | None = None
-    told: int | None = None
+    reported_size: int | None = None
     environment: str = ""
     purpose: str = ""
 
     @property
     def waited_for(self) -> tuple[bool, int | None, float | None]:
-        """What its members' own rows follow from."""
+        """Returns the values that the rows of its members depend on."""
         return self.complete, self.version, self.completed
 
     def times(self) -> list[float]:
-        """An instant of each member's life (epoch seconds), where it tells one."""
+        """Returns one time in each member's incarnation (epoch seconds), if the member has one."""
         members = self.members.values()
-        told = (one.ended_at if one.begun_at is None else one.begun_at for one in members)
-        return [at for at in told if at is not None]
+        times = (member.ended_at if member.begun_at is None else member.begun_at for member in members)
+        return [at for at in times if at is not None]
 
 
 class Groups:
-    """The groups met last; others are recalled from the store when one of their members speaks."""
+    """The groups changed last; others are recalled from the store when one of their members changes."""
 
     def __init__(self, facts: Mapping[str, str | float]) -> None:
         self._facts = facts
-        self._known: OrderedDict[GroupKey, Group] = OrderedDict()
+        self._groups: OrderedDict[GroupKey, Group] = OrderedDict()
 
     def __contains__(self, key: GroupKey) -> bool:
-        return key in self._known
+        return key in self._groups
 
     def get(self, key: GroupKey) -> Group | None:
-        return self._known.get(key)
+        return self._groups.get(key)
 
     def recall(self, keys: Iterable[GroupKey], members: Iterable[RolloutRow], rows: Iterable[RolloutGroupRow]) -> None:
-        """Take groups of the store back into memory; of ``keys`` that it does not know there are none."""
+        """Takes groups of the store back into memory; ``keys`` without a stored row have no members."""
         for key in keys:
-            self._known[key] = Group()
+            self._groups[key] = Group()
         for row in members:
-            self._put(self._known[(row.record.group_id, row.life)], row.record)
-        for known in rows:
-            self._known[(known.group_id, known.life)].row = known
+            self._put(self._groups[(row.record.group_id, row.life)], row.record)
+        for stored in rows:
+            self._groups[(stored.group_id, stored.life)].row = stored
         for key in keys:
-            self._judge(self._known[key])
+            self._judge(self._groups[key])
 
     def put(self, members: Iterable[tuple[GroupKey, Rollout]]) -> dict[GroupKey, tuple[bool, int | None, float | None]]:
-        """Members as they are now; of each group what its members' rows followed from before."""
+        """Updates members; returns, per group, the values that its members' rows depended on before."""
         found: dict[GroupKey, tuple[bool, int | None, float | None]] = {}
         for key, record in members:
-            group = self._known.get(key)
+            group = self._groups.get(key)
             if group is None:
-                group = self._known[key] = Group()
-            self._known.move_to_end(key)
+                group = self._groups[key] = Group()
+            self._groups.move_to_end(key)
             if key not in found:
                 found[key] = group.waited_for
             self._put(group, record)
         for key in found:
-            self._judge(self._known[key])
+            self._judge(self._groups[key])
         return found
 
     def forget(self) -> None:
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        while len(self._groups) > REMEMBERED:
+            self._groups.popitem(last=False)
 
     def _put(self, group: Group, record: Rollout) -> None:
         group.members[record.rollout_id] = rollouts_groups.member(record)
-        # Members agree; where they do not, the order in which they came must not matter.
+        # Members agree; if not, the maximum makes the order of records irrelevant.
         group.environment = max(group.environment, record.environment)
         group.purpose = max(group.purpose, record.purpose or "")
 
     def _judge(self, group: Group) -> None:
-        told = [one.size for one in group.members.values() if one.size is not None]
-        group.told = max(told) if told else None
+        sizes = [member.size for member in group.members.values() if member.size is not None]
+        group.reported_size = max(sizes) if sizes else None
         members, size = group.members.values(), self.size(group)
         group.complete = rollouts_groups.complete(members, size)
         group.version = rollouts_groups.version_complete(tuple(members), size) if group.complete else None
         group.completed = rollouts_groups.completed_at(tuple(members), size) if group.complete else None
 
     def size(self, group: Group) -> int | None:
-        """Rollouts it should have: as a member tells it, else as the run's configuration does."""
-        if group.told is not None:
-            return group.told
+        """Returns the number of rollouts: as a member reports it, else as the run's configuration does."""
+        if group.reported_size is not None:
+            return group.reported_size
         size = self._facts.get("group_size")
         return int(size) if isinstance(size, (int, float)) else None
 
     def row(self, key: GroupKey, now: int) -> RolloutGroupRow | None:
-        """Its row as of now (epoch ms); None for a group of one, which is none."""
-        group = self._known[key]
+        """Returns the group's row at ``now`` (epoch ms); None for a group of one rollout."""
+        group = self._groups[key]
         size = self.size(group)
         if size == 1:
             return None
         members = tuple(group.members.values())
         row = _row(key, group, members, size, self._max_reward(), now)
-        if not _times(members) and group.row is not None:  # none of them tells a time: it was met when it was met
+        if not _times(members) and group.row is not None:  # no member has a time: keep the time of the first record
             row = replace(row, first_at=group.row.first_at, moved_at=group.row.moved_at)
         return row
 
     def _max_reward(self) -> float | None:
-        known = self._facts.get("max_reward")
-        return known if isinstance(known, (int, float)) else None
+        value = self._facts.get("max_reward")
+        return value if isinstance(value, (int, float)) else None
 
 
 def _row(

@@ -1,4 +1,4 @@
-"""Of which rollouts turns and spans are kept: those one would look at, and a share of the others. Pure."""
+"""Decides which rollouts keep their turns and spans: notable ones, and a share of the others. Pure."""
 
 import math
 import zlib
@@ -8,16 +8,20 @@ from collectors.model import Rollout
 from server.rollouts import state as rollouts_state
 from server.store.types import RolloutRow
 
-# By id, so that a back-fill keeps the same ones: details are some 2 kB where a header is 0.5 kB.
+# One rollout in this many keeps its details (2 kB; a header is 0.5 kB). Chosen by id, so a back-fill chooses the same.
 ONE_OF = 8
-# The slowest of the last thousand, as known so far; before twenty ended nobody is known to be slow.
-SLOW_SHARE, SLOW_OF, SLOW_FROM = 0.05, 1_000, 20
-# Between two looks at what is slow.
+# Share of the last rollouts that counts as slow.
+SLOW_SHARE = 0.05
+# Number of last rollouts whose durations are compared.
+SLOW_OF = 1_000
+# Before this many rollouts have ended, none counts as slow.
+SLOW_FROM = 20
+# Rollouts between two computations of the slow limit.
 _EVERY = 50
 
 
 class Slowest:
-    """How long the slowest rollouts take, as far as known."""
+    """Durations of the last rollouts, and the limit above which a rollout counts as slow."""
 
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=SLOW_OF)
@@ -34,16 +38,15 @@ class Slowest:
         return seconds is not None and seconds > self._limit
 
 
-def kept(record: Rollout, mixed: bool | None, state: str, before: RolloutRow | None, slow: bool) -> bool:
-    """Are its details kept? What is in flight is looked at; afterwards stragglers, failures and mixed versions are.
+def keeps_details(record: Rollout, mixed: bool | None, state: str, before: RolloutRow | None, slow: bool) -> bool:
+    """Are the rollout's details kept? Yes in flight; afterwards if it is slow, failed or of mixed versions, or 1 in 8.
 
-    Decided once, when it leaves, by what is known then, in whatever order that came. What comes later decides nothing:
-    to hold the details of all until nobody can say more of them would be a second write of nearly every rollout, and to
-    take them when they are told once more would make a file that is read again change rows.
+    Decided once, when the rollout ends. Later updates do not change it: deferring the decision would double the writes,
+    and details that appear when a file is read again would change rows.
     """
     if state not in rollouts_state.OVER:
         return True
     if before is not None and before.state in rollouts_state.OVER:
         return before.detailed
-    telling = bool(mixed or record.error or record.exit in rollouts_state.FAILED or slow)
-    return telling or zlib.crc32(record.rollout_id.encode("utf-8", "surrogatepass")) % ONE_OF == 0
+    notable = bool(mixed or record.error or record.exit in rollouts_state.FAILED or slow)
+    return notable or zlib.crc32(record.rollout_id.encode("utf-8", "surrogatepass")) % ONE_OF == 0

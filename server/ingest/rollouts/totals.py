@@ -1,68 +1,89 @@
-"""What a rollout adds to the funnel and to distributions over time: increments: any order gives one sum. Pure."""
+"""Increments of the funnel and of distributions over time, per rollout. Any order gives the same sum. Pure."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterator
 
-from server.ingest.rollouts.counted import closes, leaves
 from server.rollouts import state as rollouts_state
 from server.rollouts.groups import OUTCOMES
 from server.rollouts.staleness import uses
 from server.store.types import RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
 
 TIERS = (60_000, 3_600_000)
-"""Widths of the buckets, ms."""
+"""Widths of the buckets, ms: a minute, an hour."""
 
-OTHER, ENVIRONMENTS = "*", 100
-"""A source that invents environments must not fill the store: what comes after a hundred is taken together."""
+OTHER = "*"
+"""Environment that counts all environments beyond `MAX_ENVIRONMENTS`."""
+
+MAX_ENVIRONMENTS = 100
+"""Environments with their own cells, a limit on rows: some sources create environment names without end."""
 
 OUTCOME = "outcome"
-"""Kind of bins that count groups by their place in `OUTCOMES`."""
+"""Kind of bins that count groups by their index in `OUTCOMES`."""
 
-LEFT, CLOSED = "left", "closed"
-"""Kinds of bins that only grow: rollouts by the place in `EXITS` of the exit they were first known to have, groups by
-the place in `OUTCOMES` of the outcome they were first known to have. What our counters say, also after a restart: all
-in one cell of the coarser tier at time 0."""
+LEFT = "left"
+"""Kind of bins that count rollouts by the index in `EXITS` of the exit they had first."""
+
+CLOSED = "closed"
+"""Kind of bins that count groups by the index in `OUTCOMES` of the outcome they had first.
+
+`LEFT` and `CLOSED` only grow; counters are restored from them. All are in one cell of the coarser tier at time 0."""
 
 KINDS = ("response_tokens", "seconds", "turns", "tool_calls", "staleness", "solve_ratio", OUTCOME)
-"""Of bins: what has a distribution over time."""
+"""Kinds of bins with a distribution over time."""
 
 STALENESS_MOST = 1_000
-# What is below a thousandth (of a second) is in the first bin.
+"""Largest staleness with a bin of its own, versions."""
+
+# First bin: everything below 2^-10, about a thousandth (of a second).
 _LOWEST = -20
 
 _Cell = tuple[int, int, str, str, str]
 
 
+def closes(before: RolloutGroupRow | None, group: RolloutGroupRow) -> bool:
+    """Is the group newly counted among the outcomes?"""
+    return _closed(group) and not (before is not None and _closed(before))
+
+
+def _closed(group: RolloutGroupRow) -> bool:
+    return group.outcome != "open" and group.purpose == "train" and not group.sampled
+
+
+def leaves(row: RolloutRow) -> bool:
+    """Does the rollout count among the exits: made for training, and from a source that reports every rollout?"""
+    return row.state in rollouts_state.EXITS and not row.record.sampled and row.record.purpose in (None, "train")
+
+
 def root_bin(value: float) -> int:
-    """The bin b with 2^(b/2) <= value < 2^((b+1)/2)."""
+    """Returns the bin b with 2^(b/2) <= value < 2^((b+1)/2)."""
     return max(_LOWEST, math.floor(2 * math.log2(value))) if value > 0 else _LOWEST
 
 
 def left_at(row: RolloutRow) -> int:
-    """When it left (epoch ms): its first consumption, else the newest time it tells."""
+    """Returns when the rollout left (epoch ms): its first consumption, else its newest time."""
     used = [use.at for use in row.record.consumptions if use.at is not None]
     return round(min(used) * 1000) if row.state == "trained" and used else row.moved_at
 
 
 def ended_at(row: RolloutRow) -> int:
-    """When its generation ended (epoch ms), as far as told."""
+    """Returns when the rollout's generation ended (epoch ms); its newest time if no end is reported."""
     at = row.record.finished_at if row.record.finished_at is not None else rollouts_state.ended_at(row.record)
     return row.moved_at if at is None else round(at * 1000)
 
 
 class RolloutTotals:
-    """Increments of one batch. ``environments``: names of this run that have cells of their own; grows to a hundred."""
+    """Increments of one batch. ``environments``: names of this run with cells of their own; grows to the limit."""
 
     def __init__(self, environments: set[str]) -> None:
         self._environments = environments
         self._sums: dict[_Cell, list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0.0, 0])
-        # By the minute, (its start, kind, bin): hours are added up of them at the end.
+        # Counts by (minute, kind, bin); `bins` adds them to the hours.
         self._minutes: dict[tuple[int, str, int], int] = defaultdict(int)
         self._bins: dict[tuple[int, int, str, int], int] = defaultdict(int)
 
     def change(self, before: RolloutRow | None, row: RolloutRow) -> None:
-        """A rollout became another; what only some rollouts are told of counts nowhere."""
+        """Counts a changed rollout. Rollouts of a source that reports only a sample count nowhere."""
         if leaves(row) and not (before is not None and leaves(before)):
             self._bins[(TIERS[1], 0, LEFT, rollouts_state.EXITS.index(row.state))] += 1
         if before is not None and not before.record.sampled:
@@ -71,7 +92,7 @@ class RolloutTotals:
             self._count(row, 1)
 
     def group(self, before: RolloutGroupRow | None, group: RolloutGroupRow) -> None:
-        """The same of a group."""
+        """Counts a changed group."""
         if closes(before, group):
             self._bins[(TIERS[1], 0, CLOSED, OUTCOMES.index(group.outcome))] += 1
         if before is not None and not before.sampled:
@@ -80,15 +101,15 @@ class RolloutTotals:
             self._count_group(group, 1)
 
     def sums(self) -> list[RolloutSum]:
-        """Cells of the funnel that changed."""
+        """Returns the changed cells of the funnel."""
         return [
-            RolloutSum(*cell, int(n), int(prompt), int(response), int(loss), seconds, int(told))
-            for cell, (n, prompt, response, loss, seconds, told) in self._sums.items()
-            if n or prompt or response or loss or told or abs(seconds) > 1e-6
+            RolloutSum(*cell, int(n), int(prompt), int(response), int(loss), seconds, int(counted))
+            for cell, (n, prompt, response, loss, seconds, counted) in self._sums.items()
+            if n or prompt or response or loss or counted or abs(seconds) > 1e-6
         ]
 
     def bins(self) -> list[RolloutBin]:
-        """Cells of distributions that changed."""
+        """Returns the changed cells of distributions."""
         found = self._bins.copy()
         for (at, kind, number), n in self._minutes.items():
             for tier in TIERS:
@@ -126,7 +147,7 @@ class RolloutTotals:
     def _named(self, environment: str) -> str:
         if environment in self._environments:
             return environment
-        if len(self._environments) >= ENVIRONMENTS:
+        if len(self._environments) >= MAX_ENVIRONMENTS:
             return OTHER
         self._environments.add(environment)
         return environment

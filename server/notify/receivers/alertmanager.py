@@ -7,9 +7,9 @@ ends by itself when we are gone. Source: Prometheus notifier and rules/alerting.
 import base64
 from urllib.parse import urlsplit, urlunsplit
 
+from server.config.secret import Secret
 from server.notify.model import AlertItem, Notification, Option, Receiver, ReceiverSettings, Request
 from server.notify.text import bearer, json_body, json_headers, rfc3339
-from server.secret import Secret
 
 REFRESH_SECONDS = 60.0
 # Prometheus' own factor: three refreshes may be lost before Alertmanager takes the alert for resolved.

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from server.notify.model import DeliveryAnswer, Notification, Receiver, ReceiverSettings
 from server.notify.outbound import EXCERPT, plain, redacted
 from server.notify.text import SHOWN, details, headline, left_out, ordered, severity, title
-from server.outbound_policy import refuse_target
+from server.targets.outbound_policy import refuse_target
 
 MISSING = "needs the library apprise: install rollscope[notify]"
 UNKNOWN = "the url is none that apprise understands"

@@ -5,6 +5,7 @@ Limits and fields: developer.pagerduty.com, Events API v2 (summary 1,024 charact
 
 import hashlib
 
+from server.config.secret import Secret
 from server.notify.model import AlertItem, Notification, Option, Receiver, ReceiverSettings, Request
 from server.notify.text import (
     SHOWN,
@@ -21,7 +22,6 @@ from server.notify.text import (
     severity,
     title,
 )
-from server.secret import Secret
 
 URL = Secret("https://events.pagerduty.com/v2/enqueue")
 SUMMARY = 1024

@@ -1,7 +1,7 @@
-"""Histogram points of OTLP -> cumulative buckets of ours. Pure.
+"""Converts OTLP histogram points to cumulative buckets. Pure.
 
-By opentelemetry-proto 1.45 (`metrics.proto`) and OpenTelemetry's metrics data model: bucket i of an exponential
-histogram is (base^i, base^(i+1)] with base = 2^(2^-scale), and lowering the scale by one merges neighbours exactly.
+Source: opentelemetry-proto 1.45 (`metrics.proto`) and OpenTelemetry's metrics data model. Bucket i of an exponential
+histogram is (base^i, base^(i+1)] with base = 2^(2^-scale); lowering the scale by one merges adjacent buckets exactly.
 """
 
 from collections.abc import Sequence
@@ -13,20 +13,23 @@ from collectors.catalog import Metric
 from collectors.model import Histogram, Labels
 from server.push import names as push_names
 
-# An SDK changes scale and offset as its values spread, and only histograms of the same edges can be added up: so
-# every exponential one is brought to fixed edges, a quarter of an octave apart (19 %), or an octave where it is coarse.
-LOW, HIGH = -14, 28  # powers of two in the sender's unit: 61 microseconds in seconds, three days in milliseconds
+# Lowest edge, as a power of two in the sender's unit: 61 microseconds if the unit is seconds.
+LOW = -14
+# Highest edge, as a power of two: three days if the unit is milliseconds.
+HIGH = 28
+# Scales of the fixed edges: a quarter of an octave (19 %), or an octave if the point is coarser. Fixed, because an SDK
+# changes scale and offset with its values, and only histograms with equal edges can be added up.
 SCALES = (2, 0)
 EDGES = {scale: tuple(2.0 ** (n / (1 << scale)) for n in range(LOW << scale, (HIGH << scale) + 1)) for scale in SCALES}
-# SDKs hold 160; a body of 16 MB could bring millions.
+# Most buckets of a point. SDKs have 160; a body of 16 MB could contain millions.
 BUCKETS = 5_000
 
 
 def explicit(metric: Metric, point: Any, labels: Labels, factor: float, ts: float | None, now: float) -> Histogram:
-    """A point with explicit bounds. ``factor``: divide by it to get the metric's unit.
+    """Converts a point with explicit bounds. Values are divided by ``factor`` to get the metric's unit.
 
     Raises:
-        ValueError: what is wrong with it.
+        ValueError: why the point is refused.
     """
     _check(metric, point)
     if len(point.bucket_counts) > BUCKETS:
@@ -38,25 +41,25 @@ def explicit(metric: Metric, point: Any, labels: Labels, factor: float, ts: floa
 
 
 def exponential(metric: Metric, point: Any, labels: Labels, factor: float, ts: float | None, now: float) -> Histogram:
-    """An exponential point under `EDGES`; what is at most 2^LOW, zero or negative is in the first bucket.
+    """Converts an exponential point to `EDGES`; values up to 2^LOW, zero and negative ones go to the first bucket.
 
     Raises:
-        ValueError: what is wrong with it.
+        ValueError: why the point is refused.
     """
     _check(metric, point)
     scale = next((one for one in SCALES if one <= point.scale), None)
     if scale is None:
         raise ValueError("an exponential histogram with buckets wider than powers of two: raise its max_size")
     if point.zero_threshold > EDGES[scale][0]:
-        raise ValueError(f"an exponential histogram that takes more than 2^{LOW} for zero")
+        raise ValueError(f"an exponential histogram whose zero threshold is above 2^{LOW}")
     if max(len(point.positive.bucket_counts), len(point.negative.bucket_counts)) > BUCKETS:
         raise ValueError(f"more than {BUCKETS} buckets")
-    counts = [float(count) for count in accumulate(_brought(point, scale))]
+    counts = [float(count) for count in accumulate(_rebucketed(point, scale))]
     return _made(metric, point, EDGES[scale], counts, labels, factor, ts, now)
 
 
-def _brought(point: Any, scale: int) -> list[int]:
-    """Counts per bucket of `EDGES`, one more than edges."""
+def _rebucketed(point: Any, scale: int) -> list[int]:
+    """Returns counts per bucket of `EDGES`, one more than edges."""
     last = len(EDGES[scale])
     found = [0] * (last + 1)
     found[0] = point.zero_count + sum(point.negative.bucket_counts)
@@ -81,5 +84,5 @@ def _made(
 ) -> Histogram:  # fmt: skip
     found = push_names.histogram(metric, [edge / factor for edge in edges], counts, point.sum / factor, labels, ts, now)
     if counts[-1] != point.count:
-        raise ValueError(f"its buckets hold {counts[-1]:.0f} observations, its count says {point.count}")
+        raise ValueError(f"its buckets hold {counts[-1]:.0f} observations, its count is {point.count}")
     return found

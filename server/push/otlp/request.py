@@ -1,8 +1,8 @@
-"""An OTLP metrics request -> what is taken of it, for each run and target, and what is refused and why. Pure.
+"""Converts an OTLP metrics request to readings per run and target; reports refused points with reasons. Pure.
 
-Counters and histograms of several processes (rollout workers with one SDK each) are one metric of the run: they are
-handed on as growth, by process, and added up where they are collected. Gauges of one request are added up where
-their rule leaves labels away (a point per container), else the last wins.
+Counters and histograms of several processes (rollout workers with one SDK each) are one metric of the run. They are
+passed on as increases per process, and added up in the collecting process. Gauges of one request are added up if their
+rule drops labels (a point per container); otherwise the last one wins.
 """
 
 import hashlib
@@ -28,14 +28,19 @@ from server.push.body import Body, Grown
 from server.push.otlp import histograms as otlp_histograms
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
+# Most points of one request.
 POINTS = 50_000
-# JSON is read in one call, during which no other thread runs: what it may hold is a tenth of a second.
+# Largest JSON body, bytes (a tenth of a second). JSON is parsed in one call, which blocks all other threads.
 JSON_BYTES = 4 << 20
+# Longest attribute, characters.
 ATTRIBUTE_LENGTH = 1024
+# Resource attributes that name the run and the target.
+RUN = "rollscope.run"
+TARGET = "rollscope.target"
 RUN, TARGET = "rollscope.run", "rollscope.target"
 NO_RUN = (
-    "which run is this? Set the resource attribute rollscope.run (OTEL_RESOURCE_ATTRIBUTES=rollscope.run=NAME), the "
-    "header x-rollscope-run or ?run=NAME; service.name is not taken for one"
+    "the run is not named. Set the resource attribute rollscope.run (OTEL_RESOURCE_ATTRIBUTES=rollscope.run=NAME), the "
+    "header x-rollscope-run or ?run=NAME; service.name is not used for it"
 )
 _UNSPECIFIED, _DELTA = 0, 1
 _MAKE = {"histogram": otlp_histograms.explicit, "exponential_histogram": otlp_histograms.exponential}
@@ -46,7 +51,7 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class RequestPart:
-    """What was found for one target."""
+    """Data of one target."""
 
     samples: dict[tuple[str, Labels, int | None, str], Sample] = field(default_factory=dict)
     grown: list[Grown] = field(default_factory=list)
@@ -65,7 +70,7 @@ class RequestPart:
         return Body(reading, tuple(self.grown))
 
     def _quotas(self) -> Iterator[Sample]:
-        """Per resource the fullest of the regions: a sum would hide the one that is full."""
+        """Yields quotas: per resource the region with the highest usage, because a sum would hide a full region."""
         regions: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
         for (resource, _), found in self.quotas.items():
             if "total" in found:
@@ -78,7 +83,7 @@ class RequestPart:
 
 
 def _used(found: Mapping[str, float]) -> float | None:
-    """What is used of a quota: as told, or the rest of what is free."""
+    """Returns the used part of a quota: as reported, or total minus available."""
     if "used" in found or "available" not in found:
         return found.get("used")
     return found["total"] - found["available"]
@@ -86,24 +91,24 @@ def _used(found: Mapping[str, float]) -> float | None:
 
 @dataclass(slots=True)
 class Read:
-    """Outcome of a request. ``refused``: points not taken; ``words``: why, each reason once."""
+    """Outcome of a request. ``refused``: number of refused points; ``reasons``: why, each reason once."""
 
     parts: dict[Key, RequestPart] = field(default_factory=lambda: defaultdict(RequestPart))
     refused: int = 0
-    words: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
     runless: int = 0
 
     def refuse(self, why: str, count: int = 1) -> None:
         self.refused += count
-        if why not in self.words and len(self.words) < 20:
-            self.words.append(why)
+        if why not in self.reasons and len(self.reasons) < 20:
+            self.reasons.append(why)
 
 
 def decode(body: bytes, kind: str) -> Any:
-    """The request message of a body in `PROTOBUF` or `JSON`.
+    """Parses a body of type `PROTOBUF` or `JSON` to the request message.
 
     Raises:
-        ValueError: not such a message, or too long a one in JSON.
+        ValueError: not such a message, or a JSON body that is too long.
     """
     if kind == JSON and len(body) > JSON_BYTES:
         raise ValueError(f"OTLP as JSON may hold {JSON_BYTES} bytes: send protobuf")
@@ -114,18 +119,18 @@ def decode(body: bytes, kind: str) -> Any:
         else:
             json_format.ParseDict(json.loads(body), request, ignore_unknown_fields=True)
     except (DecodeError, json_format.ParseError, ValueError, RecursionError, AttributeError, TypeError) as error:
-        raise ValueError(f"the body is no OTLP metrics request: {type(error).__name__}") from None
+        raise ValueError(f"the body is not an OTLP metrics request: {type(error).__name__}") from None
     return request
 
 
-def refusal(words: str, kind: str, code: int) -> bytes:
-    """A `google.rpc.Status`, which is what the specification has for every 4xx and 5xx.
+def refusal(message: str, kind: str, code: int) -> bytes:
+    """Returns a `google.rpc.Status`, which the specification requires for every 4xx and 5xx.
 
-    Protobuf by hand (code is field 1, message field 2): its package would be a dependency for two fields.
+    Encoded by hand (code is field 1, message is field 2), because its package would be a dependency for two fields.
     """
     if kind != PROTOBUF:
-        return json.dumps({"code": code, "message": words}).encode()
-    text, size = words.encode(errors="replace")[:4000], bytearray()
+        return json.dumps({"code": code, "message": message}).encode()
+    text, size = message.encode(errors="replace")[:4000], bytearray()
     length = len(text)
     while length > 127:
         size.append(length & 127 | 128)
@@ -134,24 +139,24 @@ def refusal(words: str, kind: str, code: int) -> bytes:
 
 
 def answer(read: Read, kind: str) -> bytes:
-    """The response message: a partial success where something was refused."""
+    """Returns the response message: a partial success if points were refused."""
     response = ExportMetricsServiceResponse()
     if read.refused:
         response.partial_success.rejected_data_points = read.refused
-        response.partial_success.error_message = "; ".join(read.words)[:4000]
+        response.partial_success.error_message = "; ".join(read.reasons)[:4000]
     found: bytes = response.SerializeToString() if kind == PROTOBUF else json_format.MessageToJson(response).encode()
     return found
 
 
 def read(request: Any, run: str, now: float, maps: Maps | None = None) -> Read:
-    """Everything in a request.
+    """Converts a request.
 
     Args:
-        run: of resources that name none ("": there is no such default).
-        maps: the user's own names, before all others.
+        run: default run of resources without one ("": no default).
+        maps: the user's metric names, which precede all others.
 
     Raises:
-        ValueError: more points than are taken at once.
+        ValueError: too many points.
     """
     found = Read()
     total = 0
@@ -178,13 +183,13 @@ def _count(metric: Any) -> int:
 
 
 def _scope(scope: Any) -> str:
-    """Two libraries in one process may use one name: they are two streams."""
+    """Returns the scope's key: two libraries in one process may use one metric name for two streams."""
     return f"{scope.name}@{scope.version}" if scope.name else ""
 
 
 @dataclass(slots=True)
 class _Resource:
-    """What one process sends in a request, on its way into a part. Sums of gauges begin anew with each."""
+    """Metrics of one process in a request. Gauges are summed per process."""
 
     found: Read
     part: RequestPart
@@ -204,79 +209,79 @@ class _Resource:
                 best[rule.metric] = min(rule.rank, best.get(rule.metric, rule.rank))
         for (scope, metric), rule in zip(metrics, rules, strict=True):
             self.part.points += _count(metric)
-            one = _Metric(self, scope, metric)
+            item = _Metric(self, scope, metric)
             if isinstance(rule, Rule):
                 if rule.rank == best[rule.metric]:
-                    one.mapped(rule)
+                    item.mapped(rule)
             elif rule is not None:
-                self._unruled(metric.name, one)
+                self._without_rule(metric.name, item)
 
     def _rule(self, name: str) -> Rule | str | None:
-        """The user's rule, else ours; "" where there is none; None: known and not wanted."""
+        """Returns the user's rule, else the built-in one; "": there is none; None: the metric is excluded."""
         for key in ((self.run, name), ("", name)):
             if key in self.maps:
                 return self.maps[key]
         return RULES.get(name) or vllm_rule(name) or ""
 
-    def _unruled(self, name: str, one: "_Metric") -> None:
+    def _without_rule(self, name: str, item: "_Metric") -> None:
         unmapped = self.part.unmapped
         if name in QUOTAS:
-            one.quota(*QUOTAS[name])
+            item.quota(*QUOTAS[name])
         elif (canonical := _canonical(name)) is not None:
-            one.plain(canonical)
+            item.canonical(canonical)
         elif name in unmapped or len(unmapped) < 200:
             unmapped[name[:200]] = unmapped.get(name[:200], 0) + 1
 
 
 def _canonical(name: str) -> Metric | None:
-    """OpenTelemetry writes dots, and leaves `_total` away."""
+    """Finds a canonical name: OpenTelemetry writes dots and omits `_total`."""
     name = name.replace(".", "_")
     return push_names.find(name) or push_names.find(f"{name}_total")
 
 
 @dataclass(slots=True)
 class _Metric:
-    """One metric of a resource on its way into a part."""
+    """One metric of a resource."""
 
-    of: _Resource
+    resource: _Resource
     scope: str
     metric: Any
 
     def mapped(self, rule: Rule) -> None:
-        """A name of another system: its labels are the rule's."""
+        """Converts a metric of another system; the rule determines its labels."""
         metric = METRICS[rule.metric]
         factor = rule.factor or self._factor(metric)
         for point, attributes in self._points():
-            labels = rule.labels({**self.of.attributes, **attributes})
+            labels = rule.labels({**self.resource.attributes, **attributes})
             failed = bool(rule.failures) and attributes.get("status") == "error"
             if failed and self._kind() in _MAKE:
                 self._take(METRICS[rule.failures], (("cause", "unknown"),), point, attributes, value=float(point.count))
             else:
                 self._take(metric, labels, point, attributes, factor, adds=True)
 
-    def plain(self, metric: Metric) -> None:
-        """A canonical name: its attributes are its labels."""
+    def canonical(self, metric: Metric) -> None:
+        """Converts a metric with a canonical name; its attributes are its labels."""
         factor = self._factor(metric)
         for point, attributes in self._points():
             try:
-                labels = push_names.labels_of(tuple(attributes.items()), self.of.run)
+                labels = push_names.labels_of(tuple(attributes.items()), self.resource.run)
             except ValueError as error:
                 self._refuse(str(error))
                 continue
-            self._take(metric, self._told_apart(metric, labels), point, attributes, factor)
+            self._take(metric, self._with_replica(metric, labels), point, attributes, factor)
 
-    def _told_apart(self, metric: Metric, labels: Labels) -> Labels:
-        """Gauges of engines that share a service name: without a label of their own the last would be all."""
-        own = replica(self.of.attributes)
-        told = {"engine", "replica"} & dict(labels).keys()
-        if not own or told or (metric.actor, metric.kind) != ("generator", "gauge"):
+    def _with_replica(self, metric: Metric, labels: Labels) -> Labels:
+        """Adds a replica label to gauges of engines that share a service name; otherwise only the last would count."""
+        own = replica(self.resource.attributes)
+        labelled = {"engine", "replica"} & dict(labels).keys()
+        if not own or labelled or (metric.actor, metric.kind) != ("generator", "gauge"):
             return labels
         return tuple(sorted((*labels, ("replica", own[: push_names.LABEL_LENGTH]))))
 
     def quota(self, resource: str, part: str) -> None:
         for point, attributes in self._points():
-            region = attributes.get("region.id") or self.of.attributes.get("region.id", "")
-            self.of.part.quotas[resource, region][part] = _number(point)
+            region = attributes.get("region.id") or self.resource.attributes.get("region.id", "")
+            self.resource.part.quotas[resource, region][part] = _number(point)
 
     def _factor(self, metric: Metric) -> float:
         return factor_of(self.metric.unit, metric.unit) or 1.0
@@ -285,10 +290,10 @@ class _Metric:
         return self.metric.WhichOneof("data") or ""
 
     def _refuse(self, why: str, count: int = 1) -> None:
-        """Told to the sender, and shown at the target: who looks at a chart has not seen the answer."""
-        said, part = f"{self.metric.name[:200]}: {why}", self.of.part
-        self.of.found.refuse(said, count)
-        part.refused, part.why = part.refused + count, part.why or said
+        """Records a refusal for the answer and for the target's health, because users of charts do not see answers."""
+        reason, part = f"{self.metric.name[:200]}: {why}", self.resource.part
+        self.resource.found.refuse(reason, count)
+        part.refused, part.why = part.refused + count, part.why or reason
 
     def _points(self) -> Iterator[tuple[Any, dict[str, str]]]:
         kind = self._kind()
@@ -296,13 +301,13 @@ class _Metric:
         if kind == "summary":
             self._refuse("a summary has no buckets to add up: send a histogram", _count(self.metric))
         elif kind in ("sum", *_MAKE) and data.aggregation_temporality == _UNSPECIFIED:
-            self._refuse("its aggregation temporality is not said", _count(self.metric))
+            self._refuse("it has no aggregation temporality", _count(self.metric))
         elif kind:
             yield from self._distinct(point for point in data.data_points if not point.flags & 1)
 
     def _distinct(self, points: Iterable[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
-        """One point per series and time; of a value of the moment the newest, or a sum would count a series twice."""
-        # Those that are flagged "no recorded value" are left out before: a series that has ended.
+        """Yields one point per series and time; of a gauge only the newest, or a sum would count a series twice."""
+        # Points with the flag "no recorded value" (an ended series) were removed before.
         found: dict[tuple[tuple[str, str], ...], dict[int, tuple[Any, dict[str, str]]]] = {}
         for point in points:
             attributes = _attributes(point.attributes)
@@ -311,9 +316,9 @@ class _Metric:
                 self._refuse("two points of one series at one time")
             else:
                 times[point.time_unix_nano] = (point, attributes)
-        of_the_moment = self._kind() == "gauge" or (self._kind() == "sum" and not self.metric.sum.is_monotonic)
+        gauge = self._kind() == "gauge" or (self._kind() == "sum" and not self.metric.sum.is_monotonic)
         for times in found.values():
-            yield from [times[max(times)]] if of_the_moment else times.values()
+            yield from [times[max(times)]] if gauge else times.values()
 
     def _take(
         self, metric: Metric, labels: Labels, point: Any, attributes: Mapping[str, str], factor: float = 1.0, *,
@@ -322,10 +327,10 @@ class _Metric:
         ts, make = point.time_unix_nano / 1e9 or None, _MAKE.get(self._kind())
         try:
             if make is not None and value is None:
-                self._grow(make(metric, point, labels, factor, ts, self.of.now), point, attributes)
+                self._grow(make(metric, point, labels, factor, ts, self.resource.now), point, attributes)
             elif metric.kind == "counter":
                 taken = self._counted(metric, point) / factor if value is None else value
-                sample = push_names.sample(metric, taken, labels, ts, None, "", self.of.now)
+                sample = push_names.sample(metric, taken, labels, ts, None, "", self.resource.now)
                 self._grow(sample, point, attributes)
             else:
                 self._gauge(metric, labels, point, attributes, factor, ts, adds)
@@ -334,30 +339,30 @@ class _Metric:
 
     def _counted(self, metric: Metric, point: Any) -> float:
         if self._kind() == "sum" and not self.metric.sum.is_monotonic:
-            raise ValueError(f"{metric.name} is a counter, and a sum that may fall cannot be counted")
+            raise ValueError(f"{metric.name} is a counter, but this sum is not monotonic")
         return _number(point)
 
     def _grow(self, value: Sample | Histogram, point: Any, attributes: Mapping[str, str]) -> None:
         data = getattr(self.metric, self._kind())
         delta = getattr(data, "aggregation_temporality", 0) == _DELTA
-        named = [self.of.process, *filter(None, (self.scope,)), self.metric.name]
+        named = [self.resource.process, *filter(None, (self.scope,)), self.metric.name]
         text = json.dumps([*named, sorted(attributes.items())])
         stream = hashlib.blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
-        self.of.part.grown.append(Grown(stream, delta, point.start_time_unix_nano / 1e9, value))
+        self.resource.part.grown.append(Grown(stream, delta, point.start_time_unix_nano / 1e9, value))
 
     def _gauge(
         self, metric: Metric, labels: Labels, point: Any, attributes: Mapping[str, str], factor: float,
         ts: float | None, adds: bool,
     ) -> None:  # fmt: skip
         if self._kind() == "sum" and self.metric.sum.aggregation_temporality == _DELTA:
-            raise ValueError(f"{metric.name} is a value of the moment: a difference says nothing of it")
+            raise ValueError(f"{metric.name} is a gauge, but this sum has delta temporality")
         step = push_names.step_of(attributes["step"]) if "step" in attributes else None
         axis = push_names.axis_of(attributes.get("axis", "trainer"))
-        sample = push_names.sample(metric, _number(point) / factor, labels, ts, step, axis, self.of.now)
-        key, samples = (metric.name, labels, sample.step, sample.axis), self.of.part.samples
-        if adds and key[:2] in self.of.summed:
+        sample = push_names.sample(metric, _number(point) / factor, labels, ts, step, axis, self.resource.now)
+        key, samples = (metric.name, labels, sample.step, sample.axis), self.resource.part.samples
+        if adds and key[:2] in self.resource.summed:
             sample = Sample(metric.name, sample.value + samples[key].value, labels, ts)
-        self.of.summed.add(key[:2])
+        self.resource.summed.add(key[:2])
         samples[key] = sample
 
 
@@ -366,7 +371,7 @@ def _number(point: Any) -> float:
 
 
 def _attributes(pairs: Iterable[Any]) -> dict[str, str]:
-    """Attributes of plain values, as text; lists and maps are no labels."""
+    """Returns scalar attributes as text; lists and maps cannot be labels."""
     found = {}
     for pair in pairs:
         kind = pair.value.WhichOneof("value")

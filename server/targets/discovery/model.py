@@ -11,7 +11,7 @@ from urllib.parse import quote_plus, urlsplit
 
 from collectors.model import Labels
 from server.alerts.text import parse_duration
-from server.outbound_policy import refuse_target
+from server.targets.outbound_policy import refuse_target
 
 TARGETS = 10_000
 BYTES = 8 << 20
@@ -28,7 +28,7 @@ class Found:
     """A target as it was found.
 
     Attributes:
-        url: of its metrics page; `server.outbound_policy.refuse_target` has nothing against it.
+        url: of its metrics page; `server.targets.outbound_policy.refuse_target` has nothing against it.
         labels: of the list, sorted, without those that only say how to reach it.
         job: the scrape job that names it; "" outside of Prometheus' files.
         interval_seconds: how often to ask, where the list says so; 0 else.

@@ -16,7 +16,7 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_target(url: str) -> str | None:
-    """Why a target's URL is refused, or None. Link-local addresses are where clouds keep credentials."""
+    """Returns why a target's URL is refused, or None. Clouds serve credentials at link-local addresses."""
     try:
         parts = urlsplit(url)
         host, _ = (parts.hostname or "").rstrip("."), parts.port
@@ -29,12 +29,12 @@ def refuse_target(url: str) -> str | None:
         return "is a cloud metadata name" if host == "metadata" or host.startswith("metadata.") else None
     mapped = getattr(address, "ipv4_mapped", None) or address
     if mapped.is_link_local or mapped.is_multicast or str(mapped) == "fd00:ec2::254":
-        return "is a link-local or multicast address (cloud metadata lives there)"
+        return "is a link-local or multicast address (clouds serve metadata there)"
     return None
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address a literal means, in every spelling the resolver takes (2852039166 is 169.254.169.254)."""
+    """Returns the address of a literal in every notation the resolver accepts (2852039166 is 169.254.169.254)."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:

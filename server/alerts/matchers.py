@@ -1,7 +1,7 @@
-"""Label matchers as Prometheus writes them: ``stat="mean"``, ``target=~"engine-.*"``. Pure.
+"""Label matchers in the syntax of Prometheus: ``stat="mean"``, ``target=~"engine-.*"``. Pure.
 
-Regular expressions come from API users too, and one that backtracks for ever would stop every tick: only a
-subset is taken, in which matching time is bounded by a small power of the value's length.
+API users supply regular expressions too, and one with exponential backtracking would stop every tick. Therefore only a
+subset is accepted, in which matching time is bounded by a small power of the value's length.
 """
 
 import re
@@ -41,10 +41,10 @@ class Matcher:
 
 
 def matcher(name: str, op: str, value: str) -> Matcher:
-    """A checked matcher.
+    """Returns a validated matcher.
 
     Raises:
-        ValueError: an operator we do not know, or a pattern that is refused, in words for a user.
+        ValueError: unknown operator, or refused pattern; the message is for a user.
     """
     if op not in OPERATORS:
         raise ValueError(f"operator {op!r} is not one of {' '.join(OPERATORS)}")
@@ -54,7 +54,7 @@ def matcher(name: str, op: str, value: str) -> Matcher:
 
 
 def parse(text: str) -> Matcher:
-    """``name="value"``, with ``=``, ``!=``, ``=~`` or ``!~``; quotes may be left out.
+    """Parses ``name="value"``, with ``=``, ``!=``, ``=~`` or ``!~``; quotes are optional.
 
     Raises:
         ValueError: see `matcher`.
@@ -68,8 +68,8 @@ def parse(text: str) -> Matcher:
 
 
 def all_match(matchers: Iterable[Matcher], labels: Mapping[str, str]) -> bool:
-    """Do all of them hold? None at all hold for everything."""
-    return all(one.matches(labels) for one in matchers)
+    """Do all matchers match? An empty list matches everything."""
+    return all(matcher.matches(labels) for matcher in matchers)
 
 
 def _unescape(match: re.Match[str]) -> str:
@@ -82,6 +82,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _check_pattern(pattern: str) -> None:
+    """Refuses patterns whose matching time is not bounded."""
     if len(pattern) > MAX_PATTERN:
         raise ValueError(f"a pattern may have {MAX_PATTERN} characters")
     bare = re.sub(r"\[(?:\\.|[^\]\\])+\]", "c", re.sub(r"\\.", "c", pattern))
