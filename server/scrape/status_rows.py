@@ -51,7 +51,7 @@ class StatusRows:
     def _list(self, source: TargetList, now: int) -> TargetRow:
         name, error = name_of(source), self.roster.error(source)
         before = self._said.get(name)
-        read = source.heard and not source.listing.error
+        read = source.answered and not source.listing.error
         return TargetRow(
             name, source.settings.kind, DISCOVERY, not error, now,
             now if read else before.last_ok_ts if before else None, error or self.roster.note(source),

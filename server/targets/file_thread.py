@@ -1,6 +1,6 @@
-"""Reads of files that may hang (NFS): one at a time on a daemon thread of its own, so that only its reader waits.
+"""Reads files that may hang (NFS) on a daemon thread per source, so that a hanging read blocks only its source.
 
-A pool would run out of threads that never return, and the interpreter would wait for them at its end.
+A thread pool would run out of threads that never return, and the interpreter would wait for them at exit.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ HANGS = "the last read has not returned yet: a file system that hangs?"
 
 
 class StillReadingError(Exception):
-    """The last read has not returned; no second one is begun beside it."""
+    """The previous read has not returned, so no second one is started."""
 
     def __init__(self) -> None:
         super().__init__(HANGS)
@@ -23,36 +23,36 @@ class StillReadingError(Exception):
 
 @dataclass(slots=True)
 class FileReadThread(Generic[T]):
-    """The one read of a source that may be under way. Not thread-safe: one event loop."""
+    """The single read of a source in flight. Not thread-safe: one event loop."""
 
     name: str
-    _out: "Future[T] | None" = None
+    _future: "Future[T] | None" = None
 
     async def read(self, call: Callable[[], T]) -> T:
-        """What `call` returns, or what the read before returned that nobody waited for any more.
+        """Returns the result of `call`, or the result of an earlier, abandoned read.
 
-        A late result is as good as a new one: thrown away, a slow machine would read the same rows for ever.
+        A late result is used, because a slow machine would otherwise read the same rows again and again.
 
         Raises:
-            StillReadingError: the last one goes on.
+            StillReadingError: the previous read is still running.
         """
-        if self._out is None or self._out.cancelled():
-            self._out = Future()
-            threading.Thread(target=_answer, args=(self._out, call), name=self.name, daemon=True).start()
-        elif not self._out.done():
+        if self._future is None or self._future.cancelled():
+            self._future = Future()
+            threading.Thread(target=_answer, args=(self._future, call), name=self.name, daemon=True).start()
+        elif not self._future.done():
             raise StillReadingError
         try:
-            return await asyncio.wrap_future(self._out)
+            return await asyncio.wrap_future(self._future)
         finally:
-            if self._out.done():
-                self._out = None
+            if self._future.done():
+                self._future = None
 
 
 def _answer(done: "Future[T]", call: Callable[[], T]) -> None:
-    """Run `call` and hand over what came of it; nobody may be listening any more."""
+    """Runs `call` and passes its result on, unless the read was cancelled."""
     if not done.set_running_or_notify_cancel():
         return
     try:
         done.set_result(call())
-    except BaseException as error:  # noqa: BLE001  whatever it is belongs to the caller, not to this thread
+    except BaseException as error:  # noqa: BLE001  any error belongs to the caller, not to this thread
         done.set_exception(error)

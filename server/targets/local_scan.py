@@ -1,6 +1,6 @@
-"""What of a run is already on this machine: engines on the usual ports, run directories below. For a first start.
+"""Finds what can be watched on this machine: engines on the usual ports, run directories. For a first start.
 
-It only looks: one GET of each port's page, and the detection that `rollscope watch` does of a folder. Both bounded.
+Read-only: one GET per port, and the same detection of directories as in `rollscope watch`. Both are bounded.
 """
 
 import asyncio
@@ -29,29 +29,34 @@ PORTS = (
     29000,  # the page of sglang-router and vllm-router
     *range(30000, 30008),  # SGLang
 )
-"""Where engines listen unless they were told otherwise (their own defaults; docs/get-started/attach.md)."""
+"""Default ports of engines and routers (docs/get-started/attach.md)."""
 
-# Ray writes the addresses of its nodes' pages there (`PROMETHEUS_SERVICE_DISCOVERY_FILE` of ray_constants.py).
+# Ray writes the addresses of its nodes' pages to this file (`PROMETHEUS_SERVICE_DISCOVERY_FILE` of ray_constants.py).
 RAY_LIST = Path("/tmp/ray/prom_metrics_service_discovery.json")
-# On this machine: a page that takes longer is of an engine that is busy loading, and is named on the next look.
+# A local page that takes longer belongs to an engine that is loading; the next scan finds it.
 LIMITS = Limits(body_bytes=4 << 20, timeout_seconds=1.5)
-# A home directory may hold millions of files: what lies deeper is for its user to name.
-DEPTH, FOLDERS, SECONDS = 3, 200, 4.0
-# Parts of one run, in the names that frameworks and their loggers give them; a run is the folder around them.
+# Levels of directories below the start that are scanned; a home directory may contain millions of files.
+DEPTH = 3
+# Most directories scanned.
+FOLDERS = 200
+# Longest scan of directories, s.
+SECONDS = 4.0
+# Subdirectories of one run, as frameworks and their loggers name them; the run is the directory around them.
 INSIDE = frozenset(
     {
         "checkpoints", "ckpt", "configs", "dashboard", "events", "finetune", "logs", "orchestrator", "rollouts",
         "streams", "tb", "tensorboard", "trackio", "trainer", "wandb",
     }
 )  # fmt: skip
+# A scan's result is cached for this long, s.
 KEPT_SECONDS = 15.0
-# A person reads a few; the newest are the likeliest.
+# Most runs listed, newest first.
 SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something that can be watched. ``command`` does it when typed where we were started."""
+    """A source that can be watched. ``command`` watches it from the start directory."""
 
     source: str
     collector: str
@@ -61,7 +66,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What a look found, the likeliest first. ``more``: how many were left out; ``partial``: why it is not all."""
+    """Result of a scan, best candidates first. ``more``: number left out; ``partial``: why the scan is incomplete."""
 
     candidates: tuple[Candidate, ...] = ()
     more: int = 0
@@ -69,14 +74,14 @@ class ScanResult:
 
     @property
     def together(self) -> str:
-        """One command for a run and its engines, where it is plain which belong together; else ""."""
-        runs = [one for one in self.candidates if one.actor == "trainer"]
-        engines = [one for one in self.candidates if one.actor == "generator"]
-        return _command(*(one.source for one in [*engines, *runs])) if len(runs) == 1 and engines else ""
+        """One command for a run and its engines if there is exactly one run; else ""."""
+        runs = [candidate for candidate in self.candidates if candidate.actor == "trainer"]
+        engines = [candidate for candidate in self.candidates if candidate.actor == "generator"]
+        return _command(*(candidate.source for candidate in [*engines, *runs])) if len(runs) == 1 and engines else ""
 
 
 def scan(root: Path, ports: Sequence[int] = PORTS, clock: Callable[[], float] = time.monotonic) -> ScanResult:
-    """Everything that can be watched from ``root``. Never raises: a first start must not fail for what lies around."""
+    """Finds everything that can be watched from ``root``. Never raises, because a first start must not fail."""
     engines = asyncio.run(_engines(ports))
     lists = [_candidate(str(RAY_LIST), "file_sd", "generator")] if RAY_LIST.is_file() else []
     search = _Search(clock() + SECONDS, clock)
@@ -98,7 +103,7 @@ def _command(*sources: str) -> str:
 
 async def _engines(ports: Sequence[int]) -> list[Candidate]:
     found = await asyncio.gather(*(_engine(port) for port in ports))
-    return [one for one in found if one is not None]
+    return [candidate for candidate in found if candidate is not None]
 
 
 async def _engine(port: int) -> Candidate | None:
@@ -106,7 +111,7 @@ async def _engine(port: int) -> Candidate | None:
     try:
         name = await detect_listed(url, (), LIMITS)
     except ScrapeError:
-        return None  # nobody there, or nobody we know
+        return None  # nothing answers, or no known system
     return _candidate(url, name, collectors.load()[name].actor)
 
 
@@ -114,17 +119,17 @@ async def _engine(port: int) -> Candidate | None:
 
 
 class _Search:
-    """Folders that hold one run each, from the top down until the time or the number is used up."""
+    """Finds directories with one run each, from the top down, bounded in time and number."""
 
     def __init__(self, deadline: float, clock: Callable[[], float]) -> None:
         self._deadline, self._clock, self._looked = deadline, clock, 0
         self.partial = ""
 
     def below(self, folder: Path, level: int = 0) -> list[tuple[Path, str]]:
-        """(folder, collector) of each run at or below ``folder``: the deepest folders that are no part of a run."""
+        """Returns (directory, collector) of runs at or below ``folder``: the deepest that are no part of a run."""
         if not (name := self._trainer(folder)):
             return []
-        parts = [one for child in self._children(folder, level) for one in self.below(child, level + 1)]
+        parts = [candidate for child in self._children(folder, level) for candidate in self.below(child, level + 1)]
         return parts or [(folder, name)]
 
     def _trainer(self, folder: Path) -> str:
@@ -136,7 +141,7 @@ class _Search:
         try:
             names = [name for name, _ in detect_path(folder) if known[name].actor == "trainer"]
         except (ScrapeError, OSError):
-            return ""  # a database that is being written, a folder that may not be entered
+            return ""  # a database being written, or a directory without permission
         return names[0] if names else ""
 
     def _children(self, folder: Path, level: int) -> Iterator[Path]:
@@ -158,13 +163,13 @@ def _age(found: tuple[Path, str]) -> tuple[float, str]:
 
 
 def _named(path: Path, root: Path) -> str:
-    """As one would type it from there; a path that begins with `./` is never taken for an option."""
+    """Returns the path relative to the root; `./` ensures that it is not parsed as an option."""
     inside = path.relative_to(root)
     return "." if inside == Path() else f"./{inside}"
 
 
 class CachedScan:
-    """The last look, for all who ask within a few seconds: an empty page asks again and again."""
+    """Caches the last scan for some seconds, because an empty page requests it repeatedly."""
 
     def __init__(self, root: Path, ports: Sequence[int] = PORTS, clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._ports, self._clock = root, ports, clock
@@ -178,25 +183,25 @@ class CachedScan:
             return self._found
 
     def pairs(self) -> list[tuple[str, str]]:
-        """(what it is, the command that watches it): for a page that has nothing to show yet."""
+        """Returns (description, command) pairs, for a page without data."""
         found = self()
         together = [("all of it together", found.together)] if found.together else []
-        return [*together, *((f"{one.collector} at {one.source}", one.command) for one in found.candidates)]
+        return [*together, *((f"{candidate.collector} at {candidate.source}", candidate.command) for candidate in found.candidates)]
 
 
-# ---- words
+# ---- output
 
 
 def lines(found: ScanResult) -> list[str]:
-    """For a terminal: what was found, each with its command; what to do when nothing was."""
+    """Returns lines for a terminal: each candidate with its command, or what to do if there is none."""
     if not found.candidates:
         return [NOTHING]
-    width = max(len(one.command) for one in found.candidates)
-    told = [f"  {one.command:{width}}   # {one.collector}, {one.actor}" for one in found.candidates]
+    width = max(len(candidate.command) for candidate in found.candidates)
+    listed = [f"  {candidate.command:{width}}   # {candidate.collector}, {candidate.actor}" for candidate in found.candidates]
     more = [f"  and {found.more} older runs"] if found.more else []
     both = ["together:", f"  {found.together}"] if found.together else []
     partial = [found.partial] if found.partial else []
-    return ["found on this machine:", *told, *more, *both, *partial]
+    return ["found on this machine:", *listed, *more, *both, *partial]
 
 
 NOTHING = (

@@ -1,10 +1,10 @@
-"""Sources named by hand that were not there at the start: tried again until it is found out what they are.
+"""Configured sources that did not answer at start; retried until their collector is detected.
 
-One engine that is late must not keep the others from being watched. Where the store knows what a source was, it is read
-as that at once, and missed like any other; what it is now is found out when it answers.
+Other sources start meanwhile. If the store has recorded a source's kind, it is read as that kind at once and reported
+as down like any target; its current kind is detected when it answers.
 
-A run directory is looked at again for a while after it was recognised: a run opens its logs one after the other, and
-its rollout records may be of another collector than its metrics.
+A recognised run directory is scanned again for a while, because a run creates its logs one after the other, and its
+rollout records may belong to another collector than its metrics.
 """
 
 import asyncio
@@ -26,28 +26,33 @@ if TYPE_CHECKING:
     from server.targets.resolve import Attached
 from server.store.types import UNKNOWN
 
-# A thread and a connection each; who hangs keeps its own.
+# Requests at once. Each has a thread and a connection.
 AT_ONCE = 16
+# Time per step to wait for answers, s.
 PATIENCE_SECONDS = 1.0
-BACKOFF_SECONDS, BACKOFF_MOST_SECONDS = 5.0, 60.0
-# A look at a local path costs milliseconds, and a run that begins should be seen at once.
+# First retry interval, s; it doubles with each failure.
+BACKOFF_SECONDS = 5.0
+# Longest retry interval of a URL, s.
+BACKOFF_MOST_SECONDS = 60.0
+# Longest retry interval of a path, s. A scan costs milliseconds, and a new run should be found quickly.
 PATH_BACKOFF_MOST_SECONDS = 10.0
-# How often a recognised run directory is looked at for logs of further collectors, and for how long. A trainer may
-# write its first rollout traces only after some twenty steps.
-FURTHER_SECONDS, FURTHER_MOST_SECONDS = 15.0, 1800.0
-# What one page is told by two collectors is written within a tick or two, and a failing one is asked every minute.
+# Interval at which a recognised run directory is scanned for logs of further collectors, s.
+FURTHER_SECONDS = 15.0
+# Duration of these scans, s. A trainer may write its first rollout traces only after some twenty steps.
+FURTHER_MOST_SECONDS = 1800.0
+# Rows of two collectors of one page differ at most this much in time, ms; a failing page is requested every minute.
 TOGETHER_MS = 120_000
 
 
 @dataclass(frozen=True, slots=True)
 class PendingSource:
-    """A source that is not there yet.
+    """A source that is not available yet.
 
     Attributes:
-        settings: a run of this source alone, to be attached again.
-        error: why it could not be; safe to show.
-        name: what it is called until it is known what it is.
-        found: targets that it is already: a run directory whose further logs are waited for.
+        settings: a run with only this source, to be resolved again.
+        error: why it could not be resolved; safe to display.
+        name: its name until its kind is known.
+        found: targets already found: a run directory whose further logs are pending.
     """
 
     settings: RunSettings
@@ -62,7 +67,7 @@ class PendingSource:
 
 @dataclass(slots=True)
 class IdentifiedSource:
-    """What became known: targets to read, lists to follow, and names that nothing is called by any more."""
+    """Newly identified targets and lists, and names that are no longer used."""
 
     targets: list[Target] = field(default_factory=list)
     lists: list[DiscoverSettings] = field(default_factory=list)
@@ -75,22 +80,21 @@ class _Source:
     name: str
     error: str
     assumed: Sequence[Target]
-    # What is read of a directory, by the names of collectors; further ones are added while it is looked at.
+    # Collectors that read the directory already; new ones are added while it is scanned.
     kinds: set[str] = field(default_factory=set)
     until: float = float("inf")
     due: float = float("-inf")
     failures: int = 0
     task: "asyncio.Task[Attached] | None" = None
-    aside: "FileReadThread[Attached]" = field(default_factory=lambda: FileReadThread("awaited"))
+    thread: "FileReadThread[Attached]" = field(default_factory=lambda: FileReadThread("awaited"))
 
 
 class PendingSources:
-    """Those of one run, on one event loop.
+    """Pending sources of one run, on one event loop.
 
     Args:
-        attach: a run -> what it is attached to (`server.targets.resolve.attach`); raises `ConfigError`. Called on
-            threads.
-        rows: what the store knows of the run's targets.
+        attach: resolves a run (`server.targets.resolve.attach`); raises `ConfigError`. Called on threads.
+        rows: the run's targets in the store.
         taken: names of other targets.
     """
 
@@ -101,130 +105,134 @@ class PendingSources:
         self._attach = attach
         known = {row.name: row for row in rows if row.origin is None and not row.gone} if awaited else {}
         self._sources: list[_Source] = []
-        # Two spellings of one address are one target; this is seen when both answer.
-        self._come: set[object] = set()
+        # Two spellings of one address are one target, which shows only when both answer.
+        self._identities: set[object] = set()
         names = set(taken)
-        for one in awaited:
-            if one.found:
-                kinds = {target.collector for target in one.found}
-                self._sources.append(_Source(one, one.name, "", (), kinds))
+        for source in awaited:
+            if source.found:
+                kinds = {target.collector for target in source.found}
+                self._sources.append(_Source(source, source.name, "", (), kinds))
                 continue
-            assumed = [target for target in self._remembered(one, known) if target.name not in names]
-            name = assumed[0].name if assumed else _free(one.name, names)
+            assumed = [target for target in self._remembered(source, known) if target.name not in names]
+            name = assumed[0].name if assumed else _free(source.name, names)
             names |= {name, *(target.name for target in assumed)}
-            self._sources.append(_Source(one, name, one.error, assumed))
+            self._sources.append(_Source(source, name, source.error, assumed))
 
     def __bool__(self) -> bool:
         return bool(self._sources)
 
     @property
     def assumed(self) -> list[Target]:
-        """What is read at once, as what it was."""
-        return [target for one in self._sources for target in one.assumed]
+        """Targets that are read at once, as their recorded kind."""
+        return [target for source in self._sources for target in source.assumed]
 
     @property
     def urls(self) -> list[str]:
-        """Who is waited for here is not read for a list that names it, too."""
-        return [one.awaited.source.source for one in self._sources if one.awaited.source.is_url]
+        """URLs of pending sources, which discovery must not add too."""
+        return [source.awaited.source.source for source in self._sources if source.awaited.source.is_url]
 
-    def _remembered(self, one: PendingSource, known: Mapping[str, TargetRow]) -> list[Target]:
-        """Targets that this source was, by the names it would give them."""
-        if not one.source.is_url:
+    def _remembered(self, source: PendingSource, known: Mapping[str, TargetRow]) -> list[Target]:
+        """Returns targets that this source was according to the store."""
+        if not source.source.is_url:
             return []
         found: list[Target] = []
         kinds = {row.collector for row in known.values()}
-        for kind in sorted(kinds & {name for name, one in collectors.load().items() if one.poll is not None}):
-            run = replace(one.settings, targets=(replace(one.source, collector=kind),))
+        for kind in sorted(kinds & {name for name, source in collectors.load().items() if source.poll is not None}):
+            run = replace(source.settings, targets=(replace(source.source, collector=kind),))
             named = self._attach(run).targets
             found += [target for target in named if target.name in known and known[target.name].collector == kind]
-        # An engine of another kind may have been there a month ago.
+        # An engine of another kind may have used the address earlier.
         newest = max((known[target.name].last_ts for target in found), default=0)
         return [target for target in found if known[target.name].last_ts >= newest - TOGETHER_MS]
 
     async def look(self, now: float, taken: Collection[str], *, patient: bool = False) -> IdentifiedSource:
-        """Ask who is due. ``taken``: names of the run's targets now. ``patient``: wait for every answer."""
-        under_way = sum(one.task is not None for one in self._sources)
-        due = [one for one in self._sources if one.task is None and not now < one.due <= now + 2 * BACKOFF_MOST_SECONDS]
-        for one in due if patient else due[: max(0, AT_ONCE - under_way)]:
-            one.task = asyncio.create_task(one.aside.read(partial(self._attach, one.awaited.settings)))
-        tasks = [one.task for one in self._sources if one.task is not None]
+        """Retries due sources. ``taken``: names of the run's targets. ``patient``: wait for every answer."""
+        in_flight = sum(source.task is not None for source in self._sources)
+        due = [
+            source
+            for source in self._sources
+            if source.task is None and not now < source.due <= now + 2 * BACKOFF_MOST_SECONDS
+        ]
+        for source in due if patient else due[: max(0, AT_ONCE - in_flight)]:
+            source.task = asyncio.create_task(source.thread.read(partial(self._attach, source.awaited.settings)))
+        tasks = [source.task for source in self._sources if source.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=None if patient else PATIENCE_SECONDS)
-        come = IdentifiedSource()
-        for one in [one for one in self._sources if one.task is not None and one.task.done()]:
-            if one.kinds:
-                self._further(one, now, set(taken), come)
+        result = IdentifiedSource()
+        for source in [source for source in self._sources if source.task is not None and source.task.done()]:
+            if source.kinds:
+                self._further(source, now, set(taken), result)
             else:
-                self._heard(one, now, set(taken), come)
-        return come
+                self._identified(source, now, set(taken), result)
+        return result
 
-    def _further(self, one: _Source, now: float, taken: set[str], come: IdentifiedSource) -> None:
-        """Targets of collectors that had nothing to read in a run directory before."""
-        assert one.task is not None
-        task, one.task = one.task, None
-        one.due, one.until = now + FURTHER_SECONDS, min(one.until, now + FURTHER_MOST_SECONDS)
-        if now >= one.until:
-            self._sources.remove(one)
+    def _further(self, source: _Source, now: float, taken: set[str], result: IdentifiedSource) -> None:
+        """Adds targets of collectors that had nothing to read in a run directory before."""
+        assert source.task is not None
+        task, source.task = source.task, None
+        source.due, source.until = now + FURTHER_SECONDS, min(source.until, now + FURTHER_MOST_SECONDS)
+        if now >= source.until:
+            self._sources.remove(source)
         try:
             found = task.result().targets
         except (ConfigError, StillReadingError):
-            return  # what is read of it says so itself
+            return  # its existing targets report the error
         for target in found:
-            if target.collector not in one.kinds:
-                one.kinds.add(target.collector)
-                come.targets.append(replace(target, name=_free(target.name, taken)))
+            if target.collector not in source.kinds:
+                source.kinds.add(target.collector)
+                result.targets.append(replace(target, name=_free(target.name, taken)))
 
-    def _heard(self, one: _Source, now: float, taken: set[str], come: IdentifiedSource) -> None:
-        assert one.task is not None
-        task, one.task = one.task, None
+    def _identified(self, source: _Source, now: float, taken: set[str], result: IdentifiedSource) -> None:
+        assert source.task is not None
+        task, source.task = source.task, None
         try:
             found = task.result()
         except (ConfigError, StillReadingError) as error:
-            one.error = "; ".join(error.problems) if isinstance(error, ConfigError) else str(error)
-            one.due = now + min(_most_seconds(one), BACKOFF_SECONDS * 2.0 ** min(one.failures, 8))
-            one.failures += 1
+            source.error = "; ".join(error.problems) if isinstance(error, ConfigError) else str(error)
+            source.due = now + min(_most_seconds(source), BACKOFF_SECONDS * 2.0 ** min(source.failures, 8))
+            source.failures += 1
             return
-        if one.awaited.source.is_url:
-            self._sources.remove(one)
+        if source.awaited.source.is_url:
+            self._sources.remove(source)
         else:
-            one.kinds, one.due = {target.collector for target in found.targets}, now + FURTHER_SECONDS
-            if not one.kinds:  # a list of targets
-                self._sources.remove(one)
-        was = {target.name: target for target in one.assumed}
-        # Its own names are free for what it is.
-        taken -= {one.name, *was}
-        new = [target for target in found.targets if naming.target_identity(target) not in self._come]
-        self._come |= {naming.target_identity(target) for target in new}
+            source.kinds, source.due = {target.collector for target in found.targets}, now + FURTHER_SECONDS
+            if not source.kinds:  # a list of targets
+                self._sources.remove(source)
+        was = {target.name: target for target in source.assumed}
+        # The source's own names are free for its identified targets.
+        taken -= {source.name, *was}
+        new = [target for target in found.targets if naming.target_identity(target) not in self._identities]
+        self._identities |= {naming.target_identity(target) for target in new}
         named = [replace(target, name=_free(target.name, taken)) for target in new]
-        come.targets += [target for target in named if was.get(target.name) != target]
-        come.lists += found.discover
-        come.gone += sorted({one.name, *was} - {target.name for target in named})
+        result.targets += [target for target in named if was.get(target.name) != target]
+        result.lists += found.discover
+        result.gone += sorted({source.name, *was} - {target.name for target in named})
 
     def rows(self, now: float) -> list[TargetRow]:
-        """A row for each of which nobody knows what it is."""
+        """Returns a row for each source of unknown kind."""
         return [
             TargetRow(
-                one.name, UNKNOWN, UNKNOWN, False, round(now * 1000), None,
-                f"{one.error}; tried again at least every {_most_seconds(one):.0f} s",
-                "unreachable" if one.awaited.source.is_url else "missing",
-                interval_seconds=one.awaited.source.interval_seconds,
+                source.name, UNKNOWN, UNKNOWN, False, round(now * 1000), None,
+                f"{source.error}; tried again at least every {_most_seconds(source):.0f} s",
+                "unreachable" if source.awaited.source.is_url else "missing",
+                interval_seconds=source.awaited.source.interval_seconds,
             )
-            for one in self._sources if not one.assumed and not one.kinds
+            for source in self._sources if not source.assumed and not source.kinds
         ]  # fmt: skip
 
     async def close(self) -> None:
-        """What is under way is not waited for: a thread that hangs ends with the process."""
-        for one in self._sources:
-            if one.task is not None:
-                one.task.cancel()
+        """Cancels requests in flight. A hanging thread ends with the process."""
+        for source in self._sources:
+            if source.task is not None:
+                source.task.cancel()
 
 
-def _most_seconds(one: _Source) -> float:
-    return BACKOFF_MOST_SECONDS if one.awaited.source.is_url else PATH_BACKOFF_MOST_SECONDS
+def _most_seconds(source: _Source) -> float:
+    return BACKOFF_MOST_SECONDS if source.awaited.source.is_url else PATH_BACKOFF_MOST_SECONDS
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """The name, or with a number the first that is free; it is taken from now on."""
+    """Returns the name, with a number if needed to be unique, and adds it to ``taken``."""
     found, number = name, 2
     while found in taken:
         found, number = f"{name}-{number}", number + 1

@@ -1,4 +1,4 @@
-"""From what the user named to targets: detects which collector reads a URL or a path, and names runs."""
+"""Resolves sources that the user named to targets: detects which collector reads a URL or a path."""
 
 import asyncio
 import difflib
@@ -28,8 +28,11 @@ from server.targets.discovery import build, naming
 from server.targets.outbound_policy import refuse_target
 from server.targets.pending import PendingSource
 
-# An agent of Ray shows a gauge once per report (10 s), so that a page may lack whatever tells whose it is.
-RAY_LOOKS, RAY_PAUSE_SECONDS = 3, 4.0
+# Requests for a Ray agent's page at detection. The agent shows a gauge once per report (10 s), so one page may lack the
+# metrics that identify its owner.
+RAY_LOOKS = 3
+# Pause between those requests, s.
+RAY_PAUSE_SECONDS = 4.0
 Pairs = tuple[tuple[str, str], ...]
 _RAY = re.compile(rb"^ray_", re.MULTILINE)
 # A line of Prometheus' text format: a name, perhaps labels, a value.
@@ -38,14 +41,14 @@ _SAMPLE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]{0,199})(?:\{[^\n]*\})?[ \t]+[-
 _WITHOUT_SCHEME = re.compile(r"(?:(https?):/?)?((?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):\d{1,5}(?:/.*)?)")
 
 
-# What waiting helps against: neither a page of something else, nor an address that is not to be asked.
+# Errors that may disappear while waiting; a page of another system and a refused address do not.
 AWAITED = frozenset({"unreachable", "timeout", "status", "auth", "missing", "not_a_run", "locked"})
 HINT = " (--wait waits for it)"
 LOOKED_FOR = "; `rollscope check` lists what is looked for"
 
 
 class Ambiguous(ConfigError):
-    """A source of which only its user can say how it is to be read; waiting does not help."""
+    """A source that only the user can disambiguate; waiting does not help."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__(list(problems))
@@ -53,7 +56,7 @@ class Ambiguous(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A run with targets ready to read, lists that name more of them, and what is still waited for.
+    """A run with targets ready to read, target lists, and sources that are still pending.
 
     Attributes:
         notes: lines for the user, such as a source that was given twice and is read once.
@@ -70,10 +73,10 @@ class Attached:
 
 
 def source_of(text: str) -> TargetSettings:
-    """A source of the command line: a path, a URL, or either behind ``COLLECTOR=`` where nothing is to be guessed.
+    """Parses a source of the command line: a path, a URL, or either of them after ``COLLECTOR=``.
 
     Raises:
-        Ambiguous: it is empty, a URL without its scheme, or names a collector there is none of.
+        Ambiguous: empty, a URL without its scheme, or an unknown collector.
     """
     if not text.strip():
         raise Ambiguous('a source is empty ("", often a shell variable that is not set): name a run directory or a URL')
@@ -82,12 +85,12 @@ def source_of(text: str) -> TargetSettings:
     if re.match(r"\w+://", text) and not re.match(r"https?://", text):
         raise Ambiguous(f"{text}: not a source: use an http:// or https:// URL, or a path")
     name, equals, source = text.partition("=")
-    # Folders named lr=1e-6 are common; one named like a collector and a setting is taken for the folder it is.
+    # Directories named lr=1e-6 are common, so an existing directory wins over the prefix COLLECTOR=.
     if not (equals and source) or Path(text).exists():
         return TargetSettings(text)
     if name in collectors.load() or name in KINDS:
         return TargetSettings(source, collector=name)
-    # Behind the name stands what can only be a source.
+    # The part after the name can only be a source.
     if re.fullmatch(r"\w+", name) and re.match(r"/|~|\.\.?/|\w+://", source):
         raise Ambiguous(f"{text}: {_no_collector(name)}; omit {name}= to detect the collector")
     return TargetSettings(text)
@@ -102,18 +105,18 @@ def _no_collector(name: str) -> str:
 def attach(
     settings: RunSettings, limits: Limits | None = None, *, wait: bool = False, hint: str = HINT
 ) -> Attached:  # fmt: skip
-    """Resolve every target of a run.
+    """Resolves every target of a run.
 
-    A URL that does not answer yet is kept when its collector was named or is the only one that reads URLs:
-    an engine may start after us.
+    A URL that does not answer yet is accepted if its collector was named, or if only one collector reads URLs, because
+    an engine may start later.
 
     Args:
-        wait: a source that is not there yet goes to `Attached.awaited` instead of being an error. A run directory is
-            there in any case, for logs that it does not hold yet.
-        hint: what errors say of waiting.
+        wait: a source that is missing goes to `Attached.awaited` instead of being an error. A run directory goes there
+            in any case, for logs that it does not contain yet.
+        hint: text about waiting, appended to errors.
 
     Raises:
-        ConfigError: every source that cannot be read by anything, each with what was tried.
+        ConfigError: all sources that no collector reads, each with what was tried.
     """
     check_name(settings.name)
     problems: list[str] = []
@@ -130,17 +133,17 @@ def attach(
                 awaited.append(further)
             lists += [one for one in found if isinstance(one, DiscoverSettings)]
         except ScrapeError as error:
-            words = f"{_shown(target)}: {error}"
+            message = f"{_shown(target)}: {error}"
             if wait and error.kind in AWAITED:
                 alone = replace(settings, targets=(target,), discover=(), heartbeats=())
-                same = next((one.source for one in awaited if _place(one.source) == _place(target)), None)
+                same = next((item.source for item in awaited if _identity(item.source) == _identity(target)), None)
                 if same is None:
-                    awaited.append(PendingSource(alone, words, _name_of(target)))
+                    awaited.append(PendingSource(alone, message, _name_of(target)))
                 else:
-                    notes.append(_twice(same, target, "source"))
+                    notes.append(_duplicate_note(same, target, "source"))
             else:
                 listed = LOOKED_FOR if error.kind == "not_a_run" and hint == HINT else ""
-                problems.append(words + listed + hint * (error.kind in AWAITED))
+                problems.append(message + listed + hint * (error.kind in AWAITED))
         except Ambiguous as error:
             unclear += error.problems
     if unclear:
@@ -157,7 +160,7 @@ def attach(
 def _further(
     run: RunSettings, source: TargetSettings, found: Sequence[Target | DiscoverSettings]
 ) -> PendingSource | None:
-    """A directory that is a run already, to be looked at again: other collectors may find their logs in it later."""
+    """Returns a recognised run directory as pending, because its further logs may appear later."""
     path = Path(source.source).expanduser()
     targets = tuple(one for one in found if isinstance(one, Target))
     if source.is_url or source.collector or not targets or not path.is_dir():
@@ -167,37 +170,39 @@ def _further(
 
 
 def _once(resolved: Iterable[tuple[TargetSettings, Target]]) -> tuple[list[Target], list[str]]:
-    """Each page or path once: read twice, its numbers would be counted twice. Returns targets, and a line for each
-    source that is left out."""
+    """Removes duplicate targets, whose numbers would count twice. Returns targets, and a line for each removed
+    source."""
     first: dict[object, tuple[TargetSettings, Target]] = {}
     notes: dict[str, None] = {}
     for settings, target in resolved:
-        kept, _ = first.setdefault(naming.target_identity(target), (settings, target))
-        if kept is not settings:
-            notes[_twice(kept, settings, "engine" if target.actor == "generator" else "source")] = None
+        first_settings, _ = first.setdefault(naming.target_identity(target), (settings, target))
+        if first_settings is not settings:
+            notes[_duplicate_note(first_settings, settings, "engine" if target.actor == "generator" else "source")] = (
+                None
+            )
     return [target for _, target in first.values()], list(notes)
 
 
-def _place(settings: TargetSettings) -> object:
-    """As `naming.target_identity`, of a source that does not answer."""
-    place = naming.identity(settings.source) if settings.is_url else str(Path(settings.source).expanduser().resolve())
-    return place, settings.collector, settings.options, settings.key, settings.bearer
+def _identity(settings: TargetSettings) -> object:
+    """Returns an identity like `naming.target_identity`, for a source that does not answer."""
+    address = naming.identity(settings.source) if settings.is_url else str(Path(settings.source).expanduser().resolve())
+    return address, settings.collector, settings.options, settings.key, settings.bearer
 
 
-def _twice(kept: TargetSettings, other: TargetSettings, noun: str) -> str:
-    if _shown(kept) == _shown(other):
+def _duplicate_note(first_settings: TargetSettings, other: TargetSettings, noun: str) -> str:
+    if _shown(first_settings) == _shown(other):
         return f"{_shown(other)} is given more than once: read once"
-    return f"{_shown(other)} is the same {noun} as {_shown(kept)}: read once"
+    return f"{_shown(other)} is the same {noun} as {_shown(first_settings)}: read once"
 
 
 def _name_of(target: TargetSettings) -> str:
-    """What a source is called while nobody knows what it is."""
-    place = clean(place_of(target.source)) if target.is_url else Path(target.source).expanduser().resolve().name
-    return target.name or place or "target"
+    """Returns the name of a source whose kind is unknown yet."""
+    base = clean(place_of(target.source)) if target.is_url else Path(target.source).expanduser().resolve().name
+    return target.name or base or "target"
 
 
 def _with_facts(run: RunSettings, found: Sequence[Target | DiscoverSettings]) -> Sequence[Target | DiscoverSettings]:
-    """Trainers' collectors work with what is stated of the run (the batch's size, its mode), not only signals."""
+    """Passes configured facts of the run (batch size, mode) to the trainers' collectors as options."""
     given = as_option(run.facts)
     return [
         replace(one, options=(*one.options, *given)) if isinstance(one, Target) and one.actor == "trainer" else one
@@ -206,29 +211,29 @@ def _with_facts(run: RunSettings, found: Sequence[Target | DiscoverSettings]) ->
 
 
 def _shown(target: TargetSettings) -> str:
-    """A source as it may be printed."""
+    """Returns a source without its credentials."""
     return shown_url(target.source) if target.is_url else target.source
 
 
 def _resolve(run: str, target: TargetSettings, limits: Limits) -> Sequence[Target | DiscoverSettings]:
-    """The targets that a source is, or the list of targets."""
+    """Returns the targets of a source, or the target list that it is."""
     if (listed := build.listed(target)) is not None:
-        _may_be_asked(listed)
+        _check_list(listed)
         return [listed]
     if not target.is_url:
         return _resolve_path(run, target)
     try:
         return _resolve_url(run, target, limits)
     except ScrapeError as error:
-        # A router answers, and has no page of its own (slime's), or has it on another port (sglang's).
+        # Some routers answer without a metrics page (slime) or have it on another port (sglang).
         known = error.kind in ("status", "garbage") and not target.collector
         if known and (router := build.routed(target)) is not None:
             return [router]
         raise
 
 
-def _may_be_asked(listed: DiscoverSettings) -> None:
-    """A list's address is checked like a target's; a file must be there, or `--wait` would have nothing to wait for."""
+def _check_list(listed: DiscoverSettings) -> None:
+    """Checks a list's address like a target's. A file must exist; otherwise `--wait` would not wait for it."""
     source = listed.sources[0]
     if listed.kind in BY_URL:
         if refusal := refuse_target(source):
@@ -243,7 +248,7 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
         if known[settings.collector].tail is None:
             raise Ambiguous(f"{settings.source}: collector {settings.collector} reads a URL, not a path")
         found = [(settings.collector, "named")]
-    elif not _there(path):
+    elif not _exists(path):
         raise ScrapeError("missing", "no such file or directory")
     else:
         found = detect_path(path)
@@ -254,7 +259,7 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
             raise ScrapeError("not_a_run", "no permission to read this: allow it to the user that runs Rollscope")
         raise ScrapeError("not_a_run", f"no known run log is here{unreadable.words(path)}")
     _one_framework(settings.source, [one for one in found if known[one[0]].actor == "trainer"])
-    # Trainer first: the target named like the run is its.
+    # Trainer first: it gets the run's name without a suffix.
     ordered = sorted((known[name] for name, _ in found), key=lambda collector: collector.actor != "trainer")
     base = settings.name or path.resolve().name
     return [
@@ -266,16 +271,16 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
     ]  # fmt: skip
 
 
-def _there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except OSError as error:
-        # The folder it would be in may not be entered.
+        # Its parent directory may not be readable.
         raise ScrapeError("missing", f"cannot be read: {unreadable.reason(error)}") from None
 
 
 def _one_framework(source: str, trainers: Sequence[tuple[str, str]]) -> None:
-    """A directory is one run of one framework (and whatever else writes there): two that know it are not chosen from.
+    """Refuses a directory with logs of several frameworks: a directory is one run of one framework.
 
     Raises:
         Ambiguous: with the candidates and how to name one.
@@ -283,7 +288,7 @@ def _one_framework(source: str, trainers: Sequence[tuple[str, str]]) -> None:
     if len(trainers) > 1:
         candidates = ", ".join(f"{name} ({reason})" for name, reason in trainers)
         raise Ambiguous(
-            f"{source}: more than one framework's: {candidates}; name one: {trainers[0][0]}={source}, "
+            f"{source}: logs of more than one framework: {candidates}; name one: {trainers[0][0]}={source}, "
             f'or collector = "{trainers[0][0]}" in the configuration'
         )
 
@@ -319,54 +324,54 @@ def _key_header(collector: Collector, settings: TargetSettings) -> tuple[tuple[s
 
 
 def _detect_url(url: str, headers: Pairs, limits: Limits) -> tuple[str, list[str]]:
-    """Where the page is, and whose: as `detect_url`, and the node's collector where a trainer shares its page with it.
+    """Detects the page's URL and collectors: a trainer may share its page with the Ray node's collector.
 
-    Not answering is no answer: where one collector alone reads URLs it is taken.
+    A URL that does not answer is accepted if only one collector reads URLs.
     """
     pollers = _pollers()
     try:
         return asyncio.run(_find(url, headers, limits))
     except ScrapeError as error:
-        # A proxy answers 502 or 503 while the model loads.
+        # A proxy answers 502 or 503 while the model is loading.
         if error.kind in ("unreachable", "timeout", "status") and len(pollers) == 1:
             return url, pollers[:1]
         raise
 
 
 async def _find(url: str, headers: Pairs, limits: Limits) -> tuple[str, list[str]]:
-    """Below the URL, or at the root of its server: clients are given `.../v1`, the page is beside it."""
+    """Looks below the URL, or at the server's root: clients use `.../v1`, while the page is at the root."""
     parts = urlsplit(url)
     root = f"{parts.scheme}://{parts.netloc}"
-    places = [url] if metrics_url(url) in (url, f"{root}/metrics") else [url, root]
+    candidates = [url] if metrics_url(url) in (url, f"{root}/metrics") else [url, root]
     failed: list[ScrapeError] = []
-    for place in places:
+    for candidate in candidates:
         try:
-            return place, await _detect(place, headers, limits, collectors.load().keys())
+            return candidate, await _detect(candidate, headers, limits, collectors.load().keys())
         except ScrapeError as error:
             if error.kind not in ("status", "auth", "garbage"):
-                raise  # the server does not answer, wherever it is asked
+                raise  # the server does not answer at all
             failed.append(error)
-    tried = " and ".join(urlsplit(metrics_url(place)).path for place in places)
-    raise ScrapeError(failed[0].kind, f"{failed[0]} (tried {tried})") if len(places) > 1 else failed[0]
+    tried = " and ".join(urlsplit(metrics_url(candidate)).path for candidate in candidates)
+    raise ScrapeError(failed[0].kind, f"{failed[0]} (tried {tried})") if len(candidates) > 1 else failed[0]
 
 
 def _pollers() -> list[str]:
-    # Providers are named, never guessed: asking a stranger with somebody's key would give the key away.
+    # Providers are never guessed, because a request with the user's key to an unknown server would reveal the key.
     return [name for name, collector in collectors.load().items() if collector.poll and collector.matches_page]
 
 
 async def detect_listed(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -> str:
-    """As `detect_url`, of a page that a list names: a Prometheus or an MLflow in it is no source of the run's."""
+    """Like `detect_url`, for a page of a target list: a Prometheus or an MLflow in it is no source of the run."""
     return await detect_url(url, headers, limits, _pollers())
 
 
 async def detect_url(
     url: str, headers: Sequence[tuple[str, str]], limits: Limits, among: Collection[str] | None = None
 ) -> str:
-    """Which collector (``among`` those named) reads the page at this URL.
+    """Returns the collector (``among`` those named) that reads the page at this URL.
 
     Raises:
-        ScrapeError: ``garbage``: it belongs to none; else why it could not be asked.
+        ScrapeError: ``garbage``: no collector reads it; otherwise why the request failed.
     """
     return (await _detect(url, headers, limits, collectors.load().keys() if among is None else among))[0]
 
@@ -378,7 +383,7 @@ async def _detect(url: str, headers: Sequence[tuple[str, str]], limits: Limits, 
         if error.kind == "status" and (server := await _server(url, limits, among)) is not None:
             return [server]
         raise
-    # trtllm-serve answers there too, with JSON: its page is elsewhere.
+    # trtllm-serve answers with JSON here; its metrics page has another path.
     name = detect_page(body) or await _server(url, limits, among)
     if name is None:
         raise ScrapeError("garbage", _unsupported(body))
@@ -388,7 +393,7 @@ async def _detect(url: str, headers: Sequence[tuple[str, str]], limits: Limits, 
 
 
 def _unsupported(body: bytes) -> str:
-    """What answers, where no collector reads it."""
+    """Describes a page that no collector reads."""
     text = body.lstrip()
     if not text:
         return "it answers with an empty page"
@@ -402,7 +407,7 @@ def _unsupported(body: bytes) -> str:
 
 
 async def _whole(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -> bytes:
-    """The page; of a Ray agent's that names no trainer and no engine, what several looks at it show together."""
+    """Returns the page. A Ray agent's page without a trainer or engine is requested several times and concatenated."""
     body = await _fetch(url, headers, limits)
     for _ in range(RAY_LOOKS - 1):
         name = detect_page(body)
@@ -412,7 +417,7 @@ async def _whole(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -
         try:
             body += b"\n" + await _fetch(url, headers, limits)
         except ScrapeError:
-            break  # what was seen before is still true
+            break  # earlier answers remain valid
     return body
 
 
@@ -422,24 +427,24 @@ async def _fetch(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -
 
 
 async def _server(url: str, limits: Limits, among: Collection[str]) -> str | None:
-    """The collector that knows the server itself, which has no page of metrics. Asked without anybody's key."""
+    """Returns the collector that recognises a server without a metrics page. Sends no credentials."""
     root = url.removesuffix("/metrics")
     async with httpx.AsyncClient(base_url=root, follow_redirects=False, trust_env=False) as client:
         for collector in collectors.load().values():
-            asks = collector.matches_server if collector.name in among else None
-            if asks is not None and await asks(client, limits):
+            matches = collector.matches_server if collector.name in among else None
+            if matches is not None and await matches(client, limits):
                 return collector.name
     return None
 
 
 def metrics_url(url: str) -> str:
-    """Where an engine's page is, as it is polled: the URL itself when it names one, else `/metrics` below it."""
+    """Returns the URL of an engine's page: the URL itself if it names a page, else `/metrics` below it."""
     parts = urlsplit(url)
     return url if parts.path.rstrip("/").endswith("metrics") or parts.query else f"{url.rstrip('/')}/metrics"
 
 
 def unique(targets: Iterable[Target], taken: set[str]) -> list[Target]:
-    """Names must tell targets apart: they are what every label and error shows. Those given are added to ``taken``."""
+    """Makes names unique, because labels and errors identify targets by name. Adds the names to ``taken``."""
     found: list[Target] = []
     for target in targets:
         numbered = (f"{target.name}-{number}" for number in count(2))

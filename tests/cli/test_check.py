@@ -178,7 +178,7 @@ def test_a_folder_of_two_frameworks_is_a_problem(capsys: pytest.CaptureFixture[s
     shutil.copytree(TESTDATA / "trl" / "sync", tmp_path / "b")
     code, text = checked(capsys, tmp_path)
     assert code == 1
-    assert "more than one framework's: trl (" in text and "what was looked for" not in text
+    assert "logs of more than one framework: trl (" in text and "what was looked for" not in text
 
 
 @pytest.mark.parametrize(

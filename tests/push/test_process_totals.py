@@ -98,7 +98,8 @@ def test_other_buckets_are_not_added_up() -> None:
     totals = ProcessTotals()
     totals.add([spins((1, 2, 3), 42.5, 0)], T0)
     assert totals.add([spins((1, 1, 1), 1.0, 5, (2.0, 10.0))], T0 + 5) == ([], [])
-    assert (totals.dropped, totals.why) == (1, "sandbox_spinup_seconds: its buckets differ from those of earlier pushes")
+    why = "sandbox_spinup_seconds: its buckets differ from those of earlier pushes"
+    assert (totals.dropped, totals.why) == (1, why)
 
 
 def test_processes_and_series_are_bounded() -> None:

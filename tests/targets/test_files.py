@@ -58,7 +58,7 @@ def test_labels_that_begin_with_two_underscores_say_how_to_reach_it() -> None:
         ([{"targets": ["user:pass@h:1"]}], '[0].targets[0] must be "host:port"'),
         ([{"targets": [""]}], '[0].targets[0] must be "host:port"'),
         ([{"targets": [], "labels": {"a": 1}}], "[0].labels must be a table of strings"),
-        ([{"targets": [], "labels": {"a-b": "1"}}], "[0].labels: 'a-b' is no name of a label"),
+        ([{"targets": [], "labels": {"a-b": "1"}}], "[0].labels: 'a-b' is not a valid label name"),
         ([{"targets": [], "labels": {"a": "x" * 600}}], "[0].labels holds more than 64 labels, or one longer"),
         ([{"targets": [], "labels": {"__scheme__": "ftp"}}], "[0].labels.__scheme__ must be http or https"),
         ([{"targets": [], "labels": {"__scrape_interval__": "5"}}], "[0].labels.__scrape_interval__: '5' is not"),
@@ -131,7 +131,7 @@ def test_half_a_yaml_file_would_be_a_whole_shorter_one(tmp_path: Path) -> None:
     assert urls(ask(provider)) == ["http://h:1/metrics", "http://h:2/metrics"]
     path.write_text("")
     assert len(ask(provider).found) == 2
-    assert "holds nothing" in ask(provider).error
+    assert "is empty" in ask(provider).error
 
 
 def test_a_file_that_is_gone_keeps_its_list_for_a_while(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_file_that_is_gone_keeps_its_list_for_a_while(tmp_path: Path) -> None:
     ask(provider)
     path.unlink()
     first = ask(provider, 10)
-    assert len(first.found) == 2 and first.error == f"{path}: is missing; what it listed is kept for 5 minutes"
+    assert len(first.found) == 2 and first.error == f"{path}: is missing; its last list is kept for 5 minutes"
     assert len(ask(provider, 10 + KEEP_SECONDS).found) == 2
     gone = ask(provider, 11 + KEEP_SECONDS)
     assert (gone.found, gone.changed, gone.error) == ((), True, f"{path}: is missing")
@@ -281,7 +281,7 @@ def test_ways_of_a_job_hold_for_its_files_too(tmp_path: Path) -> None:
             "scrape_configs[1].static_configs must be a list",
         ),
         ("scrape_configs: [{file_sd_configs: [{files: a}]}]\n", "scrape_configs[0].file_sd_configs[0].files must be"),
-        ("scrape_configs: [\n", "no YAML, or half of it: line"),
+        ("scrape_configs: [\n", "invalid or incomplete YAML: line"),
     ],
 )
 def test_a_wrong_prometheus_yml_names_the_place(tmp_path: Path, text: str, why: str) -> None:

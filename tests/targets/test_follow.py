@@ -84,7 +84,7 @@ def test_a_list_that_breaks_keeps_its_targets_and_says_so(
             with caplog.at_level(logging.WARNING, logger="rollscope.discovery"):
                 run.step(3)
             rows = run.targets()
-            assert rows["discovery bad"].error == f"{bad}: no JSON, or half of it: line 3"
+            assert rows["discovery bad"].error == f"{bad}: invalid or incomplete JSON: line 3"
             assert not rows["discovery bad"].up and rows["discovery good"].up
             assert (run.running, run.up()) == (3, {f"good/{one.place}": True, f"bad/{two.place}": True})
             assert len(caplog.records) == 1, "told when it begins, not at every step"

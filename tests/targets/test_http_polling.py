@@ -53,7 +53,7 @@ def test_a_list_over_http_is_asked_for_as_often_as_agreed(answers: Answers) -> N
         ((302, JSON, LIST), "HTTP 302: redirects are not followed; configure where it leads"),
         ((404, JSON, LIST), "HTTP 404 or 405"),
         ((200, "text/html", LIST), "the answer is not application/json"),
-        ((200, JSON, LIST[:-5]), "no JSON, or half of it: line 1"),
+        ((200, JSON, LIST[:-5]), "invalid or incomplete JSON: line 1"),
         ((200, JSON, b'{"targets": []}'), "it must be a list of at most 10000 groups {targets, labels}"),
         ((200, JSON, b" " * 500 + LIST), "the answer is larger than 400 bytes"),
     ],
@@ -101,7 +101,7 @@ def test_the_workers_of_a_router() -> None:
         Found("http://192.0.2.3:3001/metrics"),
     ]
     assert parsed.problems == [
-        "workers[4] speaks gRPC alone and has no page of metrics", "workers[5].url carries a password",
+        "workers[4] has only gRPC, so it has no metrics page", "workers[5].url carries a password",
     ]  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def test_an_older_router_is_asked_by_its_older_name(answers: Answers) -> None:
     answers.paths["/workers"] = (200, JSON, json.dumps(WORKERS).encode())
     (listing,) = ask(provider, 15)
     assert (len(listing.found), listing.changed) == (3, True)
-    assert listing.left_out.startswith("the router's workers: workers[4] speaks gRPC")
+    assert listing.left_out.startswith("the router's workers: workers[4] has only gRPC")
 
 
 def test_what_is_no_router_says_so(answers: Answers) -> None:

@@ -41,7 +41,7 @@ def test_two_frameworks_in_one_folder_are_not_chosen_from(mixed: Path) -> None:
         attached(str(mixed), "/nowhere")
     unclear, missing = caught.value.problems
     assert unclear == (
-        f"{mixed}: more than one framework's: trl (trackio grpo-tiny.db with frac_reward_zero_std), "
+        f"{mixed}: logs of more than one framework: trl (trackio grpo-tiny.db with frac_reward_zero_std), "
         f"verl (jsonl sync-exp.jsonl with timing_s/step); name one: trl={mixed}, or "
         'collector = "trl" in the configuration'
     )
@@ -67,7 +67,7 @@ def test_folders_of_other_programs_keep_their_names(tmp_path: Path, monkeypatch:
 
 def test_waiting_does_not_help_against_two_frameworks(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", str(mixed), "--wait"]) == 2
-    assert capsys.readouterr().err.startswith(f"rollscope: {mixed}: more than one framework's: trl (")
+    assert capsys.readouterr().err.startswith(f"rollscope: {mixed}: logs of more than one framework: trl (")
 
 
 @pytest.mark.parametrize(

@@ -80,11 +80,11 @@ def test_what_is_no_list_and_no_target_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "why"),
     [
-        ("engines.json", '[{"targets": ["192.0.2.1:8', "no JSON, or half of it: line 1"),
-        ("engines.json", '[\n{"targets":\n', "no JSON, or half of it: line 3"),
-        ("engines.json", "", "no JSON, or half of it: line 1"),
-        ("engines.yml", "- targets: ['192.0.2.1:8", "no YAML, or half of it: line 1"),
-        ("prometheus.yml", "", "holds nothing: an empty list is []"),
+        ("engines.json", '[{"targets": ["192.0.2.1:8', "invalid or incomplete JSON: line 1"),
+        ("engines.json", '[\n{"targets":\n', "invalid or incomplete JSON: line 3"),
+        ("engines.json", "", "invalid or incomplete JSON: line 1"),
+        ("engines.yml", "- targets: ['192.0.2.1:8", "invalid or incomplete YAML: line 1"),
+        ("prometheus.yml", "", "is empty; an empty list is written []"),
     ],
 )
 def test_a_list_that_is_being_written_is_called_that(
@@ -123,7 +123,7 @@ def test_check_says_what_each_list_gives(tmp_path: Path, capsys: pytest.CaptureF
         assert [target["up"] for target in found["targets"]] == [True, False]
         first, second = found["lists"]
         assert (first["targets"], first["unknown"]) == ([f"file_sd/{one.place}", f"file_sd/{dead.place}"], {})
-        assert (second["targets"], second["error"]) == ([], f"{broken}: no JSON, or half of it: line 2")
+        assert (second["targets"], second["error"]) == ([], f"{broken}: invalid or incomplete JSON: line 2")
 
 
 def test_check_names_who_does_not_answer_and_was_never_known(

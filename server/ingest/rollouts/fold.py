@@ -82,7 +82,8 @@ class RolloutIngest:
 
     def __init__(
         self, rows: Iterable[RolloutRow] = (), incarnations: Incarnations | None = None,
-        clock: VersionClock | None = None, facts: Mapping[str, str | float] | None = None, environments: Iterable[str] = (),
+        clock: VersionClock | None = None, facts: Mapping[str, str | float] | None = None,
+        environments: Iterable[str] = (),
     ) -> None:  # fmt: skip
         self.incarnations, self.clock = incarnations or Incarnations(0), clock or VersionClock()
         self._known: OrderedDict[str, dict[int, RolloutRow]] = OrderedDict()

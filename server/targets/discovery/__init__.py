@@ -1,5 +1,5 @@
-"""Where targets come from: lists that others keep, read again as they change. Readers only; nothing here scrapes.
+"""Target lists that other systems maintain, read again when they change. This package does not scrape.
 
-A reader is a `Provider`: asked at every step, it answers with every target it knows now. What cannot be read changes
-nothing and is told; what is left out of a list that was read is gone.
+A reader is a `Provider`: it is queried at every step and returns all targets it has. An unreadable list keeps its
+targets and reports the error; a target that a readable list no longer contains is removed.
 """

@@ -1,4 +1,4 @@
-"""From settings to readers, and from what stands on a command line to settings."""
+"""Builds list readers from settings, and settings from a source of the command line."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -19,32 +19,32 @@ from server.targets.discovery.prometheus_yml import PrometheusYml
 from server.targets.discovery.prometheus_yml import parse as parse_prometheus
 from server.targets.discovery.router_workers import RouterWorkers
 
-# "router+http://host:30000": a server that has a page of metrics of its own, and is to be asked for its engines.
+# "router+http://host:30000": a server with its own metrics page that is queried for its engines.
 _PREFIXES = {f"{kind}+": kind for kind in ("router", "http_sd")}
 
 
 def provider(settings: DiscoverSettings, limits: Limits | None = None) -> Provider:
-    """A reader of its own for a list."""
+    """Returns a reader for a list."""
     first = settings.sources[0]
     if settings.kind in ("http_sd", "router"):
         kind: type[HttpList] = HttpSd if settings.kind == "http_sd" else RouterWorkers
-        asked = kind(first, settings.refresh_seconds, limits or LIMITS)
-        asked.headers = {"authorization": f"Bearer {settings.list_bearer}"} if settings.list_bearer else {}
-        return asked
+        reader = kind(first, settings.refresh_seconds, limits or LIMITS)
+        reader.headers = {"authorization": f"Bearer {settings.list_bearer}"} if settings.list_bearer else {}
+        return reader
     paths = [str(Path(source).expanduser()) for source in settings.sources]
     if settings.kind == "file_sd":
         return FileSd(paths)
     return PrometheusYml(paths[0]) if settings.kind == "prometheus_yml" else PrimeRl(paths[0])
 
 
-async def close(one: Provider) -> None:
-    """End its connections, where it has any."""
-    if isinstance(one, HttpList):
-        await one.close()
+async def close(reader: Provider) -> None:
+    """Closes the reader's connections, if it has any."""
+    if isinstance(reader, HttpList):
+        await reader.close()
 
 
 def listed(target: TargetSettings) -> DiscoverSettings | None:
-    """The list that a source of the command line is, or None: it is a target itself."""
+    """Returns the list that a source of the command line is; None: it is a target."""
     for prefix, kind in _PREFIXES.items():
         if target.source.startswith(prefix):
             return _settings(target, kind, target.source.removeprefix(prefix))
@@ -55,17 +55,17 @@ def listed(target: TargetSettings) -> DiscoverSettings | None:
 
 
 def routed(target: TargetSettings) -> DiscoverSettings | None:
-    """The router that answers at a URL without a page of metrics, or None."""
+    """Returns the router that answers at a URL without a metrics page; None: no router."""
     settings = _settings(target, "router", target.source)
     return settings if not asyncio.run(_error(settings)) else None
 
 
 async def _error(settings: DiscoverSettings) -> str:
-    asked = provider(settings)
+    reader = provider(settings)
     try:
-        return (await asked.targets(0.0)).error
+        return (await reader.targets(0.0)).error
     finally:
-        await close(asked)
+        await close(reader)
 
 
 def _settings(target: TargetSettings, kind: str, source: str) -> DiscoverSettings:
@@ -76,7 +76,7 @@ def _settings(target: TargetSettings, kind: str, source: str) -> DiscoverSetting
 
 
 def _kind_of(path: Path) -> str:
-    """What a file is, by what it holds: logs of trainers end in .json, too."""
+    """Returns the kind of a list file, by its content, because trainers' logs also end in .json."""
     if path.suffix not in (".json", ".yml", ".yaml") or not path.is_file():
         return ""
     try:
@@ -90,7 +90,7 @@ def _kind_of(path: Path) -> str:
 
 
 def broken(path: Path) -> str:
-    """Why a file that calls itself JSON or YAML is neither, or ""; a log of one JSON object in each line is whole."""
+    """Returns why a file named JSON or YAML is invalid, or ""; a log with one JSON object per line is valid."""
     if path.suffix not in (".json", ".yml", ".yaml") or not path.is_file():
         return ""
     try:
@@ -103,7 +103,7 @@ def broken(path: Path) -> str:
     except DiscoveryError as error:
         return str(error)
     except OSError:
-        return ""  # what reads it says why
+        return ""  # its reader reports the error
     return ""
 
 
@@ -116,7 +116,7 @@ def _reads(parse: Callable[[bytes, Path], object], data: bytes, path: Path) -> b
 
 
 def renamed(settings: Iterable[DiscoverSettings]) -> tuple[DiscoverSettings, ...]:
-    """Names that tell lists apart: a second ``router`` is ``router-2``."""
+    """Makes list names unique: a second ``router`` becomes ``router-2``."""
     found: list[DiscoverSettings] = []
     for one in settings:
         taken = {other.name for other in found}

@@ -1,4 +1,4 @@
-"""Prometheus' `file_sd`: lists of targets in JSON or YAML files. Ray's `prom_metrics_service_discovery.json` is one."""
+"""Prometheus' `file_sd`: target lists in JSON or YAML files, such as Ray's `prom_metrics_service_discovery.json`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,10 +10,10 @@ from server.targets.discovery.parsing import from_json, from_yaml
 
 
 def parse(data: bytes, path: Path, base: Base | None = None) -> Parsed:
-    """One file; its ending says what it is, as in Prometheus.
+    """Parses one file; its extension determines the format, as in Prometheus.
 
     Raises:
-        DiscoveryError: no list of targets.
+        DiscoveryError: not a target list.
     """
     if path.suffix not in (".json", ".yml", ".yaml"):
         raise DiscoveryError("must end in .json, .yml or .yaml")
@@ -22,7 +22,7 @@ def parse(data: bytes, path: Path, base: Base | None = None) -> Parsed:
 
 @dataclass(slots=True)
 class FileSd:
-    """Targets of files that come and go. ``patterns``: paths, with ``*`` in the last part where wanted."""
+    """Targets from files that may appear and disappear. ``patterns``: paths; the last part may contain ``*``."""
 
     patterns: Sequence[str]
     base: Base = field(default_factory=Base)
@@ -41,7 +41,7 @@ class FileSd:
         return self.listed()
 
     def listed(self) -> Listing:
-        """What the files held when they were looked at last."""
+        """Returns the content of the files at the last read."""
         found, left_out = list[Found](), list[str]()
         for name, held in self._files.files.items():
             if held.value is not None:

@@ -1,7 +1,7 @@
-"""Files that somebody else writes: read when they change, off the event loop, and never trusted to be whole.
+"""Files written by other systems: read on change, off the event loop, and never assumed to be complete.
 
-Nobody can be made to write atomically: a file that cannot be read as a whole keeps the last list, and so does one that
-is gone, for a while. Read-only.
+Writers may not write atomically. A file that cannot be read completely keeps the last list, and so does a missing file
+for a while. Read-only.
 """
 
 import glob
@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 from server.targets.discovery.model import BYTES, DiscoveryError
 from server.targets.file_thread import FileReadThread, StillReadingError
 
-# Whoever writes a file anew may take it away first; a scheduler that moved it needs minutes.
+# The list of a missing file is kept for this long, s. Writers may delete a file first; a scheduler may take minutes.
 KEEP_SECONDS = 300.0
-# What a pattern may match: a directory of somebody else's files is a mistake.
+# Most files that a pattern may match.
 FILES = 100
 
 T = TypeVar("T")
@@ -26,13 +26,13 @@ _NOTHING: Signature = (0, 0, 0)
 
 @dataclass(slots=True)
 class FileState(Generic[T]):
-    """One file as it was read last. ``gone``: since when it is missing (epoch s)."""
+    """One file as read last. ``gone``: since when it is missing (epoch s)."""
 
     value: T | None = None
     signature: Signature = _NOTHING
     error: str = ""
     gone: float | None = None
-    # A text without its last line feed may be half of it: it is taken when it is still the same the next time.
+    # A text without a final line feed may be incomplete: it is accepted if it is unchanged at the next read.
     settling: Signature = _NOTHING
 
 
@@ -41,35 +41,35 @@ class WatchedFile(Generic[T]):
     """Files by path or pattern, each parsed when it changes.
 
     Args:
-        patterns: paths; the last part of one may hold ``*``.
-        parse: bytes and the file -> what is in it; raises `DiscoveryError`.
+        patterns: paths; the last part of one may contain ``*``.
+        parse: (bytes, file) -> its content; raises `DiscoveryError`.
     """
 
     patterns: Sequence[str]
     parse: Callable[[bytes, Path], T]
     files: dict[str, FileState[T]] = field(default_factory=dict)
-    _aside: FileReadThread[bool] = field(default_factory=lambda: FileReadThread("discovery"))
+    _thread: FileReadThread[bool] = field(default_factory=lambda: FileReadThread("discovery"))
 
     async def look(self, now: float) -> bool:
-        """Did any file change? One read at a time: a file system that hangs keeps a thread, not the event loop.
+        """Reads changed files; did any change? One read at a time: a hanging file system blocks only a thread.
 
         Raises:
-            DiscoveryError: the last look has not returned.
+            DiscoveryError: the previous read has not returned.
         """
         try:
-            return await self._aside.read(partial(self.read, now))
+            return await self._thread.read(partial(self.read, now))
         except StillReadingError as error:
             raise DiscoveryError(str(error)) from None
 
     def read(self, now: float) -> bool:
-        """As `look`, here and now."""
+        """Like `look`, on the calling thread."""
         changed, kept = False, dict[str, FileState[T]]()
         for name in dict.fromkeys([*self._matches(), *self.files]):
             held = self.files.get(name) or FileState()
             before = held.value
             self._one(name, held, now)
             changed = changed or held.value != before
-            # A file that a pattern found is forgotten with its list; one that is named is still expected.
+            # A missing file found by a pattern is forgotten with its list; a named file is still expected.
             if held.value is not None or held.gone is None or name in self.patterns:
                 kept[name] = held
         self.files = kept
@@ -105,7 +105,7 @@ class WatchedFile(Generic[T]):
         try:
             held.value = self.parse(data, Path(name))
         except DiscoveryError as error:
-            # Without its signature: it is read again until it can be.
+            # Without its signature, so that it is read again until it is valid.
             held.error, held.signature = f"{name}: {error}", _NOTHING
         else:
             held.error, held.signature = "", signature
@@ -116,9 +116,9 @@ class WatchedFile(Generic[T]):
         why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({type(error).__name__})"
         if now - held.gone > KEEP_SECONDS:
             held.value = None
-        kept = f"; what it listed is kept for {KEEP_SECONDS / 60:.0f} minutes" if held.value is not None else ""
-        held.error = f"{name}: {why}{kept}"
+        remains = f"; its last list is kept for {KEEP_SECONDS / 60:.0f} minutes" if held.value is not None else ""
+        held.error = f"{name}: {why}{remains}"
 
     def error(self) -> str:
-        """What is wrong with any of the files, in a line."""
+        """Returns the errors of all files in one line."""
         return "; ".join(held.error for held in self.files.values() if held.error)

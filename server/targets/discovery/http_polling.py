@@ -1,6 +1,6 @@
-"""Lists that are asked for over HTTP: one bounded GET, as often as agreed, the last good list until the next.
+"""Lists requested over HTTP: one bounded GET per interval; the last good list counts until the next.
 
-Follows no redirect and sends no credentials but those it was given: who may be asked is `refuse_target`'s to say.
+Follows no redirect and sends no credentials except the configured ones. `refuse_target` decides about addresses.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ LIMITS = Limits(body_bytes=BYTES, timeout_seconds=10.0)
 
 
 async def document(client: httpx.AsyncClient, url: str, headers: Mapping[str, str], limits: Limits = LIMITS) -> Any:
-    """The JSON that a GET is answered with, or None for a 404 or 405.
+    """Returns the JSON answer of a GET; None for a 404 or 405.
 
     Raises:
-        DiscoveryError: no such answer.
+        DiscoveryError: no valid answer.
     """
     try:
         async with asyncio.timeout(limits.timeout_seconds):
@@ -50,15 +50,15 @@ def _check(response: httpx.Response) -> None:
 
 
 def client(limits: Limits = LIMITS) -> httpx.AsyncClient:
-    """One for each source."""
+    """Returns an HTTP client, one per list."""
     return httpx.AsyncClient(timeout=limits.timeout_seconds, follow_redirects=False, trust_env=False)
 
 
 @dataclass(slots=True)
 class HttpList:
-    """A source that is asked every `interval_seconds`; see `Provider`. Subclasses say how.
+    """A list that is requested every `interval_seconds`; see `Provider`. Subclasses implement the request.
 
-    ``headers``: sent with every question (a bearer token, where the list wants one).
+    ``headers``: sent with every request (a bearer token, if the list needs one).
     """
 
     url: str
@@ -72,7 +72,7 @@ class HttpList:
     _left_out: str = ""
 
     async def targets(self, now: float) -> Listing:
-        """See `Provider`. An error changes nothing; an empty list is one."""
+        """See `Provider`. After an error the last list counts; an empty list is a valid list."""
         if now < self._due:
             return Listing(self._last, error=self._error, left_out=self._left_out)
         self._due = now + self.interval_seconds
@@ -83,22 +83,22 @@ class HttpList:
             self._client = self._client or client(self.limits)
             parsed = await self.ask(self._client)
         except DiscoveryError as error:
-            kept = f"; its last {len(before)} targets are kept" if before else ""
-            self._error = f"{self.name()}: {error}{kept}"
+            remains = f"; its last {len(before)} targets are kept" if before else ""
+            self._error = f"{self.name()}: {error}{remains}"
             return Listing(before, error=self._error)
         self._last = tuple(dict.fromkeys(parsed.found))
         self._error, self._left_out = "", "; ".join(f"{self.name()}: {problem}" for problem in parsed.problems)
         return Listing(self._last, self._last != before, left_out=self._left_out)
 
     def name(self) -> str:
-        """What errors call it: never its URL, which may hold a secret."""
+        """Name of the list in errors; never its URL, which may contain a secret."""
         return "the list"
 
     async def ask(self, client: httpx.AsyncClient) -> Parsed:
-        """Ask once; raises `DiscoveryError`."""
+        """Sends one request; raises `DiscoveryError`."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """End its connections."""
+        """Closes its connections."""
         if self._client is not None:
             await self._client.aclose()

@@ -1,4 +1,4 @@
-"""Prometheus' `http_sd`: the same list as `file_sd`, by GET (prometheus.io/docs/prometheus/latest/http_sd)."""
+"""Prometheus' `http_sd`: the list format of `file_sd`, by GET (prometheus.io/docs/prometheus/latest/http_sd)."""
 
 from dataclasses import dataclass, field
 
@@ -10,16 +10,16 @@ from server.targets.discovery.model import Base, DiscoveryError, Parsed, groups
 
 @dataclass(slots=True)
 class HttpSd(HttpList):
-    """A list at a URL: HTTP 200, `application/json`, `[]` when there is no target."""
+    """A list at a URL: HTTP 200, `application/json`, `[]` if there is no target."""
 
     base: Base = field(default_factory=Base)
 
     def name(self) -> str:
-        """What errors call it."""
+        """Name of the list in errors."""
         return "http_sd"
 
     async def ask(self, client: httpx.AsyncClient) -> Parsed:
-        """The list as it is now; raises `DiscoveryError`."""
+        """Requests the list; raises `DiscoveryError`."""
         headers = {
             **self.headers,
             "accept": "application/json",

@@ -1,4 +1,4 @@
-"""What every source of targets says, and how an address with Prometheus' labels becomes a URL. Pure.
+"""Types of target lists, and conversion of an address with Prometheus labels to a URL. Pure.
 
 Source: prometheus.io/docs, `file_sd_config` and `relabel_config` (labels that begin with two underscores).
 """
@@ -13,11 +13,16 @@ from collectors.model import Labels
 from server.alerts.text import parse_duration
 from server.targets.outbound_policy import refuse_target
 
+# Most targets of one list, and of one run.
 TARGETS = 10_000
+# Largest list, bytes.
 BYTES = 8 << 20
-# Of hundreds of wrong entries a person needs the first few.
+# Wrong entries reported per list.
 PROBLEMS = 5
-LABELS, LABEL_LENGTH = 64, 500
+# Most labels of a target.
+LABELS = 64
+# Longest label, name and value together, characters.
+LABEL_LENGTH = 500
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s/:@\[\]?#]+)(?::[0-9]{1,5})?", re.ASCII)
 _PARAM = "__param_"
@@ -25,13 +30,13 @@ _PARAM = "__param_"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A target as it was found.
+    """A target of a list.
 
     Attributes:
-        url: of its metrics page; `server.targets.outbound_policy.refuse_target` has nothing against it.
-        labels: of the list, sorted, without those that only say how to reach it.
-        job: the scrape job that names it; "" outside of Prometheus' files.
-        interval_seconds: how often to ask, where the list says so; 0 else.
+        url: of its metrics page; accepted by `server.targets.outbound_policy.refuse_target`.
+        labels: from the list, sorted, without those that only describe how to reach the target.
+        job: its scrape job; "" outside of Prometheus' files.
+        interval_seconds: scrape interval from the list; 0 if none.
     """
 
     url: str
@@ -42,12 +47,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Every target known now.
+    """Current content of a list.
 
     Attributes:
         changed: since the last call.
-        error: why the list cannot be read, as a whole or in part; safe to show, as the next.
-        left_out: entries that are refused, of a list that is read well.
+        error: why the list cannot be read, wholly or in part; safe to display, like `left_out`.
+        left_out: refused entries of a readable list.
     """
 
     found: tuple[Found, ...] = ()
@@ -57,19 +62,19 @@ class Listing:
 
 
 class Provider(Protocol):
-    """A source of targets. Cheap while nothing has changed: it is asked at every step."""
+    """A source of targets. Queried at every step, so it is cheap while nothing has changed."""
 
     async def targets(self, now: float) -> Listing:
-        """What is there at `now` (epoch s). Never raises for what a source says or fails to say."""
+        """Returns the content at `now` (epoch s). Never raises for errors of the source."""
 
 
 class DiscoveryError(Exception):
-    """A list as a whole cannot be used. The message names the place in it, and is safe to show."""
+    """A list that is unusable as a whole. The message names the position in it and is safe to display."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a target has that says nothing else of itself."""
+    """Defaults of targets without own values."""
 
     job: str = ""
     scheme: str = "http"
@@ -78,16 +83,16 @@ class Base:
 
 @dataclass(slots=True)
 class Parsed:
-    """Outcome of a list: its targets, and the entries that are left out with the reason."""
+    """Parsed list: its targets, and refused entries with reasons."""
 
     found: list[Found] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def add(self, where: str, url: str, labels: Labels = (), job: str = "", interval: float = 0.0) -> None:
-        """A target, unless its URL is refused: one of those is left out, and the others are not.
+        """Adds a target, unless its URL is refused.
 
         Raises:
-            DiscoveryError: too many.
+            DiscoveryError: too many targets.
         """
         if len(self.found) >= TARGETS:
             raise DiscoveryError(f"more than {TARGETS} targets")
@@ -97,13 +102,13 @@ class Parsed:
             self.found.append(Found(url, labels, job, interval))
 
     def leave_out(self, why: str) -> None:
-        """Say why an entry is not taken."""
+        """Records why an entry is refused."""
         if len(self.problems) < PROBLEMS:
             self.problems.append(why)
 
 
 def groups(data: Any, parsed: Parsed, base: Base | None = None, where: str = "") -> Parsed:
-    """`[{"targets": ["host:port"], "labels": {}}]`, as `file_sd`, `http_sd` and `static_configs` have it.
+    """Parses `[{"targets": ["host:port"], "labels": {}}]`, the format of `file_sd`, `http_sd` and `static_configs`.
 
     Raises:
         DiscoveryError: not such a list.
@@ -122,10 +127,10 @@ def _group(group: Any, parsed: Parsed, base: Base, where: str) -> None:
         raise DiscoveryError(f"{where} has the unknown key {str(min(unknown, key=str))[:40]!r}")
     labels = _labels(group.get("labels") or {}, f"{where}.labels")
     for number, address in enumerate(group.get("targets") or []):
-        place = f"{where}.targets[{number}]"
+        item = f"{where}.targets[{number}]"
         if not isinstance(address, str) or _ADDRESS.fullmatch(address) is None:
-            raise DiscoveryError(f'{place} must be "host:port", without scheme and path')
-        parsed.add(place, url_of(address, labels, base), shown(labels), labels.get("job", base.job), _interval(labels))
+            raise DiscoveryError(f'{item} must be "host:port", without scheme and path')
+        parsed.add(item, url_of(address, labels, base), shown(labels), labels.get("job", base.job), _interval(labels))
 
 
 def _labels(given: Any, where: str) -> Mapping[str, str]:
@@ -135,7 +140,7 @@ def _labels(given: Any, where: str) -> Mapping[str, str]:
         raise DiscoveryError(f"{where} holds more than {LABELS} labels, or one longer than {LABEL_LENGTH} characters")
     for name in given:
         if _LABEL_NAME.fullmatch(name) is None:
-            raise DiscoveryError(f"{where}: {name[:40]!r} is no name of a label")
+            raise DiscoveryError(f"{where}: {name[:40]!r} is not a valid label name")
     if given.get("__scheme__", "http") not in ("http", "https", ""):
         raise DiscoveryError(f"{where}.__scheme__ must be http or https")
     try:
@@ -150,7 +155,7 @@ def _interval(labels: Mapping[str, str]) -> float:
 
 
 def url_of(address: str, labels: Mapping[str, str], base: Base) -> str:
-    """Scheme, address, path and parameters of a target."""
+    """Builds the URL of a target from scheme, address, path and parameters."""
     scheme, path = labels.get("__scheme__") or base.scheme, labels.get("__metrics_path__") or base.path
     path = path if path.startswith("/") else f"/{path}"
     params = sorted((name.removeprefix(_PARAM), value) for name, value in labels.items() if name.startswith(_PARAM))
@@ -159,19 +164,19 @@ def url_of(address: str, labels: Mapping[str, str], base: Base) -> str:
 
 
 def shown(labels: Mapping[str, str]) -> Labels:
-    """Labels that stay: without a target's own ways (`__metrics_path__`) and what its discovery knew (`__meta_...`)."""
+    """Returns the labels to store: without internal ones (`__metrics_path__`, `__meta_...`), `job` and empty ones."""
     return tuple(
         sorted(pair for pair in labels.items() if not pair[0].startswith("__") and pair[0] != "job" and pair[1])
     )
 
 
 def servers(urls: Iterator[tuple[str, Any, Labels]], parsed: Parsed, path: str = "/metrics") -> Parsed:
-    """Base URLs of servers (where in the list, URL, labels), each once -> their metrics pages."""
+    """Adds the metrics pages of servers, given as (position in the list, base URL, labels), each once."""
     seen: set[tuple[str, Labels]] = set()
     for where, url, labels in urls:
         if not isinstance(url, str):
             raise DiscoveryError(f"{where} must be a URL")
-        # sglang-router names a data-parallel rank behind an @; all ranks share one page.
+        # sglang-router appends a data-parallel rank after an @; all ranks share one page.
         base = re.sub(r"@\d+$", "", url).rstrip("/").removesuffix("/v1")
         if "@" in urlsplit(base).netloc:
             parsed.leave_out(f"{where} carries a password")

@@ -1,7 +1,7 @@
-"""Which target is it, and what is it called? Pure.
+"""Identities and names of targets. Pure.
 
-Every label, error and alert shows a target's name, and its counters are kept under it: it must be the same tomorrow,
-after a restart of ours, and when the list is in another order.
+Labels, errors and alerts show a target's name, and its counters are stored under it. So the name must not change after
+a restart of Rollscope or with the order of a list.
 """
 
 import hashlib
@@ -15,15 +15,15 @@ from collectors.model import Target
 from server.config.discovery import DiscoverSettings
 from server.targets.discovery.model import Found
 
-# As long as a person can read and a label should be.
+# Longest name, characters.
 LENGTH = 200
 _PORTS = {"http": 80, "https": 443}
-# One machine's own names for itself: whoever listens under one of them and not under the others is rare.
+# Names of this machine. A server that listens under only one of them is rare.
 _HERE = frozenset({"localhost", "::1", "0.0.0.0"})
 
 
 def identity(url: str) -> str:
-    """A page's address in the one spelling of many: two lists that name it name one target."""
+    """Returns a page's address in a canonical spelling, so that equal targets of two lists are equal."""
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
     host = "127.0.0.1" if host in _HERE else host
@@ -33,68 +33,68 @@ def identity(url: str) -> str:
 
 
 def target_identity(target: Target) -> object:
-    """What a target reads, in the one spelling of many: equal for two targets that read the same thing.
+    """Returns an identity that is equal for two targets that read the same thing.
 
-    One address of a provider is several accounts: its credentials and options belong to it.
+    One address of a provider serves several accounts, so credentials and options belong to the identity.
     """
-    place = identity(target.url) if target.url else str(Path(target.path).resolve())
-    return target.collector, place, target.options, target.headers if target.actor == "sandbox" else ()
+    address_ = identity(target.url) if target.url else str(Path(target.path).resolve())
+    return target.collector, address_, target.options, target.headers if target.actor == "sandbox" else ()
 
 
 @lru_cache(maxsize=32_768)
 def digest(url: str) -> str:
-    """`identity` as it may be stored and shown: an address may hold a secret."""
+    """Returns a hash of `identity` that is safe to store and display, because an address may contain a secret."""
     return hashlib.sha256(identity(url).encode()).hexdigest()[:12]
 
 
 def address(url: str) -> str:
-    """``host:port``, as it was written."""
+    """Returns ``host:port`` as it was written."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def labels(found: Found) -> dict[str, str]:
-    """Its labels with ``job`` and ``instance``, as Prometheus would have them."""
+    """Returns the labels with ``job`` and ``instance``, as Prometheus would set them."""
     return {"instance": address(found.url), **dict(found.labels), "job": found.job}
 
 
 def wanted(found: Found, settings: DiscoverSettings) -> bool:
-    """Does the list's filter let it through?"""
+    """Does the list's filter accept the target?"""
     if settings.jobs and found.job not in settings.jobs:
         return False
     return not settings.match or all(one.matches(labels(found)) for one in settings.match)
 
 
 def usual_name(found: Found, settings: DiscoverSettings) -> str:
-    """``job/instance``, or what `labels_as_name` says; without a job the list's name."""
-    known = labels(found)
-    words = [known.get(label, "") for label in settings.labels_as_name]
-    if not any(words):
-        words = [found.job or settings.name, known["instance"]]
-    return clean("/".join(filter(None, words)))
+    """Returns ``job/instance``, or the labels of `labels_as_name`; without a job the list's name replaces it."""
+    values = labels(found)
+    parts = [values.get(label, "") for label in settings.labels_as_name]
+    if not any(parts):
+        parts = [found.job or settings.name, values["instance"]]
+    return clean("/".join(filter(None, parts)))
 
 
 def clean(text: str) -> str:
-    """Printable, and bounded."""
+    """Returns the text printable and bounded in length."""
     return (text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text))[:LENGTH]
 
 
 @dataclass(slots=True)
 class TargetNames:
-    """Names by addresses: one that was given stays. Not thread-safe.
+    """Assigns permanent names to addresses. Not thread-safe.
 
     Args:
-        known: digest -> name, of what was found before (by an earlier process).
-        taken: is it a name of something else: a target configured by hand, or pushed?
+        known: digest -> name, of targets found earlier (by an earlier process).
+        taken: is the name used by a configured or pushed target?
     """
 
     known: dict[str, str] = field(default_factory=dict)
     taken: Callable[[str], bool] = lambda name: False
 
     def name(self, key: str, usual: str, used: Mapping[str, str]) -> str:
-        """Its name: what it was, else the usual one, else the usual one and a part of its digest.
+        """Returns the previous name, else the default name, else the default name with a part of the digest.
 
         Args:
-            used: name -> digest, of the targets that are there now.
+            used: name -> digest, of the current targets.
         """
         for name in (self.known.get(key, usual), usual, f"{usual}-{key[:6]}", f"{usual}-{key}"):
             if not self.taken(name) and used.get(name, key) == key:

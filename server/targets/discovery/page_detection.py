@@ -1,7 +1,7 @@
-"""What are the pages that a list names? Asked once each, a few at a time, again with back-off where nobody answers.
+"""Detects the collectors of listed pages: a few requests at a time, with back-off for pages that do not answer.
 
-Does not know: what is read of a page; that is its collector's. A page of no known system (a node's exporter in the
-same list) is left alone, and asked again seldom.
+Pages of unknown systems (a node exporter in the same list) are not read, and requested again rarely. The metrics
+themselves are read by the collectors.
 """
 
 import asyncio
@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from collectors.model import Limits, ScrapeError
 from collectors.transport import failures
 
-# Each holds a page of up to megabytes for a moment, and its connection costs 1 ms.
+# Requests at once. Each holds a page of up to megabytes for a moment, and its connection costs 1 ms.
 AT_ONCE = 64
-# A page of another system seldom becomes an engine's.
+# Interval at which a page of an unknown system is requested again, s.
 STRANGER_SECONDS = 600.0
-BACKOFF_SECONDS, BACKOFF_MOST_SECONDS = 5.0, 60.0
+# First retry interval, s; it doubles with each failure.
+BACKOFF_SECONDS = 5.0
+# Longest retry interval, s.
+BACKOFF_MOST_SECONDS = 60.0
 
 Headers = Sequence[tuple[str, str]]
 Ask = Callable[[str, Headers, Limits], Awaitable[str]]
@@ -24,11 +27,11 @@ Ask = Callable[[str, Headers, Limits], Awaitable[str]]
 
 @dataclass(slots=True)
 class UndetectedPage:
-    """A page of which it is not known what it is.
+    """A page whose collector is unknown.
 
     Attributes:
-        stranger: it answers, and is of no known system.
-        error: why it is not known; "" while it was not asked.
+        stranger: it answers, but no collector reads it.
+        error: why its collector is unknown; "" before the first request.
     """
 
     url: str
@@ -42,7 +45,7 @@ class UndetectedPage:
 
 @dataclass(slots=True)
 class Detector:
-    """Asks pages what they are. One event loop. ``ask``: URL, headers, limits -> a collector's name."""
+    """Detects the collectors of pages. One event loop. ``ask``: (URL, headers, limits) -> a collector's name."""
 
     ask: Ask
     limits: Limits = field(default_factory=Limits)
@@ -50,21 +53,21 @@ class Detector:
     _tasks: dict[str, asyncio.Task[str]] = field(default_factory=dict)
 
     def want(self, key: str, url: str, headers: Headers, now: float) -> None:
-        """Find out what it is; nothing new where that is under way."""
+        """Schedules detection of a page, unless it is scheduled already."""
         self.unknown.setdefault(key, UndetectedPage(url, headers, now))
 
     def forget(self, key: str) -> None:
-        """It is listed no more."""
+        """Drops a page that is no longer listed."""
         self.unknown.pop(key, None)
         if (task := self._tasks.pop(key, None)) is not None:
             task.cancel()
 
     async def look(self, now: float, patience: float | None) -> dict[str, str]:
-        """Ask who is due; key -> collector of those that are known now. Waits ``patience`` seconds for answers."""
+        """Requests due pages; returns key -> collector of detected ones. Waits ``patience`` seconds for answers."""
         found: dict[str, str] = {}
         loop = asyncio.get_running_loop()
         end = None if patience is None else loop.time() + patience
-        due = deque(key for key, one in self.unknown.items() if one.due <= now and key not in self._tasks)
+        due = deque(key for key, page in self.unknown.items() if page.due <= now and key not in self._tasks)
         while due or self._tasks:
             self._begin(due)
             left = None if end is None else end - loop.time()
@@ -77,35 +80,35 @@ class Detector:
     def _begin(self, due: deque[str]) -> None:
         while due and len(self._tasks) < AT_ONCE:
             key = due.popleft()
-            self._tasks[key] = asyncio.create_task(_asked(self.ask, self.unknown[key], self.limits))
+            self._tasks[key] = asyncio.create_task(_request(self.ask, self.unknown[key], self.limits))
 
     def _ended(self, now: float) -> dict[str, str]:
         found: dict[str, str] = {}
         for key in [key for key, task in self._tasks.items() if task.done()]:
-            task, one = self._tasks.pop(key), self.unknown[key]
+            task, page = self._tasks.pop(key), self.unknown[key]
             error = task.exception()
             if error is None:
                 found[key] = task.result()
                 del self.unknown[key]
             else:
-                _failed(one, error, now)
+                _failed(page, error, now)
         return found
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancels requests in flight."""
         for key in list(self._tasks):
             self.forget(key)
 
 
-async def _asked(ask: Ask, one: UndetectedPage, limits: Limits) -> str:
+async def _request(ask: Ask, page: UndetectedPage, limits: Limits) -> str:
     async with asyncio.timeout(limits.timeout_seconds + 1.0):
-        return await ask(one.url, one.headers, limits)
+        return await ask(page.url, page.headers, limits)
 
 
-def _failed(one: UndetectedPage, error: BaseException, now: float) -> None:
-    one.kind = error.kind if isinstance(error, ScrapeError) else "timeout"
-    one.error = str(error) if isinstance(error, ScrapeError) else failures.sentence(error)
-    one.stranger = one.kind == "garbage"
-    one.failures += 1
-    wait = min(BACKOFF_MOST_SECONDS, BACKOFF_SECONDS * 2.0 ** min(one.failures - 1, 8))
-    one.due = now + (STRANGER_SECONDS if one.stranger else wait)
+def _failed(page: UndetectedPage, error: BaseException, now: float) -> None:
+    page.kind = error.kind if isinstance(error, ScrapeError) else "timeout"
+    page.error = str(error) if isinstance(error, ScrapeError) else failures.sentence(error)
+    page.stranger = page.kind == "garbage"
+    page.failures += 1
+    wait = min(BACKOFF_MOST_SECONDS, BACKOFF_SECONDS * 2.0 ** min(page.failures - 1, 8))
+    page.due = now + (STRANGER_SECONDS if page.stranger else wait)

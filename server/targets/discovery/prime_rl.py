@@ -1,6 +1,6 @@
-"""Engines of a prime-rl run, from the configurations it resolved (559b4477: `configs/rl.json`, `orchestrator.json`).
+"""Engines of a prime-rl run, from its resolved configurations (559b4477: `configs/rl.json`, `orchestrator.json`).
 
-`admin_base_url` lists every engine; `base_url` alone is the router's, which has no page of an engine's.
+`admin_base_url` lists every engine. `base_url` alone is the router's, which has no engine page.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,15 +14,15 @@ from server.targets.discovery.model import DiscoveryError, Found, Listing, Parse
 from server.targets.discovery.parsing import from_json
 
 FILES = ("configs/rl.json", "configs/orchestrator.json")
-# Oldest last: the orchestrator's section stands below its name in rl.json, alone in its own file.
+# Newest first: in rl.json the orchestrator's section is below its name, in its own file it is at the top.
 _CLIENTS = ("orchestrator.model.client", "model.client", "orchestrator.client", "client")
 
 
 def parse(data: bytes, _: Path) -> Parsed:
-    """One configuration; without the list it has no engines.
+    """Parses one configuration; without the list it has no engines.
 
     Raises:
-        DiscoveryError: no configuration.
+        DiscoveryError: not a configuration.
     """
     document = from_json(data)
     if not isinstance(document, dict):
@@ -61,7 +61,7 @@ class PrimeRl:
         self._files = WatchedFile([str(Path(self.run_dir) / name) for name in FILES], parse)
 
     async def targets(self, now: float) -> Listing:
-        """See `Provider`. One of the two files is enough; of both the first that lists engines counts."""
+        """See `Provider`. One of the two files is sufficient; the first that lists engines counts."""
         try:
             await self._files.look(now)
         except DiscoveryError as error:
@@ -71,10 +71,10 @@ class PrimeRl:
         found = next((tuple(value.found) for value in values if value.found), ())
         before, self._last = self._last, found
         left_out = [problem for value in values for problem in value.problems]
-        return Listing(found, found != before, self._said(values, left_out), "; ".join(left_out))
+        return Listing(found, found != before, self._errors(values, left_out), "; ".join(left_out))
 
-    def _said(self, values: list[Parsed], left_out: list[str]) -> str:
-        """What is wrong; that one of the two files was never there is nothing."""
+    def _errors(self, values: list[Parsed], left_out: list[str]) -> str:
+        """Returns errors in one line. If one of the two files never existed, that is no error."""
         held = self._files.files.values()
         errors = [one.error for one in held if one.error and (one.value or one.gone is None or not values)]
         if not errors and not left_out and not self._last:

@@ -1,8 +1,8 @@
-"""A `prometheus.yml`: the targets of its jobs, as far as nobody has to relabel anything.
+"""Reads the targets of a `prometheus.yml`.
 
-Reads `scrape_configs[*].{job_name,metrics_path,scheme,static_configs,file_sd_configs}`, which is what verl 0.9.1
-(`workers/rollout/utils.py`, anew at every start of a rollout server) and Ray write. Does not know: relabelling and
-every other kind of discovery; a job that has them is read without.
+Reads `scrape_configs[*].{job_name,metrics_path,scheme,static_configs,file_sd_configs}`, which verl 0.9.1
+(`workers/rollout/utils.py`, at every start of a rollout server) and Ray write. Relabelling and other kinds of discovery
+are not supported; a job with them is read without them.
 """
 
 from collections.abc import Mapping
@@ -15,28 +15,29 @@ from server.targets.discovery.files import WatchedFile
 from server.targets.discovery.model import Base, DiscoveryError, Found, Listing, Parsed, groups
 from server.targets.discovery.parsing import from_yaml
 
+# Most jobs of a file.
 JOBS = 1_000
 Key = tuple[Base, tuple[str, ...]]
 
 
 @dataclass(slots=True)
 class ScrapeJobs:
-    """What one file says: targets it names itself, and files of targets by what their job says of them."""
+    """Content of one file: its static targets, and its files of targets with the defaults of their job."""
 
     static: Parsed = field(default_factory=Parsed)
     files: list[Key] = field(default_factory=list)
 
 
 def parse(data: bytes, path: Path) -> ScrapeJobs:
-    """Jobs of a file. Relative paths in it are relative to it.
+    """Parses the jobs of a file. Relative paths in it are relative to it.
 
     Raises:
-        DiscoveryError: no such file, with the place.
+        DiscoveryError: invalid, with the position.
     """
     document = from_yaml(data)
     jobs = document.get("scrape_configs") if isinstance(document, dict) else None
     if not isinstance(jobs, list):
-        # A Prometheus without jobs is none that anybody runs; a file that ends before them is half of one.
+        # No Prometheus runs without jobs; a file that ends before them is incomplete.
         raise DiscoveryError("has no scrape_configs")
     if len(jobs) > JOBS:
         raise DiscoveryError(f"more than {JOBS} scrape_configs")
@@ -76,7 +77,7 @@ def _word(job: Mapping[Any, Any], key: str, default: str, where: str) -> str:
 
 @dataclass(slots=True)
 class PrometheusYml:
-    """Targets of a `prometheus.yml`, and of the files its jobs name."""
+    """Targets of a `prometheus.yml`, and of the files that its jobs name."""
 
     path: str
     _file: WatchedFile[ScrapeJobs] = field(init=False)
@@ -103,5 +104,5 @@ class PrometheusYml:
             errors.append(listing.error)
             left_out.append(listing.left_out)
         before, self._last = self._last, tuple(dict.fromkeys(found))
-        words = ("; ".join(filter(None, said)) for said in (errors, left_out))
-        return Listing(self._last, self._last != before, *words)
+        texts = ("; ".join(filter(None, parts)) for parts in (errors, left_out))
+        return Listing(self._last, self._last != before, *texts)

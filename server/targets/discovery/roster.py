@@ -1,6 +1,6 @@
-"""The targets that a run's lists name, as they come and go: which are to be read from now on, which are no more.
+"""Discovery of a run's targets from its lists: which targets are new, changed or removed.
 
-Every list is asked by itself, and a list that cannot be read keeps the targets it named. Nothing here reads numbers.
+Each list is queried separately, and a list that cannot be read keeps its targets. This module reads no metrics.
 """
 
 import asyncio
@@ -20,25 +20,26 @@ from server.targets.discovery.page_detection import Ask, Detector
 
 log = logging.getLogger("rollscope.discovery")
 
-# A list that does not answer is waited for no longer: what it says is in the next step.
+# Time per step to wait for lists, s. A later answer is used in the next step.
 PATIENCE_SECONDS = 1.0
+# Longest retry interval of a failing list, s.
 BACKOFF_MOST_SECONDS = 300.0
-# So many targets are begun between two turns of the loop: some milliseconds.
+# Targets processed between two turns of the event loop: some milliseconds.
 AT_ONCE = 100
-# Nobody reads more names in a line.
+# Names shown in one line.
 SHOWN = 3
 
 
 @dataclass(slots=True)
 class TargetList:
-    """One list, and what it said last."""
+    """One list and its last content."""
 
     settings: DiscoverSettings
     reader: Provider
     listing: Listing = field(default_factory=Listing)
-    # Its targets by digest, filtered, with their usual names; of one address the first counts.
+    # Its targets by digest, filtered, with their default names; the first target of an address counts.
     found: dict[str, tuple[Found, str]] = field(default_factory=dict)
-    heard: bool = False
+    answered: bool = False
     failures: int = 0
     due: float = float("-inf")
     task: asyncio.Task[Listing] | None = None
@@ -51,13 +52,13 @@ class TargetList:
 
 @dataclass(slots=True)
 class ListedTarget:
-    """A target that is listed. ``target``: None while nobody knows what its page is."""
+    """A listed target. ``target``: None while its collector is unknown."""
 
     source: TargetList
     found: Found
     name: str
     target: Target | None = None
-    # Taken for what it was, or for what its neighbours are: still to be asked.
+    # Its collector is taken from the store or from its peers; detection is pending.
     assumed: bool = False
 
     @property
@@ -68,20 +69,20 @@ class ListedTarget:
 
 @dataclass(slots=True)
 class TargetChanges:
-    """What is to be read from now on (also anew, where its address or kind is another), and what is gone, by name."""
+    """Targets to read (new, or with a changed address or kind), and removed names."""
 
     come: dict[str, Target] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
 
 
 class TargetDiscovery:
-    """Lists of one run, on one event loop.
+    """Target lists of one run, on one event loop.
 
     Args:
-        by_hand: targets that are configured: who is named there too is read once, as configured.
-        rows: what the store knows of the run's targets: names, and what each page was.
-        taken: is it the name of something else?
-        ask: what a page is (`server.targets.resolve.detect_url`).
+        by_hand: configured targets; a listed target with the same address is not read twice.
+        rows: the run's targets in the store, with names and collectors.
+        taken: is the name used by something else?
+        ask: detects the collector of a page (`server.targets.resolve.detect_url`).
     """
 
     def __init__(
@@ -93,38 +94,38 @@ class TargetDiscovery:
         found = [row for row in rows if row.origin is not None]
         self._names = naming.TargetNames({row.origin.key: row.name for row in found if row.origin is not None}, taken)
         self._kinds = {row.name: row.collector for row in found if row.collector in collectors.load()}
-        # Named before our last end, by a list that is to be heard first: who is not in it then is gone.
+        # Targets listed before our last end; one that its list does not contain any more has gone.
         self._before = {row.name: row.origin.source for row in found if row.origin is not None and not row.gone}
         self._detector = Detector(ask, limits or Limits())
         self.held: dict[str, ListedTarget] = {}
-        # Name -> where each was found, of those that are listed now.
+        # Name -> origin of each target that is listed now.
         self.origins: dict[str, Origin] = {}
 
     def keep_off(self, urls: Iterable[str]) -> None:
-        """Further targets that are configured by hand."""
+        """Excludes further configured targets."""
         self._by_hand |= {naming.digest(url) for url in urls}
 
     def follow(self, settings: Sequence[DiscoverSettings]) -> None:
-        """Further lists, found while the run goes on."""
+        """Adds lists that were found during the run."""
         named = renamed([*(source.settings for source in self.sources), *settings])
         self.sources += [TargetList(one, provider(one)) for one in named[len(self.sources) :]]
 
-    # ---- one look
+    # ---- one step
 
     async def look(self, now: float, *, patient: bool = False) -> TargetChanges:
-        """Ask what is due, and say what changed. ``patient``: wait for every answer."""
+        """Queries due lists; returns changes. ``patient``: wait for every answer."""
         patience = None if patient else PATIENCE_SECONDS
-        changed = await self._ask(now, patience)
+        changed = await self._query(now, patience)
         change = await self._reconciled(now) if changed else TargetChanges()
         if self._detector.unknown:
             found = await self._detector.look(now, patience)
             for key, collector in found.items():
-                self._known(key, collector, change)
+                self._detected(key, collector, change)
             self._assume(change)
         return change
 
-    async def _ask(self, now: float, patience: float | None) -> bool:
-        # Planned far ahead: the clock went back, and what was planned on it is void.
+    async def _query(self, now: float, patience: float | None) -> bool:
+        # A due time too far ahead means that the clock went back, so it is ignored.
         waits = [now < source.due <= now + REFRESH_MOST for source in self.sources]
         begun = [one for one, wait in zip(self.sources, waits, strict=True) if one.task is None and not wait]
         for source in begun:
@@ -132,20 +133,20 @@ class TargetDiscovery:
         if begun:
             tasks = [source.task for source in begun if source.task is not None]
             await asyncio.wait(tasks, timeout=patience)
-        return any([await self._heard(source, now) for source in self.sources if source.task and source.task.done()])
+        return any([await self._answered(source, now) for source in self.sources if source.task and source.task.done()])
 
-    async def _heard(self, source: TargetList, now: float) -> bool:
-        """Take a list's answer; is it another than before?"""
+    async def _answered(self, source: TargetList, now: float) -> bool:
+        """Processes a list's answer; did the list change?"""
         assert source.task is not None
         task, before, source.task = source.task, source.listing, None
         try:
             source.listing = task.result()
-        except Exception as bug:  # a reader's must not stop its neighbours
+        except Exception as bug:  # a bug in one reader must not stop the others
             log.exception("discovery %s: its reader failed", source.name)
             source.listing = Listing(before.found, error=f"internal error: {type(bug).__name__}")
         error = source.listing.error
         source.failures = source.failures + 1 if error else 0
-        # A file costs a stat, and may be whole again in a moment; who is asked is not to be hammered.
+        # A file costs only a stat and is retried at once; a server is retried with back-off.
         wait = source.settings.refresh_seconds
         if error and source.settings.kind in BY_URL:
             wait = max(wait, min(BACKOFF_MOST_SECONDS, wait * 2.0 ** min(source.failures - 1, 8)))
@@ -157,11 +158,11 @@ class TargetDiscovery:
         return await self._filtered(source)
 
     async def _filtered(self, source: TargetList) -> bool:
-        first = not source.heard and not (source.listing.error and not source.listing.found)
-        source.heard = source.heard or first
+        first = not source.answered and not (source.listing.error and not source.listing.found)
+        source.answered = source.answered or first
         if not source.listing.changed and not first:
             return False
-        source.found = await asyncio.to_thread(_sifted, source.listing.found, source.settings)
+        source.found = await asyncio.to_thread(_filter_list, source.listing.found, source.settings)
         return True
 
     # ---- what changed
@@ -175,7 +176,7 @@ class TargetDiscovery:
         used = {held.name: key for key, held in self.held.items()}
         for number, (key, (source, found, usual)) in enumerate(wanted.items()):
             if number % AT_ONCE == 0:
-                await asyncio.sleep(0)  # ten thousand take a second, in which pages are read as well
+                await asyncio.sleep(0)  # ten thousand targets take a second, in which pages must be read too
             held = self.held.get(key)
             if held is None:
                 name = self._names.name(key, usual, used)
@@ -204,9 +205,9 @@ class TargetDiscovery:
         return wanted
 
     def _left(self) -> list[str]:
-        """Targets of before our last end whose list was heard since."""
-        heard = {source.name for source in self.sources if source.heard}
-        left = [name for name, source in self._before.items() if source in heard]
+        """Returns targets of before our last end that their list, read since, does not contain."""
+        answered = {source.name for source in self.sources if source.answered}
+        left = [name for name, source in self._before.items() if source in answered]
         for name in left:
             del self._before[name]
         return left
@@ -218,14 +219,14 @@ class TargetDiscovery:
             self._detector.want(key, held.found.url, self._headers(held.source), now)
 
     def _follow(self, held: ListedTarget, before: ListedTarget | None, change: TargetChanges) -> None:
-        """The same instance at another address: it is read there at once, as what it was."""
+        """Reads an instance that moved to another address at once, with its previous collector."""
         if held.target is None and before is not None and before.target is not None:
             held.assumed = True
             self._settle(held, before.target.collector, change)
 
-    # ---- what it is
+    # ---- detection
 
-    def _known(self, key: str, collector: str, change: TargetChanges) -> None:
+    def _detected(self, key: str, collector: str, change: TargetChanges) -> None:
         held = self.held[key]
         held.assumed = False
         if held.target is None or held.target.collector != collector:
@@ -241,7 +242,7 @@ class TargetDiscovery:
             change.come[target.name] = target
 
     def _assume(self, change: TargetChanges) -> None:
-        """Who does not answer is what it was, or what all others of its list and job are: it is missed, not unknown."""
+        """Assumes the collector of a target that does not answer, from the store or its peers, so it counts as down."""
         kinds: dict[tuple[str, str], set[str]] = {}
         for held in self.held.values():
             if held.target is not None and not held.assumed:
@@ -259,10 +260,10 @@ class TargetDiscovery:
         bearer = (("authorization", f"Bearer {source.settings.bearer}"),) if source.settings.bearer else ()
         return (*bearer, *source.settings.headers)
 
-    # ---- what to show
+    # ---- status
 
     def unknown(self) -> list[tuple[ListedTarget, str, str]]:
-        """Listed, not answering, and nobody knows what: (it, kind of error, error)."""
+        """Returns (target, kind of error, error) of listed targets that do not answer and have no known collector."""
         return [
             (self.held[key], one.kind, one.error)
             for key, one in self._detector.unknown.items()
@@ -270,7 +271,7 @@ class TargetDiscovery:
         ]
 
     def strangers(self, source: TargetList) -> list[str]:
-        """Names of a list's pages that are of no known system."""
+        """Returns names of a list's pages that no collector reads."""
         return [
             self.held[key].name
             for key, one in self._detector.unknown.items()
@@ -278,12 +279,12 @@ class TargetDiscovery:
         ]
 
     def error(self, source: TargetList) -> str:
-        """What is wrong with a list, in a line."""
+        """Returns the list's errors in one line."""
         beyond = f"{source.beyond} targets beyond the {TARGETS} of a run are not read" if source.beyond else ""
         return "; ".join(filter(None, (source.listing.error, beyond)))
 
     def note(self, source: TargetList) -> str:
-        """What else is to be said of a list."""
+        """Returns further remarks about the list in one line."""
         names = self.strangers(source)
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         left_out = f"left out: {source.listing.left_out}" if source.listing.left_out else ""
@@ -291,11 +292,11 @@ class TargetDiscovery:
         return "; ".join(filter(None, (left_out, strangers)))
 
     def count(self, source: TargetList) -> int:
-        """How many of the run's targets are this list's."""
+        """Returns the number of the run's targets from this list."""
         return sum(held.source is source for held in self.held.values())
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancels queries in flight."""
         await self._detector.close()
         for source in self.sources:
             if source.task is not None:
@@ -303,7 +304,7 @@ class TargetDiscovery:
             await close(source.reader)
 
 
-def _sifted(listed: Iterable[Found], settings: DiscoverSettings) -> dict[str, tuple[Found, str]]:
+def _filter_list(listed: Iterable[Found], settings: DiscoverSettings) -> dict[str, tuple[Found, str]]:
     found: dict[str, tuple[Found, str]] = {}
     for one in listed:
         if naming.wanted(one, settings) and (key := naming.digest(one.url)) not in found:
@@ -314,7 +315,7 @@ def _sifted(listed: Iterable[Found], settings: DiscoverSettings) -> dict[str, tu
 def _target(run: str, held: ListedTarget, collector: str, headers: tuple[tuple[str, str], ...]) -> Target:
     found, settings = held.found, held.source.settings
     parts = urlsplit(found.url)
-    # What an engine tells beside its page is asked at its root.
+    # Further endpoints of an engine are requested at its root.
     url = found.url.removesuffix("/metrics") if parts.path == "/metrics" and not parts.query else found.url
     interval = max(5.0, found.interval_seconds) if found.interval_seconds else settings.interval_seconds
     actor = collectors.load()[collector].actor

@@ -1,6 +1,6 @@
-"""Engines behind a router: sglang-router and its descendants (`GET /workers`, 0.3; `GET /list_workers`, 0.1), slime's.
+"""Engines behind a router: sglang-router and its forks (`GET /workers`, 0.3; `GET /list_workers`, 0.1), slime's router.
 
-A router that cannot be asked keeps its last engines: that they do not answer is said of them, by themselves.
+A router that does not answer keeps its last engines; engines that do not answer report it themselves.
 """
 
 from collections.abc import Iterator
@@ -13,22 +13,22 @@ from collectors.model import Labels
 from server.targets.discovery.http_polling import HttpList, document
 from server.targets.discovery.model import DiscoveryError, Parsed, servers
 
-# /get_loads would tell more, but it is an admin's.
+# /get_loads has more information but requires admin rights.
 PATHS = ("/workers", "/list_workers")
 
 
 @dataclass(slots=True)
 class RouterWorkers(HttpList):
-    """``url``: the router's own."""
+    """``url``: the router's own URL."""
 
     interval_seconds: float = 15.0
 
     def name(self) -> str:
-        """What errors call it."""
+        """Name of the list in errors."""
         return "the router's workers"
 
     async def ask(self, client: httpx.AsyncClient) -> Parsed:
-        """Its engines as of now; raises `DiscoveryError`."""
+        """Requests the current engines; raises `DiscoveryError`."""
         for path in PATHS:
             headers = {**self.headers, "accept": "application/json"}
             found = await document(client, self.url.rstrip("/") + path, headers, self.limits)
@@ -38,7 +38,7 @@ class RouterWorkers(HttpList):
 
 
 def parse(answer: Any) -> Parsed:
-    """Either answer: `{"workers": [{"url", ...}]}` or `{"urls": [...]}`.
+    """Parses either answer: `{"workers": [{"url", ...}]}` or `{"urls": [...]}`.
 
     Raises:
         DiscoveryError: neither.
@@ -55,8 +55,8 @@ def _urls(rows: list[Any], parsed: Parsed) -> Iterator[tuple[str, Any, Labels]]:
         url = row.get("url") if isinstance(row, dict) else row
         kind = row.get("worker_type") if isinstance(row, dict) else None
         if isinstance(url, str) and url.startswith("grpc://"):
-            parsed.leave_out(f"workers[{number}] speaks gRPC alone and has no page of metrics")
+            parsed.leave_out(f"workers[{number}] has only gRPC, so it has no metrics page")
             continue
-        # Prefill and decode engines are told apart, "regular" ones need no word.
-        told = isinstance(kind, str) and kind in ("prefill", "decode")
-        yield f"workers[{number}].url", url, (("worker_type", str(kind)),) if told else ()
+        # Only prefill and decode engines get a label; "regular" ones need none.
+        labelled = isinstance(kind, str) and kind in ("prefill", "decode")
+        yield f"workers[{number}].url", url, (("worker_type", str(kind)),) if labelled else ()
