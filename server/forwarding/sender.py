@@ -1,7 +1,7 @@
-"""Reads targets and forwards what they say to a server elsewhere: nothing is lost while it is away, nothing told twice.
+"""Reads targets and forwards readings to a remote server, without loss or duplicates while the server is unreachable.
 
-Each target is read by itself, as the server would (`server.scrape.target_reader.TargetReader`), into the spool; each is
-sent by itself, oldest first, and leaves the spool when the server has acknowledged it.
+Each target is read into the spool as the server would read it (`server.scrape.target_reader.TargetReader`). Each
+target's bodies are sent oldest first and leave the spool when the server has acknowledged them.
 """
 
 import asyncio
@@ -26,17 +26,23 @@ from server.scrape.target_reader import BACKOFF_MAX_SECONDS, TargetReader
 log = logging.getLogger("rollscope.forward")
 
 PATH = "/api/v1/readings"
-# A server that restarts is there within seconds; one that is away for an hour is asked four times a minute.
-BACKOFF_SECONDS, BACKOFF_MOST_SECONDS = 1.0, 15.0
-# Said once and for all, more or less: but a wrong token may be put right while we wait.
+# First retry interval, s: a server that restarts is back within seconds. It doubles with each failure.
+BACKOFF_SECONDS = 1.0
+# Longest retry interval, s.
+BACKOFF_MOST_SECONDS = 15.0
+# Retry interval after a refusal, s. A refusal is mostly permanent, but a wrong token may be corrected meanwhile.
 REFUSED_SECONDS = 60.0
-# What a server may ask for at most.
+# Longest Retry-After that is respected, s.
 RETRY_AFTER_MOST_SECONDS = 300.0
+# Time limit of a request, s.
 TIMEOUT_SECONDS = 30.0
-FULL_SECONDS, BROKEN_SECONDS = 1.0, 5.0
-# At the end of a job a process has 30 s: what does not go out in these waits for the next start.
+# Pause between checks of a full spool, s.
+FULL_SECONDS = 1.0
+# Pause after an error of the spool, s.
+BROKEN_SECONDS = 5.0
+# Time for sending at the end, s. A job's process is killed after 30 s; what remains is sent after the next start.
 DRAIN_SECONDS = 10.0
-# One reading is a few bodies: history goes out while more of it is read.
+# Limits of one reading: a few bodies, so that history is sent while more of it is read.
 LIMITS = Limits(tail_bytes=1 << 20, tail_rows=1_000)
 _HINTS = {
     401: "; set ROLLSCOPE_TOKEN or --token-file to the server's token",
@@ -46,7 +52,7 @@ _HINTS = {
 
 
 class Refused(Exception):
-    """The server did not take a body. ``wait``: seconds until it is tried again."""
+    """The server refused a body. ``wait``: seconds until the next attempt."""
 
     def __init__(self, text: str, wait: float | None = None) -> None:
         super().__init__(text)
@@ -55,28 +61,28 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class FaultLog:
-    """What goes wrong by target: a line when something new does, and one when all goes well again."""
+    """Faults by target. Logs a line per new fault, and one when all faults are over."""
 
     texts: dict[str, str] = field(default_factory=dict)
 
     def bad(self, target: str, text: str) -> None:
-        """A target's queue does not go on."""
+        """Records a fault of a target's queue."""
         if text not in self.texts.values():
             log.warning("%s; nothing is lost, it waits in the spool", text)
         self.texts[target] = text
 
     def good(self, target: str) -> None:
-        """It does."""
+        """Records success of a target's queue."""
         if self.texts.pop(target, None) is not None and not self.texts:
             log.info("the server takes readings again")
 
 
 class Forwarder:
-    """All targets of one run, on one event loop.
+    """Forwards all targets of one run, on one event loop.
 
     Args:
         client: bound to the server, with its token.
-        facts: what is known of the run beside its sources, said with every reading of a file.
+        facts: further facts of the run, sent with every reading of a file.
         now: epoch seconds.
     """
 
@@ -86,14 +92,14 @@ class Forwarder:
     ) -> None:  # fmt: skip
         known = collectors.load()
         self._run, self._spool, self._client, self._now, self._facts = run, spool, client, now, facts
-        self._backoff, self._told, self._random = backoff, FaultLog(), random.Random()
+        self._backoff, self._faults, self._random = backoff, FaultLog(), random.Random()
         self.readers = [TargetReader(one, known[one.collector], spool.cursor(one), LIMITS) for one in targets]
-        # What waits of targets that nobody names any more is sent all the same.
+        # Queued bodies of targets that are no longer configured are sent too.
         self._wake = {name: asyncio.Event() for name in {*spool.targets(), *(one.name for one in targets)}}
         self._full = self._broken = self._ended = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`; then each file is read once more, and what can be sent is."""
+        """Reads and sends until `stop`; then reads each file once more and sends what it can."""
         sending = [asyncio.create_task(self._send(name)) for name in self._wake]
         try:
             await asyncio.gather(*(self._read(reader, stop) for reader in self.readers))
@@ -119,7 +125,7 @@ class Forwarder:
         while not stop.is_set():
             wait = reader.due - self._now()
             if wait > BACKOFF_MAX_SECONDS + reader.target.interval_seconds and not reader.failures:
-                wait = 0.0  # the clock went back: what was planned on it is void
+                wait = 0.0  # the clock went back, so the due time is void
             if self._crowded():
                 wait = max(wait, FULL_SECONDS)
                 await stopped_within(stop, wait)
@@ -132,7 +138,7 @@ class Forwarder:
             await self._once(reader)
 
     async def _once(self, reader: TargetReader) -> bool:
-        """One attempt into the spool; False when the spool did not take it: it is read again from the same place."""
+        """Reads once into the spool; returns False if the spool failed: then the same rows are read again."""
         outcome = await reader.read(self._now())
         try:
             await asyncio.to_thread(self._keep, reader.target, outcome)
@@ -150,7 +156,7 @@ class Forwarder:
         cursor = outcome.reading.cursor if outcome.reading is not None else None
         if outcome.reading is not None and (facts := self._facts(target)):
             outcome = replace(outcome, reading=replace(outcome.reading, facts={**facts, **outcome.reading.facts}))
-        # Bodies of a page are a few kB: the fastest level finds nearly all.
+        # Bodies have a few kB; the fastest level finds nearly all redundancy.
         packed = [gzip.compress(body, 1, mtime=0) for body in readings.bodies(outcome)]
         self._spool.put(target, packed, cursor)
 
@@ -172,10 +178,10 @@ class Forwarder:
             try:
                 if await self._next(target):
                     failures = 0
-                    self._told.good(target)
+                    self._faults.good(target)
                     continue
             except Refused as error:
-                self._told.bad(target, str(error))
+                self._faults.bad(target, str(error))
                 failures += 1
                 await asyncio.sleep(self._pause(failures, error.wait))
                 continue
@@ -184,21 +190,21 @@ class Forwarder:
             await event.wait()
 
     async def _next(self, target: str) -> bool:
-        """Send the oldest body and take it out; False when there is none."""
+        """Sends the oldest body and removes it; returns False if there is none."""
         try:
             body = await asyncio.to_thread(self._spool.first, target)
             if body is not None:
                 await self._post(body)
                 await asyncio.to_thread(self._spool.done, body)
         except sqlite3.Error as error:
-            # It may have been sent: then the server knows its number when it comes again.
+            # If it was sent already, the server recognises its number when it is sent again.
             raise Refused(f"the spool {self._spool.path} does not answer: {error}", BROKEN_SECONDS) from None
         return body is not None
 
-    def _pause(self, failures: int, asked: float | None) -> float:
-        """Seconds until the next attempt: doubled each time, and never in step with other machines."""
+    def _pause(self, failures: int, retry_after: float | None) -> float:
+        """Returns seconds until the next attempt: doubled each time, with jitter so that senders differ."""
         usual = min(BACKOFF_MOST_SECONDS, self._backoff * 2.0 ** min(failures - 1, 10))
-        wait = usual if asked is None else max(usual, min(asked, RETRY_AFTER_MOST_SECONDS))
+        wait = usual if retry_after is None else max(usual, min(retry_after, RETRY_AFTER_MOST_SECONDS))
         return wait * self._random.uniform(0.8, 1.2)
 
     async def _post(self, body: Queued) -> None:
@@ -212,7 +218,7 @@ class Forwarder:
             answer = await self._client.post(PATH, params=query, content=body.body, headers=headers)
         except httpx.HTTPError as error:
             raise Refused(f"the server does not answer: {failures.sentence(error)}") from None
-        # A proxy, or another program on that port, answers 200 to anything.
+        # The number is checked, because a proxy or another program may answer 200 to any request.
         if answer.status_code == 200 and _acknowledged(answer, body.seq):
             return
         raise _refusal(answer)
@@ -228,11 +234,14 @@ def _acknowledged(answer: httpx.Response, seq: int) -> bool:
 def _refusal(answer: httpx.Response) -> Refused:
     code = answer.status_code
     if code == 429 or code >= 500:
-        asked = answer.headers.get("retry-after", "")
+        retry_after = answer.headers.get("retry-after", "")
         text = f"the server answers {code}: {_detail(answer)}"
-        return Refused(text, float(asked) if asked.isascii() and asked.isdigit() and len(asked) < 6 else None)
+        return Refused(
+            text,
+            float(retry_after) if retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 6 else None,
+        )
     if code == 200:
-        return Refused("what answers is no Rollscope server", REFUSED_SECONDS)
+        return Refused("the answer is not from a Rollscope server", REFUSED_SECONDS)
     return Refused(f"the server refuses with {code}: {_detail(answer)}{_HINTS.get(code, '')}", REFUSED_SECONDS)
 
 

@@ -1,7 +1,7 @@
-"""What was read and is not yet taken by the server: a queue on local disk, and the place in each source.
+"""Queue of readings that the server has not acknowledged, on local disk, with the cursor of each source.
 
-A reading and the place behind it are committed together, before anything is sent: whatever dies, and whenever, the
-next start goes on from there, so that nothing is read twice or passed over. Thread-safe.
+A reading and its cursor are committed together before anything is sent. So after a crash the next start continues
+without reading anything twice or skipping anything. Thread-safe.
 """
 
 import fcntl
@@ -19,11 +19,11 @@ from collectors.model import Cursor, Target
 from server.config.errors import ConfigError
 from server.store.lock import UnsafeFileSystem, check_file_system
 
-# Days of a run of common size; a home directory or a node's disk is not ours to fill.
+# Default size limit, bytes: days of a run of common size.
 SPOOL_BYTES = 512 << 20
-# Not to stop and go with every body that was sent.
+# A full spool accepts data again at this share of its limit, so that it does not toggle with every body sent.
 RESUME = 0.9
-# A row costs this beside its body.
+# Overhead of a row in addition to its body, bytes.
 _ROW_BYTES = 200
 
 _SCHEMA = """
@@ -39,7 +39,7 @@ CREATE INDEX IF NOT EXISTS ix_queue_target ON queue (target, seq);
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A body that waits. ``behind``: how many of the same target wait after it."""
+    """A queued body. ``behind``: number of later bodies of the same target."""
 
     seq: int
     target: str
@@ -51,19 +51,19 @@ class Queued:
 
 
 class Spool:
-    """One run's queue, of one process at a time.
+    """One run's queue, used by one process at a time.
 
     Args:
         limit: bytes after which it is `full`.
 
     Raises:
-        ConfigError: it cannot be made, is on a network file system, is another process' or is damaged.
+        ConfigError: not creatable, on a network file system, used by another process, or damaged.
     """
 
     def __init__(self, path: Path, limit: int = SPOOL_BYTES, mountinfo: str | None = None) -> None:
         self.path, self._limit, self._lock = path, limit, threading.Lock()
         try:
-            # Cluster homes are NFS, where SQLite loses what it was told to keep.
+            # Cluster homes are NFS, where SQLite may lose committed data.
             check_file_system(path, _mounts() if mountinfo is None else mountinfo)
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._file = _held(path)
@@ -82,8 +82,8 @@ class Spool:
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         os.chmod(self.path, 0o600)
         connection.execute("PRAGMA journal_mode=WAL").close()
-        # FULL: after a power cut a number that was sent must not be given to another reading, which the server
-        # would take for a repeat.
+        # FULL: after a power failure the number of a sent body must not be used again, because the server
+        # would ignore the second body as a repeat.
         connection.execute("PRAGMA synchronous=FULL").close()
         connection.executescript(_SCHEMA).close()
         row = connection.execute("SELECT id FROM agent").fetchone()
@@ -96,7 +96,7 @@ class Spool:
         return connection
 
     def close(self) -> None:
-        """Give it up; what is in it stays."""
+        """Closes the spool; its contents remain."""
         with self._lock:
             self._connection.close()
             os.close(self._file)
@@ -109,7 +109,7 @@ class Spool:
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
-                # A full disk has rolled back by itself, and then there is nothing to take back.
+                # SQLite has rolled back by itself if the disk is full.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
@@ -118,42 +118,43 @@ class Spool:
 
     @property
     def full(self) -> bool:
-        """Is nothing more to be read, for the sources keep it better? Until a tenth of it was sent."""
+        """Must reading stop because the limit is reached? True until a tenth was sent."""
         size = self._bytes + self.rows * _ROW_BYTES
         self._stopped = size >= (self._limit * RESUME if self._stopped else self._limit)
         return self._stopped
 
     def cursor(self, target: Target) -> Cursor:
-        """Where to go on; ``{}`` for a source that was never read."""
+        """Returns the cursor of a source; ``{}`` if it was never read."""
         with self._lock:
             row = self._connection.execute("SELECT cursor FROM cursors WHERE source = ?", (_source(target),)).fetchone()
         found: Cursor = json.loads(row[0]) if row else {}
         return found
 
     def put(self, target: Target, bodies: Sequence[bytes], cursor: Cursor | None) -> None:
-        """Keep the bodies of one reading and the place behind it, all or nothing.
+        """Stores the bodies of one reading and the cursor after it, all or nothing.
 
         Raises:
-            sqlite3.Error: the disk is full, or worse; nothing was kept.
+            sqlite3.Error: disk full or another error; nothing was stored.
         """
-        place = json.dumps(cursor) if cursor is not None else None
+        cursor_text = json.dumps(cursor) if cursor is not None else None
         head = (target.name, target.collector, target.actor, target.interval_seconds)
         with self._writing() as connection:
             sql = "INSERT INTO queue (target, kind, actor, interval_seconds, body) VALUES (?, ?, ?, ?, ?)"
             connection.executemany(sql, [(*head, body) for body in bodies]).close()
-            if place is not None:
-                connection.execute("INSERT OR REPLACE INTO cursors VALUES (?, ?)", (_source(target), place)).close()
+            if cursor_text is not None:
+                row = (_source(target), cursor_text)
+                connection.execute("INSERT OR REPLACE INTO cursors VALUES (?, ?)", row).close()
         self._count(len(bodies), sum(map(len, bodies)))
 
     # ---- sending
 
     def targets(self) -> list[str]:
-        """Names of the targets of which something waits."""
+        """Returns the names of targets with queued bodies."""
         with self._lock:
             return [row[0] for row in self._connection.execute("SELECT DISTINCT target FROM queue ORDER BY target")]
 
     def first(self, target: str) -> Queued | None:
-        """The oldest body of a target."""
+        """Returns the oldest body of a target."""
         columns = "seq, target, kind, actor, interval_seconds, body"
         of = "FROM queue WHERE target = ?"
         with self._lock:
@@ -162,7 +163,7 @@ class Spool:
         return Queued(*(*row, waiting - 1)) if row is not None else None
 
     def done(self, sent: Queued) -> None:
-        """It was taken: away with it."""
+        """Removes an acknowledged body."""
         with self._writing() as connection:
             gone = connection.execute("DELETE FROM queue WHERE seq = ?", (sent.seq,)).rowcount
         if gone:
@@ -174,7 +175,7 @@ class Spool:
 
 
 def _source(target: Target) -> str:
-    """A name alone is not enough: `out` of another directory is another file."""
+    """Returns the key of a source. A name is not enough: `out` of another directory is another file."""
     return json.dumps([target.name, target.collector, str(Path(target.path).resolve()) if target.path else target.url])
 
 
@@ -182,11 +183,11 @@ def _mounts() -> str:
     try:
         return Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
     except OSError:
-        return ""  # not Linux: nothing to go by
+        return ""  # not Linux: no information
 
 
 def _held(path: Path) -> int:
-    """The lock beside the spool: two processes would read the same twice."""
+    """Locks the spool, because two processes would read the same rows twice."""
     file = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

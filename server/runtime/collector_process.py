@@ -1,9 +1,8 @@
-"""Role `collect` in a process of its own, beside the web's: a thousand pages parsed are not felt by a browser.
+"""Runs the collector in a child process, so that scraping many targets does not slow HTTP responses.
 
-One command, one tree. The parent serves, holds the right to write (it is asked before every step) and starts the child
-again when that dies; the child does everything `serve.CollectorService` does. Between them is one pipe: when the parent
-is gone, however it went, the pipe ends, and with it the child. What the child is told goes through the pipe as well, so
-that no secret is on a command line.
+The parent serves, holds the lease for writing (queried before every step) and restarts the child when it dies. The
+child runs `CollectorService`. They share one pipe: when the parent ends for any reason, the child ends with the pipe.
+The child's settings go through the pipe too, so that no secret is on a command line.
 """
 
 import json
@@ -33,10 +32,15 @@ from server.targets.resolve import Attached
 
 log = logging.getLogger("rollscope")
 
-# From so many engines on their pages take a tenth of a core.
+# Number of targets from which a child process is used; their pages take a tenth of a core.
 MANY_TARGETS = 20
-# Between the child's death and its next life; one that lived for a minute begins anew.
-BACKOFF_SECONDS, BACKOFF_MAX_SECONDS, LIVED_SECONDS = 1.0, 60.0, 60.0
+# First pause before a restart of the child, s; it doubles with each failure.
+BACKOFF_SECONDS = 1.0
+# Longest pause, s.
+BACKOFF_MAX_SECONDS = 60.0
+# After this run time (s) the pause starts from the beginning.
+LIVED_SECONDS = 60.0
+# Uses this environment's `sys.path`, so that nothing in the working directory is imported.
 # The interpreter's own start, of this environment and no other: nothing of the working directory is imported.
 _START = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
@@ -55,7 +59,7 @@ class Job:
 
 
 def wanted(settings: Settings, runs: Sequence[Attached]) -> bool:
-    """Is there enough to read for a process of its own? A list of targets may name any number."""
+    """Are there enough targets for a child process? A target list counts as many."""
     if settings.collect != "auto":
         return settings.collect == "apart"
     named = sum(1 for run in runs for target in run.targets if target.url)
@@ -72,14 +76,14 @@ class _Child:
     pipe: Connection
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
-    def say(self, word: str, value: object) -> None:
-        """To a child that may be gone: whoever listens finds that out."""
+    def send(self, kind: str, value: object) -> None:
+        """Sends a message. The child may have ended, which its listener detects."""
         with self._guard, suppress(OSError):
-            self.pipe.send((word, value))
+            self.pipe.send((kind, value))
 
 
 class CollectorProcess(AbstractContextManager[None]):
-    """Keeps the child alive. Leaving drains it."""
+    """Runs and restarts the child. Leaving drains it."""
 
     stuck = False
 
@@ -100,7 +104,7 @@ class CollectorProcess(AbstractContextManager[None]):
             self._ending.set()
             child = self._child
         if child is not None:
-            child.say("end", None)
+            child.send("end", None)
             try:
                 child.process.wait(DRAIN_SECONDS + 5.0)
             except subprocess.TimeoutExpired:
@@ -115,7 +119,7 @@ class CollectorProcess(AbstractContextManager[None]):
                 if self._ending.is_set():
                     return
                 child = self._child = _started(self._job, self._leader.descriptors)
-            self._listen(child)
+            self._handle_messages(child)
             code = child.process.wait()
             child.pipe.close()
             if self._ending.is_set():
@@ -126,22 +130,22 @@ class CollectorProcess(AbstractContextManager[None]):
             self._ending.wait(pause)
             pause = min(BACKOFF_MAX_SECONDS, 2 * pause)
 
-    def _listen(self, child: _Child) -> None:
-        """What the child says, until it says nothing more."""
+    def _handle_messages(self, child: _Child) -> None:
+        """Handles the child's messages until the pipe ends."""
         with suppress(EOFError, OSError):
             while True:
-                word, value = child.pipe.recv()
-                if word == "leading?":
-                    child.say("leading", self._leading())
-                elif word == "turned":
+                kind, value = child.pipe.recv()
+                if kind == "leading?":
+                    child.send("leading", self._leading())
+                elif kind == "turned":
                     self._health.turned[value] = time.monotonic()
-                elif word == "forgot":
+                elif kind == "forgot":
                     self._health.turned.pop(value, None)
                 else:
-                    self._told(value)
+                    self._set_failed(value)
 
-    def _told(self, failed: str) -> None:
-        """The child's own word on how it is."""
+    def _set_failed(self, failed: str) -> None:
+        """Records the failure that the child reports; "" means that it works."""
         if self._health.failed and not failed:
             log.info("the collecting process is back")
         self._health.failed = failed
@@ -156,7 +160,7 @@ class CollectorProcess(AbstractContextManager[None]):
 
 
 def _started(job: Job, lease: Sequence[int]) -> _Child:
-    """``lease``: descriptors that hold the right to write: it is given back only when the child is gone, too."""
+    """Starts the child. ``lease``: descriptors of the lease, so that it is released only when the child ended."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
@@ -164,7 +168,7 @@ def _started(job: Job, lease: Sequence[int]) -> _Child:
             pass_fds=(theirs.fileno(), *lease), stdin=subprocess.DEVNULL,
         )  # fmt: skip
     pipe = Connection(ours.detach())
-    with suppress(OSError):  # it died at once: the next one who listens finds that out
+    with suppress(OSError):  # it died at once, which its listener detects
         pipe.send(job)
     return _Child(process, pipe)
 
@@ -178,73 +182,73 @@ def _how(code: int) -> str:
 
 @dataclass(slots=True)
 class _Parent:
-    """The pipe, for all threads of the child; and, as a `Leader`, who says whether we may write."""
+    """The child's end of the pipe, for all threads; also the child's `LeaseHolder`."""
 
     pipe: Connection
     answers: "queue.SimpleQueue[bool | str]" = field(default_factory=queue.SimpleQueue)
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _asking: threading.Lock = field(default_factory=threading.Lock)
 
-    def say(self, word: str, value: object) -> None:
-        """Without an answer. A parent that is gone needs none."""
+    def send(self, kind: str, value: object) -> None:
+        """Sends a message without an answer. The parent may have ended."""
         with self._guard, suppress(OSError):
-            self.pipe.send((word, value))
+            self.pipe.send((kind, value))
 
     def leading(self) -> bool:
         """As `Leader.leading`."""
         with self._asking:
-            self.say("leading?", None)
+            self.send("leading?", None)
             answer = self.answers.get()
         if isinstance(answer, str):
             raise StoreError(answer)
         return answer
 
     def listen(self) -> None:
-        """Until told to end, or there is nobody."""
+        """Receives messages until the parent sends "end" or has ended."""
         with suppress(EOFError, OSError):
             while True:
-                word, value = self.pipe.recv()
-                if word == "end":
+                kind, value = self.pipe.recv()
+                if kind == "end":
                     return
                 self.answers.put(value)
 
     def gone(self) -> None:
-        """Nobody answers any more: who waits for it is let go."""
+        """Releases threads that wait for an answer, because none will come."""
         for _ in range(8):
             self.answers.put(False)
 
 
 class _Health(Health):
-    """Tells the parent of every turn, which is what `/readyz` judges by."""
+    """Reports every turn to the parent, for `/readyz`."""
 
     def __init__(self, parent: _Parent) -> None:
-        super().__init__(_ChangedLevels(parent))
+        super().__init__(_ReportedTurns(parent))
         self._parent = parent
 
     def fail(self, why: str) -> None:
         super().fail(why)
-        self._parent.say("failed", why)
+        self._parent.send("failed", why)
 
 
-class _ChangedLevels(dict[str, float]):
+class _ReportedTurns(dict[str, float]):
     def __init__(self, parent: _Parent) -> None:
         super().__init__()
         self._parent = parent
 
     def __setitem__(self, run: str, at: float) -> None:
         super().__setitem__(run, at)
-        self._parent.say("turned", run)
+        self._parent.send("turned", run)
 
     def pop(self, run: str, *default: Any) -> Any:
-        self._parent.say("forgot", run)
+        self._parent.send("forgot", run)
         return super().pop(run, *default)
 
 
 def main(descriptor: int) -> None:
-    """The child: collect until the pipe ends."""
+    """Entry point of the child: collects until the pipe ends."""
     few_arenas()
     seldom_swept()
-    # Ctrl-C and systemd reach the whole tree; the parent says when it is over, after it has stopped serving.
+    # Ctrl-C and systemd signal the whole tree; the parent ends the child after it has stopped serving.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     parent = _Parent(Connection(descriptor))
@@ -256,8 +260,8 @@ def main(descriptor: int) -> None:
     with closing(Store.open(job.settings.store)) as store:
         collecting = CollectorService(job.settings, store, job.runs, WallClock(), _Health(parent), None, parent)
         with collecting, giving_back():
-            parent.say("failed", "")
+            parent.send("failed", "")
             parent.listen()
             parent.gone()
         if collecting.stuck:
-            os._exit(0)  # the interpreter would wait for the hung thread for ever
+            os._exit(0)  # the interpreter would wait for the hanging thread permanently

@@ -1,6 +1,6 @@
-"""Role `collect` on a thread of its own: the runs' loops, who tells of alerts, who adopts pushed runs.
+"""Runs role `collect` on its own thread: the runs' loops, alert dispatch, and pushed runs.
 
-Used by `server.runtime.serve` inside of the web's process, and by `server.runtime.collector_process` in one of its own.
+Used by `server.runtime.serve` in the web process, and by `server.runtime.collector_process` in a child process.
 """
 
 import asyncio
@@ -26,28 +26,28 @@ from server.targets.resolve import Attached
 log = logging.getLogger("rollscope")
 
 Before = Callable[[Sequence[RunLoop]], Awaitable[None]]
-# A collect loop that has not turned for this long is stuck: three grid steps and a slow disk.
+# A collect loop without a step for this long (s) is stuck: three grid steps and a slow disk.
 STUCK_SECONDS = 30.0
-# One scrape's time limit and a commit; a thread in a dead NFS mount cannot be ended at all.
+# Time to end, s: one scrape's time limit and a commit. A thread that hangs in an NFS mount cannot be ended.
 DRAIN_SECONDS = 15.0
 
 
 class LeaseHolder(Protocol):
-    """Who knows whether this process may write (`server.runtime.leader.Leader`)."""
+    """Knows whether this process may write (`server.runtime.leader.Leader`)."""
 
     def leading(self) -> bool:
-        """Asked before each step, on a thread."""
+        """Called before each step, on a thread."""
 
 
 @dataclass(slots=True)
 class Health:
-    """What `/readyz` says: written by the collect thread, read by the web's."""
+    """State behind `/readyz`: written by the collect thread, read by the web's."""
 
     turned: dict[str, float] = field(default_factory=dict)
     failed: str = ""
 
     def fail(self, why: str) -> None:
-        """Nothing is collected any more, and why."""
+        """Records that collecting has ended, and why."""
         self.failed = why
 
     def problem(self) -> str | None:
@@ -61,7 +61,7 @@ class Health:
 
 
 class CollectorService(AbstractContextManager[None]):
-    """Role `collect` on its own thread. Leaving drains: running scrapes end, the writer commits what it holds."""
+    """Role `collect` on its own thread. Leaving drains: running scrapes end, the writer commits its queue."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class CollectorService(AbstractContextManager[None]):
     def _main(self) -> None:
         try:
             asyncio.run(self._run())
-        except Exception as error:  # the thread's outermost loop: the web must be able to say that it died
+        except Exception as error:  # recorded, so that the web can report it
             log.exception("collecting stopped")
             self._health.fail(f"collecting stopped: {type(error).__name__}")
         finally:
@@ -112,16 +112,16 @@ class CollectorService(AbstractContextManager[None]):
         self._ready.set()
         dispatcher = Dispatcher(self._store.alerts, self._alerts.receivers, self._clock)
         for run in self._runs:
-            # On threads, one by one: reading a long run back must neither block the loop nor a signal to stop.
+            # On threads, one by one: loading a long run must block neither the loop nor a signal to stop.
             self._loops.append(await asyncio.to_thread(self._made, run, dispatcher.wake))
         loops = tuple(self._loops)
         adopter = PushedRuns(
             self._store, self._clock, lambda name: self._made(Attached(name, (), {}), dispatcher.wake, adopted=True),
             self._loops, self._forget,
         )  # fmt: skip
-        # What was pushed into lately goes on; of all others nobody evaluates the alerts any more.
-        kept = [*(loop.run for loop in loops), *await adopter.names()]
-        await asyncio.to_thread(self._store.alerts.abandon, kept, round(self._clock.now() * 1000))
+        # Runs that will not be collected get no alert evaluation, so their alerts are closed.
+        collected = [*(loop.run for loop in loops), *await adopter.names()]
+        await asyncio.to_thread(self._store.alerts.abandon, collected, round(self._clock.now() * 1000))
         if self._before is not None:
             filling = asyncio.create_task(_as_coroutine(self._before(loops)))
             stopping = asyncio.create_task(self._stop.wait())
@@ -133,14 +133,14 @@ class CollectorService(AbstractContextManager[None]):
                 return
             filling.result()
         retention = RetentionTask(self._store, self._retention, self._leader.leading)
-        beside = [dispatcher.run(self._stop), retention.run(self._stop)]
+        tasks = [dispatcher.run(self._stop), retention.run(self._stop)]
         if self._alerts.deadman.url:
             dead_man = DeadMan(self._alerts.deadman.url, self._alerts.deadman.interval, self._health.problem)
-            beside.append(dead_man.run(self._stop))
-        await asyncio.gather(*(loop.live(self._stop) for loop in loops), *beside, adopter.run(self._stop))
+            tasks.append(dead_man.run(self._stop))
+        await asyncio.gather(*(loop.live(self._stop) for loop in loops), *tasks, adopter.run(self._stop))
 
     def _made(self, run: Attached, wake: Callable[[], None], adopted: bool = False) -> RunLoop:
-        """A run's loop, wired to what is told of it."""
+        """Returns a run's loop with its callbacks set."""
         loop = RunLoop(
             run.name, run.targets, self._store, self._writer, self._clock,
             facts=run.facts, alerts=self._alerts, heartbeats=run.heartbeats, adopted=adopted, discover=run.discover,

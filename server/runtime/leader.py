@@ -1,4 +1,4 @@
-"""Exactly one process collects into a store: the right to, held and watched."""
+"""The lease that lets exactly one process write to a store."""
 
 import threading
 from contextlib import suppress
@@ -7,7 +7,7 @@ from server.store.lock import Locked, acquire
 
 
 class Leader:
-    """The one right to write. A database that went away took it along; it is asked for again, never assumed."""
+    """The lease for writing. It is lost with the database connection, and then acquired again."""
 
     def __init__(self, store: str, url: str) -> None:
         self._store, self._url = store, url
@@ -15,10 +15,10 @@ class Leader:
         self._lease = acquire(store, serving=url)
 
     def leading(self) -> bool:
-        """Is the lease held, or could it be had again? Asked before each step, on a thread.
+        """Is the lease held, or can it be acquired again? Called before each step, on a thread.
 
         Raises:
-            StoreError: the store cannot be asked: it is away, nobody else's.
+            StoreError: the store is unreachable, so the answer is unknown.
         """
         with self._guard:
             if self._lease.held():
@@ -32,7 +32,7 @@ class Leader:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Files whose holders share the right, whoever of them dies first."""
+        """File descriptors that hold the lease; a child process shares it through them."""
         return self._lease.descriptors
 
     def release(self) -> None:

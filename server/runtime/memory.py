@@ -1,4 +1,4 @@
-"""Memory of a process that runs for weeks: what Python looks through again, and what goes back to the system."""
+"""Memory of a process that runs for weeks: garbage collection, and memory returned to the system."""
 
 import ctypes
 import gc
@@ -7,28 +7,28 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Young objects that are looked through for rings at a time (default: 700). What a tick makes of a thousand pages goes
-# with the tick, and hardly any of it was in a ring: looking for them was a sixth of a page's cost. So many are 10 MB.
+# Threshold of garbage collection, young objects (default 700). A tick allocates many short-lived acyclic objects;
+# collecting them was a sixth of the cost of a page. This many objects have 10 MB.
 YOUNG_OBJECTS = 50_000
-# Parts of its memory the C library hands out from, each to some threads (default: eight a core). What was freed in one
-# serves no other: a hundred MB after six hours of a run, with two parts 15.
+# Malloc arenas (default: eight per core). Memory freed in one arena does not serve another: a hundred MB after six
+# hours of a run by default, 15 MB with two arenas.
 ARENAS = 2
-_M_ARENA_MAX = -8  # mallopt's, of glibc's malloc.h
-# Giving back takes 2 to 20 ms, beside whatever runs.
+_M_ARENA_MAX = -8  # parameter of mallopt, from glibc's malloc.h
+# Interval of returning memory to the system, s. A call takes 2 to 20 ms.
 GIVE_BACK_SECONDS = 60.0
 
 
 def seldom_swept() -> None:
-    """What was imported stays, and is not looked through again; what comes is, but seldom."""
+    """Excludes imported objects from garbage collection, and collects others rarely."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 10, 10)
 
 
 def few_arenas() -> bool:
-    """Threads share free memory; said before there are any. False: not said.
+    """Limits the number of malloc arenas; must be called before threads start. Returns False if it did not.
 
-    Whoever runs it has (``MALLOC_ARENA_MAX``), or this C library has no such parts.
+    It does not if the user set ``MALLOC_ARENA_MAX``, or if this C library has no arenas.
     """
     option = getattr(ctypes.CDLL(None), "mallopt", None)
     if option is None or "MALLOC_ARENA_MAX" in os.environ:
@@ -37,10 +37,10 @@ def few_arenas() -> bool:
 
 
 def give_back() -> bool:
-    """Whole pages that nobody uses go back to the system. False: this C library does not (glibc's does).
+    """Returns free memory pages to the system. Returns False if this C library cannot (glibc can).
 
-    Left alone it keeps those below the last one in use, in each thread's part: after four hours of a run with ten
-    viewers 40 MB.
+    Otherwise free pages below the last used one in each arena stay allocated: 40 MB after four hours of a run with ten
+    viewers.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is None:
@@ -51,7 +51,7 @@ def give_back() -> bool:
 
 @contextmanager
 def giving_back(every: float = GIVE_BACK_SECONDS) -> Iterator[None]:
-    """`give_back` from time to time, until the block ends."""
+    """Calls `give_back` at intervals until the block ends."""
     over = threading.Event()
 
     def run() -> None:

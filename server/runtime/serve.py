@@ -1,8 +1,8 @@
-"""One server: the roles `collect` and `web`, together or apart, joined only by the store.
+"""Runs one server: the roles `collect` and `web`, together or separately, connected only by the store.
 
-`collect` has its own thread and event loop, or with many targets a process of its own
-(`server.runtime.collector_process`), so that neither a burst of scrapes nor a slow tick is felt by a browser; `web` is
-uvicorn on the main thread. Whatever ends the process, what was acknowledged is committed.
+`collect` has its own thread and event loop, or with many targets its own process (`server.runtime.collector_process`),
+so that scrapes and ticks do not slow HTTP responses. `web` is uvicorn on the main thread. Acknowledged data is
+committed however the process ends.
 """
 
 import errno
@@ -48,34 +48,34 @@ from server.targets.resolve import Attached
 log = logging.getLogger("rollscope")
 
 AttachDashboard = Callable[[FastAPI, Reader, str], tuple[App, Callable[[], str]]]
-"""(api, reader, version) -> (the app to serve, its Content-Security-Policy). Given by `main`: the only one
-that knows the dashboard."""
+"""(api, reader, version) -> (the app to serve, its Content-Security-Policy). Passed in by `main`, because only `main`
+imports the dashboard."""
 
 Announce = Callable[[str, str], None]
-"""(url on this machine, url from other machines or "") -> None. Called when the server can be opened."""
+"""(URL on this machine, URL from other machines or "") -> None. Called when the server accepts requests."""
 
-# Browsers hold a socket open for live updates; they reconnect by themselves.
+# Time for open connections at the end, s. Browsers hold a socket for live updates and reconnect by themselves.
 GRACE_SECONDS = 2
-# Nobody has anything to say on one; with uvicorn's own limits forty of them filled 3 GB, compressed to 2 MB.
+# Largest WebSocket message, bytes. No client sends any; with uvicorn's limits, forty compressed to 2 MB filled 3 GB.
 SOCKET_BYTES = 1024
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, before anything else is started.
+    """Returns a listening socket, before anything else is started.
 
     Raises:
-        ConfigError: the port is taken, or the address is not ours.
+        ConfigError: the port is in use, or the address is not of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))
-        sock.listen(128)  # from here on nobody is refused: early requests wait until the application answers
+        sock.listen(128)  # early requests wait until the application answers
     except OSError as error:
         sock.close()
         url, _ = addresses(host, port)
-        push = f"if Rollscope runs there, add a source to it: rollscope watch SOURCE --push {url}; else "
+        push = f"if Rollscope is running there, add a source to it: rollscope watch SOURCE --push {url}; or "
         raise ConfigError(
             [
                 f"cannot listen on {host}:{port}: {error.strerror}; "
@@ -86,9 +86,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def addresses(host: str, port: int) -> tuple[str, str]:
-    """URLs that a browser can open: on this machine, and from other machines ("" where the first one serves both).
+    """Returns URLs for a browser: on this machine, and from other machines ("" if the first one serves both).
 
-    Bound to every address (0.0.0.0, ::), the server has no address of its own name.
+    If the server is bound to all addresses (0.0.0.0, ::), the second URL uses the host name.
     """
     if host in ("0.0.0.0", "::"):
         return f"http://{'[::1]' if host == '::' else '127.0.0.1'}:{port}", f"http://{socket.gethostname()}:{port}"
@@ -96,7 +96,7 @@ def addresses(host: str, port: int) -> tuple[str, str]:
 
 
 def allowed_hosts(settings: Settings) -> list[str]:
-    """Names a Host header may carry. Beyond loopback without a list any name will do: the token guards."""
+    """Returns accepted Host headers. Beyond loopback without a list any name is accepted: the token protects."""
     if settings.allowed_hosts:
         return [*settings.allowed_hosts, *LOOPBACK_NAMES]
     return [*LOOPBACK_NAMES, settings.host] if is_loopback(settings.host) else []
@@ -106,7 +106,7 @@ def serve(
     settings: Settings, runs: Sequence[Attached], clock: Clock, attach_dashboard: AttachDashboard, *,
     version: str, sock: socket.socket, before: Before | None = None, announce: Announce = lambda url, elsewhere: None,
 ) -> int:  # fmt: skip
-    """Run until SIGTERM or SIGINT. Returns the exit code."""
+    """Serves until SIGTERM or SIGINT. Returns the exit code."""
     few_arenas()
     collecting: CollectorService | CollectorProcess | None = None
     try:
@@ -131,7 +131,7 @@ def serve(
             )
             web = uvicorn.Server(config)
             _end_cleanly(web)
-            # Looking for rings was a quarter of what an open tab costs, and a seventh of a rollout's ingest.
+            # Garbage collection was a quarter of the cost of an open tab, and a seventh of a rollout's ingest.
             seldom_swept()
             stack.enter_context(giving_back())
             if leader is not None:
@@ -139,11 +139,11 @@ def serve(
                 stack.enter_context(collecting)
             announce(url, elsewhere)
             web.run(sockets=[sock])
-            # Draining has its limit; who asks again does not want to wait for it.
+            # A second signal ends the process at once, without waiting for the drain.
             _on_signal(lambda: sys.exit(0))
     finally:
         if collecting is not None and collecting.stuck:
-            os._exit(0)  # the interpreter would wait for the hung thread for ever
+            os._exit(0)  # the interpreter would wait for the hanging thread permanently
     return 0
 
 
@@ -151,16 +151,16 @@ def _collecting(
     settings: Settings, store: Store, runs: Sequence[Attached], clock: Clock, health: Health, before: Before | None,
     leader: Leader,
 ) -> CollectorService | CollectorProcess:  # fmt: skip
-    """Beside the web or apart from it. A clock of its own, or what must come before, cannot be handed over."""
+    """Returns the collector, in this process or a child; another clock or `before` cannot be passed to a child."""
     if before is None and isinstance(clock, WallClock) and wanted(settings, runs):
         return CollectorProcess(settings, runs, health, leader)
     return CollectorService(settings, store, runs, clock, health, before, leader)
 
 
 def _end_cleanly(web: uvicorn.Server) -> None:
-    """A signal ends the web, whenever it comes: before its loop runs too. Then what collects drains.
+    """Lets a signal stop the web server at any time, also before its event loop runs; then the collector drains.
 
-    uvicorn stops at one by itself, then raises it again for whoever was there before it.
+    uvicorn stops on a signal by itself, and then raises it again for the previous handler.
     """
     _on_signal(lambda: setattr(web, "should_exit", True))
 
@@ -171,10 +171,10 @@ def _on_signal(act: Callable[[], object]) -> None:
 
 
 def _open(settings: Settings, url: str, stack: ExitStack) -> tuple[Store, Leader | None]:
-    """The store, led by us when we collect. The lease comes first: nobody's schema changes under a running server.
+    """Opens the store, with the lease if we collect. The lease comes first, so that no schema changes under a server.
 
     Raises:
-        ConfigError: held by another process, on a network file system, not migrated, not reachable.
+        ConfigError: lease held by another process, network file system, not migrated, or unreachable.
     """
     leader: Leader | None = None
     try:
@@ -196,20 +196,20 @@ def _open(settings: Settings, url: str, stack: ExitStack) -> tuple[Store, Leader
 
 
 def _check_source(store: Store, run: Attached) -> None:
-    """Refuse to continue a run nobody named from another directory: `./a/out` is not `./b/out`.
+    """Refuses to continue a run without an explicit name from another directory: `./a/out` is not `./b/out`.
 
     Raises:
-        ConfigError: with both places and the fix.
+        ConfigError: with both directories and the fix.
     """
     before = store.facts(run.name).get("source_path") if not run.named else None
     if before is not None and before != run.facts["source_path"]:
         raise ConfigError(
-            [f"a run {run.name!r} was read from {before} before; give this one a name of its own with --run NAME"]
+            [f"run {run.name!r} was read from {before} before; give this one another name with --run NAME"]
         )
 
 
 def _reachable(settings: Settings, url: str) -> Settings:
-    """Sets the address for links in notifications to ``url`` where none is configured."""
+    """Sets the address for links in notifications to ``url`` if none is configured."""
     if settings.alerts.external_url:
         return settings
     return replace(settings, alerts=replace(settings.alerts, external_url=url))
@@ -231,7 +231,7 @@ def _app(
     def ready() -> str | None:
         try:
             reader.runs()
-        except Exception as error:  # whatever it is, the store does not answer
+        except Exception as error:  # any error of the store
             log.debug("not ready", exc_info=True)
             return f"the store does not answer: {error if isinstance(error, StoreError) else type(error).__name__}"
         return health.problem()

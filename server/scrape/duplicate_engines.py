@@ -1,7 +1,7 @@
-"""Engines that are read twice: by themselves, and through a router's merged page or a Prometheus.
+"""Drops samples of an engine read through a router or Prometheus if the engine is also scraped directly.
 
-Their own page is nearer, and says more: what the other tells of them is left out, or every sum would hold them twice.
-Known by the address: a router that calls an engine by another host's name than its target does is not known.
+Otherwise sums would count it twice, and its own page has more metrics. Engines are matched by host:port, so an engine
+listed under another host name is not detected.
 """
 
 import logging
@@ -19,34 +19,34 @@ _LOOPBACK = frozenset({"127.0.0.1", "::1", "0.0.0.0", "localhost"})
 
 @dataclass(slots=True)
 class DuplicateEngineFilter:
-    """What one run's targets have in common. ``_told``: what was said in the log, once."""
+    """Filter for the targets of one run. ``_logged``: (target, engine) pairs that were logged, once each."""
 
-    _told: set[tuple[str, str]] = field(default_factory=set)
+    _logged: set[tuple[str, str]] = field(default_factory=set)
 
     def without(self, target: Target, reading: Reading, others: Iterable[Target]) -> Reading:
-        """The reading without engines that are targets of their own."""
+        """Returns the reading without engines that are targets of their own."""
         if not _is_merged(target):
             return reading
         own = {_address(one.url): one.name for one in others if one.url and not _is_merged(one)}
         seen = {one.labels for one in reading.samples} | {one.labels for one in reading.histograms}
-        doubled = {labels: own[where] for labels in seen if (where := _address(_replica(labels))) in own}
+        doubled = {labels: own[key] for labels in seen if (key := _address(_replica(labels))) in own}
         if not doubled:
             return reading
-        self._tell(target.name, set(doubled.values()))
+        self._log(target.name, set(doubled.values()))
         return replace(
             reading,
             samples=tuple(one for one in reading.samples if one.labels not in doubled),
             histograms=tuple(one for one in reading.histograms if one.labels not in doubled),
         )
 
-    def _tell(self, through: str, names: set[str]) -> None:
-        for name in sorted(names - {name for place, name in self._told if place == through}):
-            self._told.add((through, name))
+    def _log(self, through: str, names: set[str]) -> None:
+        for name in sorted(names - {name for target, name in self._logged if target == through}):
+            self._logged.add((through, name))
             log.info("target %s is also read through %s: its own page counts", name, through)
 
 
 def _is_merged(target: Target) -> bool:
-    """Does it tell of several servers, each by its address?"""
+    """Does the page contain several servers, each labelled with its address?"""
     path = urlsplit(target.url).path.rstrip("/")
     collector = collectors.load().get(target.collector)
     merged = collector is not None and collector.merges_servers
@@ -54,13 +54,13 @@ def _is_merged(target: Target) -> bool:
 
 
 def _replica(labels: Labels) -> str:
-    # Behind Ray and in a Prometheus more than the address may be in it: that comes first.
+    # Behind Ray and in a Prometheus the label contains more than the address; the address comes first.
     return next((value.partition("/")[0] for name, value in labels if name == "replica"), "")
 
 
-def _address(place: str) -> str:
-    """host:port of a URL or an address; "" where it has no port, for that is a name of something else."""
-    parts = urlsplit(place if "//" in place else f"//{place}")
+def _address(text: str) -> str:
+    """Returns host:port of a URL or an address; "" without a port, because that is another kind of name."""
+    parts = urlsplit(text if "//" in text else f"//{text}")
     try:
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     except ValueError:

@@ -1,4 +1,4 @@
-"""How much of a run's logs is read, while history is worked off: for the stored record and the terminal."""
+"""Progress of reading a run's logs during a back-fill, for the stored record and the terminal."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ from server.catch_up import CatchUp
 
 log = logging.getLogger("rollscope.collect")
 
-# A line in the terminal at most so often, and none for what takes no longer.
+# Shortest interval of log lines, s; a shorter back-fill logs nothing.
 LINE_SECONDS = 3.0
 
 
@@ -25,10 +25,10 @@ class HistoryProgress:
     _began: float | None = None
     _begin_bytes: int = 0
     _line: float = 0.0
-    _told: bool = False
+    _logged: bool = False
 
     def update(self, positions: Sequence[Position], reading: bool) -> None:
-        """Take the positions of the logs. ``reading``: the end of one of them was not reached yet."""
+        """Updates the positions of the logs. ``reading``: the end of at least one log was not reached yet."""
         if reading and positions and self._began is None:
             self._began = self._line = self.monotonic()
             self._begin_bytes = sum(one.read for one in positions)
@@ -45,24 +45,24 @@ class HistoryProgress:
         )
 
     def seconds_left(self) -> float | None:
-        """By the bytes read since it began; None before the first."""
+        """Returns the estimated remaining time, by the bytes read since the start; None before the first byte."""
         if self._began is None:
             return None
         read, total = self._bytes()
         passed, done = self.monotonic() - self._began, read - self._begin_bytes
         return (total - read) * passed / done if done > 0 else None
 
-    def say(self, present: bool) -> None:
-        """A line in the log every few seconds, and one when the driver is at the present."""
+    def log_line(self, present: bool) -> None:
+        """Logs a line every few seconds, and one when the driver has reached the present."""
         if self._began is None:
             return
         now = self.monotonic()
         if present:
-            if self._told:
+            if self._logged:
                 log.info("run %s: %s is read%s in %.0f s", self.run, self._names(), self._steps(), now - self._began)
-            self._began, self._told, self._positions = None, False, ()
+            self._began, self._logged, self._positions = None, False, ()
         elif now - self._line >= LINE_SECONDS:
-            self._line, self._told = now, True
+            self._line, self._logged = now, True
             read, total = self._bytes()
             left = self.seconds_left()
             about = f", about {left:.0f} s left" if left is not None else ""

@@ -1,7 +1,7 @@
-"""Runs that nobody configured and somebody pushes into: found through the store, collected like the others.
+"""Runs without configuration that receive pushes: found in the store, collected like configured runs.
 
-The process that takes pushes may be another one, so the store is asked; which runs to follow is bounded there and
-here by the same number, the newest first.
+Another process may receive the pushes, so the store is queried. Both processes limit the number of runs to the same
+value and prefer the newest.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from server.targets.resolve import check_name
 
 log = logging.getLogger("rollscope.adopt")
 
-# A push is seen within this and one step of the grid.
+# Interval of the search for new runs, s.
 LOOK_SECONDS = 2.0
 
 
 def followed(active: Mapping[str, int], configured: Collection[str]) -> list[str]:
-    """Names of the runs to adopt. ``active``: run -> time of its last push, newest first."""
+    """Returns the names of the runs to collect. ``active``: run -> time of its last push, newest first."""
     return [name for name in active if name not in configured][:MAX_RUNS]
 
 
 def admits(store: Store, run: str, *, configured: Collection[str], clock: Clock) -> bool:
-    """May a push name this run: is it configured, followed already, or is there room for one more?"""
+    """May a push name this run: is it configured or collected already, or below the limit?"""
     active = store.pushes.active(_since(clock.now()))
     return run in configured or run in active or len(set(active) - set(configured)) < MAX_RUNS
 
@@ -37,12 +37,12 @@ def _since(now: float) -> int:
 
 
 class PushedRuns:
-    """Begins and ends the loops of pushed runs, on the event loop that collects.
+    """Starts and stops the loops of pushed runs, on the collecting event loop.
 
     Args:
-        make: a loop for a name, made on a thread.
-        loops: every loop there is, shared with who stops them; adopted ones are added and taken away.
-        gone: told the name of a run whose loop has ended.
+        make: creates a loop for a name; called on a thread.
+        loops: all loops, shared with `CollectorService`; loops of pushed runs are added and removed.
+        gone: called with the name of a run whose loop has ended.
     """
 
     def __init__(
@@ -54,25 +54,25 @@ class PushedRuns:
         self._own: dict[str, tuple[RunLoop, asyncio.Event, asyncio.Task[None]]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look until `stop`; then end what was begun."""
-        told = ""
+        """Searches for runs until `stop`; then ends the loops that it started."""
+        logged = ""
         while not stop.is_set():
             try:
                 await self.look()
-                told = ""
-            except Exception as error:  # noqa: BLE001 - the store is away: the runs are found when it is back
-                if told != (told := type(error).__name__):
-                    log.warning("cannot look for pushed runs: %s", told)
+                logged = ""
+            except Exception as error:  # noqa: BLE001 - the store is unreachable; runs are found when it returns
+                if logged != (logged := type(error).__name__):
+                    log.warning("cannot look for pushed runs: %s", logged)
             await stopped_within(stop, LOOK_SECONDS)
         await asyncio.gather(*(self._end(name) for name in list(self._own)))
 
     async def names(self) -> list[str]:
-        """The runs to follow now."""
+        """Returns the runs to collect now."""
         active = await asyncio.to_thread(self._store.pushes.active, _since(self._clock.now()))
         return followed(active, self._configured)
 
     async def look(self) -> None:
-        """Begin what is new, end what is over."""
+        """Starts loops of new runs, ends loops of runs that are over."""
         now, names = self._clock.now(), await self.names()
         for name in [name for name, (loop, _, _) in self._own.items() if name not in names and loop.pushes.over(now)]:
             await self._end(name)

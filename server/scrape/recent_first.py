@@ -1,8 +1,8 @@
-"""Shows the present of a run whose log is long, while its history is still to be read.
+"""Shows the present of a run with a long log before its history is read.
 
-The last part of each long log is read into a store of its own (a temporary SQLite file), by the same ingest, driver,
-signals and verdict as everything else. What they answer is shown as the run's newest answers until the history is
-derived. Charts and counters are not: they need the history, and get it once.
+The last part of each long log is read into a temporary SQLite store, by the same ingest, driver, signals and verdict as
+the run's own. Its results are shown as the run's newest results until the history is derived. Charts and counters need
+the history, so they are not shown early.
 """
 
 import tempfile
@@ -21,20 +21,22 @@ from server.signals import Signal
 from server.store import Store, migrate
 from server.store.types import Batch, LatestRow, PointState, SeriesKey
 
-# Shorter ones are read in less than three seconds.
+# Logs with less unread text than this (bytes) are read in less than three seconds.
 LONG_BYTES = 6 << 20
-# The newest part: 140 steps of 90 values; windows hold the last 10 to 64 steps.
+# Size of the newest part, bytes: 140 steps of 90 values; windows cover the last 10 to 64 steps.
 RECENT_BYTES = 512 << 10
-# A step of many rows or long texts: doubled until the part holds this many steps, at most so often.
-LEAST_STEPS, DOUBLINGS = 20, 4
-# The verdict holds a change for a minute, and tick signals look back five.
+# The part is doubled until it contains this many steps, for logs with many rows or long texts per step.
+LEAST_STEPS = 20
+# Most doublings of the part.
+DOUBLINGS = 4
+# Event time derived before the newest row, s: the verdict delays a change by a minute, tick signals look back five.
 JUDGED_SECONDS = 600.0
 UNREAD = "history is being read: this needs the run's first steps"
 
 
 @dataclass(slots=True)
 class RecentLog:
-    """A long log, read from near its end."""
+    """A long log, read from a position near its end."""
 
     target: Target
     collector: Collector
@@ -42,7 +44,7 @@ class RecentLog:
     limits: Limits
 
     def read(self, ingest: Ingest, now: float) -> tuple[Batch, Arrivals, bool]:
-        """What was appended since the last call, and whether there is more.
+        """Returns what was appended since the last call, and whether there is more.
 
         Raises:
             ScrapeError: the log cannot be read now.
@@ -54,7 +56,7 @@ class RecentLog:
 
 
 def long_log(target: Target, collector: Collector, cursor: Cursor, limits: Limits, now: float) -> RecentLog | None:
-    """The log near its end, if much of it is unread and it can be read from there."""
+    """Returns the log at a position near its end, if much of it is unread and its collector supports that."""
     if collector.recent is None or collector.position is None or not target.path:
         return None
     path, size, found = Path(target.path), RECENT_BYTES, None
@@ -83,16 +85,16 @@ def _is_long(collector: Collector, path: Path, cursor: Cursor, near_end: Cursor)
 
 @dataclass(frozen=True, slots=True)
 class PresentAnswers:
-    """The newest answer of every series (ids are of the temporary store), and the verdict as a state of the run."""
+    """The newest result of every series (with ids of the temporary store), and the verdict as a state of the run."""
 
     rows: list[tuple[SeriesKey, LatestRow]]
     states: Mapping[str, tuple[int, str]]
 
 
 class PresentView:
-    """The newest answers of one run, from the last part of its logs and what its other targets report now.
+    """The newest results of one run, from the last part of its logs and the current readings of its other targets.
 
-    Not thread-safe; all methods do database work, so they are called on a thread.
+    Not thread-safe. All methods query a database, so they are called on a thread.
     """
 
     def __init__(
@@ -113,11 +115,11 @@ class PresentView:
         }
 
     def feed(self, arrivals: Arrivals) -> None:
-        """What another target of the run reports now. It is in the run's own store already."""
+        """Adds a reading of another target of the run, which is in the run's own store already."""
         self._driver.feed(arrivals)
 
     def advance(self, t: float) -> PresentAnswers:
-        """The answers at `t`, with what was appended to the logs."""
+        """Returns the results at `t`, with what was appended to the logs."""
         newest = [ts for log in self._logs if (ts := self._read(log, t)) is not None]
         if not self._begun:
             self._begun = True
@@ -127,12 +129,12 @@ class PresentView:
         return PresentAnswers([(key, self._shown(key.metric, row)) for key, row in rows], verdict)
 
     def close(self) -> None:
-        """Drop the store."""
+        """Deletes the temporary store."""
         self._store.close()
         self._folder.cleanup()
 
     def _read(self, log: RecentLog, t: float) -> float | None:
-        """Event time of the newest row, of those that are new."""
+        """Returns the event time of the newest row, among the new rows."""
         newest, more = None, True
         while more:
             try:
@@ -145,7 +147,7 @@ class PresentView:
         return newest
 
     def _shown(self, name: str, row: LatestRow) -> LatestRow:
-        """A signal that remembers the whole run is not known from its end."""
+        """Marks a signal as unknown if it depends on the whole run, which the log's end does not contain."""
         return replace(row, value=None, state=PointState.UNKNOWN, why=UNREAD) if name in self._steps_only else row
 
     def _commit(self, batch: Batch) -> "Future[int]":

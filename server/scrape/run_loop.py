@@ -1,7 +1,6 @@
-"""Role `collect`: one loop per run that scrapes what is due, commits it, and advances the signals.
+"""Role `collect`: one loop per run that scrapes due targets, commits the readings, and advances the signals.
 
-`step(t)` is the whole of it; live operation calls it on the 5 s grid of the clock, the demo's first hour as
-fast as it returns.
+All work is in `step(t)`. Live operation calls it on the clock's 5 s grid, the demo's first hour as fast as it returns.
 """
 
 import asyncio
@@ -51,24 +50,27 @@ from server.targets.resolve import attach, detect_listed
 
 
 class NotLeader(Exception):
-    """This process has lost its right to write: it waits until it has it again."""
+    """This process has lost the lease for writing; it waits until it holds the lease again."""
 
 
 log = logging.getLogger("rollscope.collect")
 
-# A tick does not wait for slow targets: what they bring is in the next one.
+# Time that a tick waits for targets, s. Later answers are used in the next tick.
 PATIENCE_SECONDS = 1.0
-# Spread of the scrapes' starts: half of what a core reads a second: no page waits long, and the tick ends in time.
-TARGETS_PER_SECOND, SPREAD_SECONDS = 500.0, 2.0
+# Scrapes started per second: half of what a core reads, so that no page waits and the tick ends in time.
+TARGETS_PER_SECOND = 500.0
+# Longest spread of the scrapes' starts, s.
+SPREAD_SECONDS = 2.0
+# Interval of rollups, s.
 ROLLUP_SECONDS = 60.0
-# What history may take of a live tick: less than all of it, or every second grid instant would be missed.
+# Share of a live tick for reading history; with all of it, every second grid instant would be missed.
 SHARE = 0.8
-# What is pushed may take this much of a tick before it is derived from.
+# Share of a tick for ingesting pushes before deriving.
 PUSHES_FIRST = 0.5
 
 
 class RunLoop:
-    """Everything that happens to one run. All methods on one event loop; database work on threads."""
+    """Collects one run. All methods on one event loop; database work on threads."""
 
     def __init__(
         self, run: str, targets: Sequence[Target], store: Store, writer: Writer, clock: Clock, *,
@@ -87,24 +89,24 @@ class RunLoop:
         self._carry, self._facts = carry_of(carried), facts or {}
         begun = clock.now()
         self._alerts, self._beats = alerts, HeartbeatWatch(store, run, heartbeats, begun)
-        self._trust, self._twice = SourcePriority.of(targets, known), DuplicateEngineFilter()
-        self.pushes = Pushes(store, run, carried, adopted, begun, self._met)
-        # The driver looks into both while they grow: a pushed target is met with its first push.
-        waited = {row.name for row in self._waiting.rows(begun)}
-        self._carried, self._names = carried, {*carried, *self._beats.names, *waited}
+        self._trust, self._duplicates = SourcePriority.of(targets, known), DuplicateEngineFilter()
+        self.pushes = Pushes(store, run, carried, adopted, begun, self._register_forwarded)
+        # The driver uses both while they grow: a pushed target is registered with its first push.
+        pending = {row.name for row in self._waiting.rows(begun)}
+        self._carried, self._names = carried, {*carried, *self._beats.names, *pending}
         self.on_outbox: Callable[[], None] = lambda: None
-        # What a step at `t` heads for. A demo's first hour is stepped through in its past.
+        # The event time that a step at `t` leads to. The demo steps through its first hour in the past.
         self.present: Callable[[float], float] = lambda t: t
         self._present, self._catch_up = -math.inf, catch_up.CatchUpClock()
-        # What the store says of this collector: (when, how far behind).
+        # The collector's stamp in the store: (time, text about the back-fill).
         self._stamped: tuple[float, str] = (-math.inf, "")
-        # While a long log is read back: the present, from its end.
+        # The present from the end of a long log, while its history is read.
         self._view: PresentView | None = None
         self._view_thread: FileReadThread[PresentView | PresentAnswers | None] = FileReadThread(f"recent {run}")
         self._shown_rows = dict[int, LatestRow]()
         self._looked, self._progress = False, HistoryProgress(run)
         self.driver = self._new_driver()
-        self._broken = self._stopping = self._told = self._behind = False
+        self._broken = self._stopping = self._failing = self._behind = False
         self._ingest = Ingest(store, run, begun, self._trust.complaint)
         self._ingest.facts.update(self._facts)
         self._ingest.mark_recovered(self.driver.recovered)
@@ -118,11 +120,11 @@ class RunLoop:
             run, discover, detect_listed, by_hand=targets, rows=rows, taken=self._is_another, limits=self._limits
         )
         self._lists.keep_off(self._waiting.urls)
-        self._names |= {name_of(one) for one in self._lists.sources}
-        self._said, self._gone = StatusRows(self._lists, self._waiting), set[str]()
+        self._names |= {name_of(target_) for target_ in self._lists.sources}
+        self._status_rows, self._gone = StatusRows(self._lists, self._waiting), set[str]()
 
-    def _met(self, name: str, kind: str) -> None:
-        """A target that another machine reads: its word counts by the rules for its collector."""
+    def _register_forwarded(self, name: str, kind: str) -> None:
+        """Registers a forwarded target with its collector's source priority."""
         collector = collectors.load().get(kind)
         if collector is not None:
             self._trust.meet(name, collector)
@@ -137,8 +139,8 @@ class RunLoop:
         return driver
 
     def _stamp(self, batch: Batch) -> Batch:
-        """Writes into the batch that this run is collected now, and how far it is behind the present."""
-        # A demo's clock stands in its past while the first hour is filled in; other processes read by the wall's.
+        """Adds to the batch that this run is collected now, and how far it is behind the present."""
+        # The demo's clock is in the past during its first hour; other processes compare with the wall clock.
         now = max(self._clock.now(), self._present)
         reading = any(reader.lagging for reader in self.readers)
         found = self._catch_up.at(self.driver.watermark, self._present, reading=reading)
@@ -148,9 +150,9 @@ class RunLoop:
         return batch
 
     async def _stamp_idle(self, t: float) -> None:
-        """A step that had nothing to write is recorded as well, or the run would look abandoned.
+        """Records a step without writes as well; otherwise the run would look abandoned.
 
-        Not of a run that is over: its state is final, and it costs no write.
+        Not for a run that is over: its state is final, and it should cost no write.
         """
         over = self.driver.deriver.lifecycle in ("finished", "crashed")
         at, text = self._stamped
@@ -165,7 +167,7 @@ class RunLoop:
     # ---- the present of a run with a long history
 
     async def look_ahead(self, t: float) -> None:
-        """Show the present of a run with long logs before their history is read. Once."""
+        """Shows the present of a run with long logs before their history is read. Once."""
         if self._looked:
             return
         self._looked, self._present = True, max(t, self.present(t))
@@ -182,7 +184,7 @@ class RunLoop:
             for reader in self.readers
             if reader.lagging
         ]
-        logs = [one for one in found if one is not None]
+        logs = [target_ for target_ in found if target_ is not None]
         return PresentView(self.run, logs, self._carry, self._facts, self._names) if logs else None
 
     async def _show_present(self, t: float) -> None:
@@ -201,11 +203,11 @@ class RunLoop:
     async def _on_view_thread(
         self, call: "Callable[[], PresentView | PresentAnswers | None]"
     ) -> "PresentView | PresentAnswers | None":
-        """What `call` returns; None after a file system that hangs or an error, and then without a view."""
+        """Returns the result of `call`. After a hang or an error returns None and drops the view."""
         try:
             async with asyncio.timeout(HISTORY_SECONDS):
                 return await self._view_thread.read(call)
-        except Exception as error:  # noqa: BLE001 - history is read all the same; the view only shows its end sooner
+        except Exception as error:  # noqa: BLE001 - the view is optional; history is read all the same
             log.warning("run %s: its present is not shown before its history: %s", self.run, words_of(error))
             self._view = None
             return None
@@ -215,7 +217,7 @@ class RunLoop:
         if view is None:
             return
         await asyncio.to_thread(view.close)
-        # What only the end of the log answers (labels of a mode that the whole of it corrects) ends with the view.
+        # Results that only the log's end had (labels of a mode corrected by the whole log) end with the view.
         derived = {row.series for _, row in self.driver.newest()[0]}
         left = [row for number, row in self._shown_rows.items() if number not in derived]
         if left and not self.driver.holds_back:
@@ -223,44 +225,44 @@ class RunLoop:
             await asyncio.to_thread(self._commit, Batch(self.run, latest=rows))
 
     def stop(self) -> None:
-        """End long work soon; callable from any thread. What is committed stays, the rest is for the next start."""
+        """Ends long work soon; callable from any thread. Committed data stays, the rest is left to the next start."""
         self._stopping = self.driver.stopped = True
 
-    # ---- targets that lists name
+    # ---- discovered targets
 
     def _is_another(self, name: str) -> bool:
-        """Is it the name of a target that no list named?"""
+        """Does a target that discovery did not list have this name?"""
         return name in self._names and name not in self._lists.origins
 
     async def _follow(self, t: float, patient: bool) -> None:
-        """Targets that lists name are read from now on; those they name no more end, and nobody misses them."""
+        """Applies discovery: starts new targets, stops removed ones (no alert for those)."""
         await self._await(t, patient)
         if not (self._lists.sources or self._waiting or self._gone):
             return
         change = await self._lists.look(t, patient=patient)
         self._gone |= set(change.gone)
         await self._end({*change.gone, *change.come})
-        for number, one in enumerate(change.come.values()):
+        for number, target_ in enumerate(change.come.values()):
             if number % BEGUN_PER_TICK == 0:
                 await asyncio.sleep(0)
-            self._begin(one)
-        batch, arrivals = self._said.batch(self._ingest, sorted(self._gone), t)
+            self._begin(target_)
+        batch, arrivals = self._status_rows.batch(self._ingest, sorted(self._gone), t)
         if batch.targets:
             await asyncio.wrap_future(await asyncio.to_thread(self._commit, batch))
             self.driver.feed(arrivals)
         self._gone.clear()
 
     async def _await(self, t: float, patient: bool) -> None:
-        """Sources named by hand that were not there, as they come."""
+        """Starts pending sources that answer now."""
         if not self._waiting:
             return
         come = await self._waiting.look(t, self._names, patient=patient)
         self._gone |= set(come.gone)
-        await self._end({*come.gone, *(one.name for one in come.targets)})
-        for one in come.targets:
-            self._begin(one)
+        await self._end({*come.gone, *(target_.name for target_ in come.targets)})
+        for target_ in come.targets:
+            self._begin(target_)
         self._lists.follow(come.lists)
-        self._names |= {name_of(one) for one in self._lists.sources}
+        self._names |= {name_of(target_) for target_ in self._lists.sources}
 
     def _begin(self, target: Target) -> None:
         collector = collector_of(target)
@@ -272,7 +274,7 @@ class RunLoop:
         self.readers.append(TargetReader(target, collector, limits=self._limits))
 
     async def _end(self, names: set[str]) -> None:
-        """What is under way of them is not waited for."""
+        """Stops targets and cancels their requests in flight."""
         ended = [reader for reader in self.readers if reader.target.name in names] if names else []
         self.readers = [reader for reader in self.readers if reader.target.name not in names]
         for name in names:
@@ -286,9 +288,9 @@ class RunLoop:
     # ---- one step of event time
 
     async def step(self, t: float, *, patient: bool = False) -> None:
-        """Scrape what is due at `t`, commit it, advance to `t`. ``patient``: wait for every target (replay)."""
+        """Scrapes due targets at `t`, commits, advances to `t`. ``patient``: wait for every target (replay)."""
         if self._broken:
-            # A driver that could not write knows more than the store: what it derived is derived again.
+            # After a failed write the driver has more than the store, so it is rebuilt from the store.
             self.driver = await asyncio.to_thread(self._new_driver)
             self._broken = False
         self._present = max(t, self.present(t))
@@ -300,42 +302,42 @@ class RunLoop:
             lagging = await self._round(t, patient)
             self._note_progress()
             if not lagging or (not patient and self._clock.now() >= t + SHARE * TICK_SECONDS):
-                break  # live, engines are not kept waiting: the rest of the history is for the next step
-            # History still to read: derive only up to where every stream is known, in order.
+                break  # live scrapes must not wait: the rest of the history is read in the next step
+            # History remains: derive in order, only up to the time at which every stream is complete.
             await self._advance(min([t, *lagging, self.pushes.horizon(t)]), t)
         await asyncio.to_thread(self._listen, t, math.inf if patient else t + PUSHES_FIRST * TICK_SECONDS)
         horizon = min([t, *lagging, self.pushes.horizon(t)])
         self.on_read()
-        # A read that takes long leaves no horizon: the present is not derived before history is.
+        # Without a horizon, because a read takes long, the present is not derived before the history.
         if self._view is None or horizon < t or not any(reader.lagging for reader in self.readers):
             live = not patient and horizon == t
             await self._advance(horizon, t, live=live)
-            self._progress.say(present=live)
+            self._progress.log_line(present=live)
             if live:
                 await self._close_view()
         await self._stamp_idle(t)
         self.on_step()
         if t - self._rolled >= ROLLUP_SECONDS:
             self._rolled = t
-            # Buckets that history is still to be put into stay open: closed ones would be made again slot by slot.
+            # Buckets that history still adds to stay open; otherwise each would be closed again after every step.
             upto = min(t, horizon) if any(reader.lagging for reader in self.readers) else t
             if upto > -math.inf:
                 await asyncio.to_thread(self._store.rollup, self.run, round(upto * 1000))
         if self._behind and not self._stopping:
-            # The tick could not wait for all of it; what there is of time before the next one is for the rest.
+            # Use the time before the next tick for pushes that this tick had no time for.
             await asyncio.to_thread(self._take_all, t, t + TICK_SECONDS)
 
     def _note_progress(self) -> None:
         positions = [reader.position for reader in self.readers if reader.position is not None]
         self._progress.update(positions, any(reader.lagging for reader in self.readers))
-        self._progress.say(present=False)
+        self._progress.log_line(present=False)
 
     async def _advance(self, t: float, present: float, *, live: bool = False) -> None:
         if t > -math.inf:
             await asyncio.to_thread(partial(self.driver.advance, t, live=live, present=present))
 
     def _listen(self, t: float, until: float) -> None:
-        """Heartbeats are targets that call us: what was heard is committed like a scrape."""
+        """Commits heartbeats like scrapes, then pushes."""
         for batch, arrivals in (heard := self._beats.look(self._ingest, t)):
             self._writer.submit(batch, block=True)
             self.driver.feed(arrivals)
@@ -351,37 +353,37 @@ class RunLoop:
             self.driver.feed(arrivals)
 
     def _take_all(self, t: float, until: float) -> None:
-        """What waits in the inbox, but for what would last beyond ``until``: that is said in ``_behind``."""
+        """Ingests pushes from the inbox until ``until``; ``_behind`` shows that some are left."""
         while not self._take_pushes(t, until):
-            pass  # what was derived beside a body that no database takes is read again
+            pass  # a body was refused, so the following ones are ingested again
 
     def _take_pushes(self, t: float, until: float) -> bool:
-        """Bodies one by one: each is out of the inbox with what became of it, and fed when that is committed.
+        """Ingests bodies one by one: each leaves the inbox with its rows, and is fed to the driver after its commit.
 
-        False when one was refused: what is left is then to be taken by another `Ingest`, of what the store holds.
+        Returns False when the database refused one; the rest then needs a new `Ingest`, loaded from the store.
         """
-        self._behind, under_way, begun = False, None, self._clock.now()
+        self._behind, in_flight, begun = False, None, self._clock.now()
         for taken in self.pushes.take(self._ingest):
-            # While the database writes one body the next is derived from; only then it is told of that one, too.
-            if under_way is not None and not self._stored(*under_way, t):
+            # While the database writes one body, the next one is ingested; the first is fed to the driver afterwards.
+            if in_flight is not None and not self._stored(*in_flight, t):
                 return False
-            under_way = None
+            in_flight = None
             if taken is None:
                 continue
             self._names |= self._carried.keys()
-            under_way = (self._writer.submit(taken[0], block=True), *taken)
+            in_flight = (self._writer.submit(taken[0], block=True), *taken)
             self._writer.hurry()
             last, begun = begun, self._clock.now()
-            self._behind = 3 * begun - 2 * last >= until  # the next may take as long as this one, and so its commit
+            self._behind = 3 * begun - 2 * last >= until  # the next body and its commit may take as long as this one
             if self._behind:
                 break
-        return under_way is None or self._stored(*under_way, t)
+        return in_flight is None or self._stored(*in_flight, t)
 
     def _stored(self, done: "Future[int]", batch: Batch, arrivals: Arrivals, t: float) -> bool:
-        """Feed what is committed; of what was refused keep what the database may still take."""
+        """Feeds a committed batch to the driver; for a refused batch, stores what the database may still accept."""
         try:
             done.result()
-        except Exception as error:  # whatever the database said
+        except Exception as error:  # any database error
             self._ingest = self._ingest.reloaded()
             if is_transient(error):
                 raise
@@ -394,17 +396,17 @@ class RunLoop:
         return True
 
     async def _round(self, t: float, patient: bool) -> list[float]:
-        """One scrape of every due target. Returns the newest known time of those that have more to read."""
-        # Who answered after its own tick was over is due again now.
+        """Scrapes every due target once. Returns the newest known times of those with more to read."""
+        # Targets that answered after their tick are due again now.
         late = await self._commit_done()
         for reader in self.readers:
             if reader.due > t + BACKOFF_MAX_SECONDS + reader.target.interval_seconds:
-                reader.due = t  # the clock went back: what was planned on it is void
+                reader.due = t  # the clock went back, so the due time is void
             if reader.due <= t and reader.target.name not in self._pending:
                 self._pending[reader.target.name] = asyncio.create_task(self._delayed(reader, t, patient))
         if not self._pending:
             return late
-        # Whoever is still reading history is waited for: a tick before it would be a tick without it.
+        # Readers of history are waited for, because a tick before them would be derived without their rows.
         history = any(reader.lagging for reader in self.readers if reader.target.name in self._pending)
         patience = None if patient else HISTORY_SECONDS if history else PATIENCE_SECONDS + self._spread()
         await asyncio.wait(self._pending.values(), timeout=patience)
@@ -420,7 +422,7 @@ class RunLoop:
         return task is not None and task.done()
 
     async def _delayed(self, reader: TargetReader, t: float, patient: bool) -> Outcome:
-        """A stable place within the spread for each target, so that scrapes neither burst nor wander."""
+        """Delays each target by a constant offset within the spread, so that scrapes are even and regular."""
         spread = self._spread()
         if not patient and spread > 0.05:
             await asyncio.sleep(spread * (zlib.crc32(reader.target.name.encode()) % 1000) / 1000)
@@ -430,14 +432,14 @@ class RunLoop:
         return min(SPREAD_SECONDS, len(self.readers) / TARGETS_PER_SECOND)
 
     async def _commit_all(self, done: list[tuple[TargetReader, Outcome]]) -> list[float]:
-        """Commit what was read in one transaction, then acknowledge: cursor and rows live or die together."""
+        """Commits readings in one transaction, then acknowledges them: cursor and rows are stored together."""
         taken = await asyncio.to_thread(self._submit_all, [(reader.target, outcome) for reader, outcome in done])
         horizons = []
         for (reader, outcome), (future, arrivals) in zip(done, taken, strict=True):
             try:
-                # Flushed, so it is done: to wait for it would cost two turns of the loop for every target.
+                # Flushed, so the future is done; awaiting it would cost two turns of the loop per target.
                 future.result() if future.done() else await asyncio.wrap_future(future)
-            except Exception as error:  # the writer failed this batch alone; its neighbours are in the store
+            except Exception as error:  # only this batch failed; the others are in the store
                 log.debug("target %s: not stored", reader.target.name, exc_info=True)
                 await asyncio.to_thread(self._refused, reader, _not_stored(outcome, error))
                 continue
@@ -454,7 +456,7 @@ class RunLoop:
         return sorted(horizons)
 
     def _refused(self, reader: TargetReader, outcome: Outcome) -> None:
-        """Note the target as down. What `Ingest` had counted was never stored: it reads the store again."""
+        """Records the target as down, and reloads `Ingest` from the store, because its rows were not stored."""
         reader.committed(outcome)
         self._ingest = self._ingest.reloaded()
         self._submit(reader.target, outcome)
@@ -467,7 +469,7 @@ class RunLoop:
 
     def _submit(self, target: Target, outcome: Outcome) -> tuple["Future[int]", Arrivals]:
         if outcome.reading is not None:
-            reading = self._twice.without(target, outcome.reading, (reader.target for reader in self.readers))
+            reading = self._duplicates.without(target, outcome.reading, (reader.target for reader in self.readers))
             batch, arrivals = self._ingest.reading(target, reading, outcome.started, outcome.seconds)
         else:
             assert outcome.error is not None
@@ -477,12 +479,12 @@ class RunLoop:
     # ---- live
 
     async def live(self, stop: asyncio.Event) -> None:
-        """`step` on the clock's 5 s grid until `stop`. A late step is not repeated: the next one catches up."""
+        """Calls `step` on the clock's 5 s grid until `stop`. A late step is not repeated; the next one catches up."""
         await self._look_ahead_at_once()
         filling = False
         while not stop.is_set():
             t = math.floor(self._clock.now() / TICK_SECONDS) * TICK_SECONDS
-            # History is read without a pause; else the next instant of the grid is waited for.
+            # History is read without a pause; otherwise wait for the next instant of the grid.
             if not filling:
                 t += TICK_SECONDS
                 if await stopped_within(stop, self._clock.wall_until(t)):
@@ -493,22 +495,22 @@ class RunLoop:
                     raise NotLeader("another process collects into this store")
                 await self.step(t)
                 filling = any(reader.lagging for reader in self.readers)
-                if self._told:
+                if self._failing:
                     log.info("run %s: goes on", self.run)
-                self._told = False
-            except Exception as error:  # a failed step (disk full, database away) must not end the run's watch
-                # One line when it begins and one when it ends; the traceback once, for who wants it.
-                if not self._told:
+                self._failing = False
+            except Exception as error:  # a failed step (disk full, database unreachable) must not end the loop
+                # Logged once when it begins, with the traceback, and once when it ends.
+                if not self._failing:
                     log.error("run %s: cannot go on: %s; trying every 5 s", self.run, words_of(error), exc_info=error)
-                self._broken = self._told = True
+                self._broken = self._failing = True
         await self.close()
 
     async def _look_ahead_at_once(self) -> None:
-        """Not with the first step: the grid's next instant is up to 5 s away."""
+        """Shows the present before the first step, because the grid's next instant is up to 5 s away."""
         try:
             if await asyncio.to_thread(self.leading):
                 await self.look_ahead(math.floor(self._clock.now() / TICK_SECONDS) * TICK_SECONDS)
-        except Exception as error:  # noqa: BLE001 - a database that is away is for the steps to report
+        except Exception as error:  # noqa: BLE001 - the steps report an unreachable database
             log.debug("run %s: no look ahead: %s", self.run, words_of(error))
 
     async def close(self) -> None:
@@ -527,6 +529,6 @@ class RunLoop:
 
 
 def _not_stored(outcome: Outcome, error: Exception) -> Outcome:
-    """The cursor stays where it was, so nothing is lost; the target is asked again after its back-off."""
+    """Returns a failed outcome. Its cursor is unchanged, so nothing is lost; the next read is after a back-off."""
     cause = type(getattr(error, "orig", None) or error).__name__
     return replace(outcome, reading=None, error=ScrapeError("refused", f"read, but the store did not take it: {cause}"))

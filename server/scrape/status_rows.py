@@ -1,5 +1,4 @@
-"""Rows about lists and awaited sources beside those of targets: a list that cannot be read is shown like a target that
-does not answer."""
+"""Health rows of target lists and pending sources. An unreadable list is shown like a target that does not answer."""
 
 from dataclasses import dataclass, field, replace
 
@@ -8,41 +7,41 @@ from server.store.types import UNKNOWN, Batch, TargetRow
 from server.targets.discovery.roster import TargetDiscovery, TargetList
 from server.targets.pending import PendingSources
 
-# Said again before it looks as if nobody listened any more (`server.query.reader`: a minute).
+# Rows are repeated at this interval (s), so that they do not look stale (`server.query.reader`: a minute).
 REPEATED_SECONDS = 30.0
 DISCOVERY = "discovery"
 """Actor of a list's row."""
 
 
 def name_of(source: TargetList) -> str:
-    """What the row of a list is called."""
+    """Returns the name of a list's row."""
     return f"discovery {source.name}"
 
 
 @dataclass(slots=True)
 class StatusRows:
-    """What is said of a run's lists, and when it was said last."""
+    """Rows of a run's lists and pending sources, written when they change and at an interval."""
 
     roster: TargetDiscovery
     waiting: PendingSources
-    _said: dict[str, TargetRow] = field(default_factory=dict)
+    _last_rows: dict[str, TargetRow] = field(default_factory=dict)
     _at: float = float("-inf")
 
     def batch(self, ingest: Ingest, gone: list[str], now: float) -> tuple[Batch, Arrivals]:
-        """Rows that are news (all of them now and then), and targets that are ``gone``."""
+        """Returns changed rows (all of them at intervals), and rows of targets that are ``gone``."""
         ingest.origins = self.roster.origins
         batch, arrivals = ingest.gone(gone, now)
         awaited = self.waiting.rows(now)
         rows = {row.name: row for row in (*self._lists(now), *self._unknown(now), *awaited)}
         again = not self._at <= now < self._at + REPEATED_SECONDS
         for name, row in rows.items():
-            before = self._said.get(name)
+            before = self._last_rows.get(name)
             if again or before is None or replace(row, last_ts=before.last_ts, last_ok_ts=before.last_ok_ts) != before:
                 batch.targets.append(ingest.remember(row))
-                # Who was configured by hand is missed, and so is a list.
+                # Configured sources and lists count for alerts; discovered targets of unknown kind do not.
                 if row.actor == DISCOVERY or row in awaited:
                     arrivals.health.append(health(row))
-        self._said, self._at = rows, now if again else self._at
+        self._last_rows, self._at = rows, now if again else self._at
         return batch, arrivals
 
     def _lists(self, now: float) -> list[TargetRow]:
@@ -50,7 +49,7 @@ class StatusRows:
 
     def _list(self, source: TargetList, now: int) -> TargetRow:
         name, error = name_of(source), self.roster.error(source)
-        before = self._said.get(name)
+        before = self._last_rows.get(name)
         read = source.answered and not source.listing.error
         return TargetRow(
             name, source.settings.kind, DISCOVERY, not error, now,

@@ -1,7 +1,7 @@
-"""One target: its collector's verb, bounded in time, with back-off and a memory of whether it was up.
+"""Reads one target with its collector, bounded in time, with back-off.
 
-It knows nothing of runs or signals. A failure of any kind becomes a `ScrapeError` of this target alone;
-the log gets one line when a target goes down and one when it comes back.
+A failure of any kind becomes a `ScrapeError` of this target only. The log gets one line when a target goes down and one
+when it returns.
 """
 
 import asyncio
@@ -25,33 +25,36 @@ from server.targets.file_thread import FileReadThread, StillReadingError
 
 log = logging.getLogger("rollscope.scrape")
 
-# A dead target is asked again after 5, 10, 20, 40, then every 60 s: soon enough to see it return within a
-# minute, rare enough to be no load on a host that has other troubles.
+# Longest retry interval of a target that is down, s (after 5, 10, 20 and 40): its return shows within a minute, and its
+# host has no load from retries.
 BACKOFF_MAX_SECONDS = 60.0
-# But within the first two minutes every 10 s: an engine that restarts in 40 s must not look dead for a minute.
-EARLY_SECONDS, EARLY_BACKOFF_SECONDS = 120.0, 10.0
+# Within this time after a target went down (s), retries are more frequent, because an engine may restart in 40 s.
+EARLY_SECONDS = 120.0
+# Longest retry interval within that time, s.
+EARLY_BACKOFF_SECONDS = 10.0
+# Longest Retry-After that is respected, s.
 RETRY_AFTER_MAX_SECONDS = 600.0
-# A listing of many pages goes on with the next tick, not at once: a provider is not to be hammered.
+# A listing of many pages continues after this long (s), to limit the load on a provider.
 MORE_SECONDS = 5.0
-# A target's first answer costs ten times the later ones (its series get their numbers): so many begin in one tick.
+# Targets started in one tick. A first answer costs ten times the later ones, because its series get their ids.
 BEGUN_PER_TICK = 100
-# The verb's own time limit comes first and gives the better message; this one catches a verb that forgot.
+# Added to a collector's own time limit (s), which gives the better message; catches a collector without a limit.
 GUARD_SECONDS = 2.0
-# Of a log that is still read back: soon enough derived and reported, and in memory at once.
+# Bytes of one read of a log's history, which limits memory and the time until they are derived.
 HISTORY_BYTES = 4 << 20
-# As long as a read may take at most: its own limit and the guard behind it.
+# Longest duration of a read, s.
 HISTORY_SECONDS = Limits().timeout_seconds + GUARD_SECONDS
 
 
 def collector_of(target: Target) -> Collector:
-    """The collector of one target, as its options configure it."""
-    known = collectors.load()[target.collector]
-    return known.configured(dict(target.options)) if known.configured is not None else known
+    """Returns the collector of a target, configured by the target's options."""
+    collector = collectors.load()[target.collector]
+    return collector.configured(dict(target.options)) if collector.configured is not None else collector
 
 
 @dataclass(slots=True)
 class TargetReader:
-    """Reads one target again and again. `due` is event time; not thread-safe, one event loop."""
+    """Reads one target repeatedly. `due` is event time. Not thread-safe: one event loop."""
 
     target: Target
     collector: Collector
@@ -59,14 +62,14 @@ class TargetReader:
     limits: Limits = field(default_factory=Limits)
     due: float = 0.0
     failures: int = 0
-    # True until the end of a file was seen once: before that its history is incomplete.
+    # True until the end of the file was reached once; its history is incomplete until then.
     lagging: bool = False
     was_up: bool | None = None
-    # How far the log is read, since its history was read back; None where that is not counted.
+    # Position in the log while its history is read; None if the collector does not report it.
     position: Position | None = None
     _state: dict[str, Any] = field(default_factory=dict)
     _client: httpx.AsyncClient | None = None
-    _aside: FileReadThread[Reading] | None = None
+    _thread: FileReadThread[Reading] | None = None
     _down_since: float = 0.0
     _random: random.Random = field(default_factory=random.Random)
 
@@ -77,10 +80,10 @@ class TargetReader:
             self.collector = self.collector.configured(self._state["options"])
 
     async def read(self, now: float) -> Outcome:
-        """One bounded attempt. Never raises; `now` (event time) dates what has no time of its own."""
+        """Makes one bounded attempt. Never raises. `now` (event time) dates values without a time."""
         begun = time.monotonic()
         try:
-            # Not wait_for, which makes a task for each: a tenth of what fetching costs.
+            # `asyncio.wait_for` would create a task per call, a tenth of the cost of a fetch.
             async with asyncio.timeout(self.limits.timeout_seconds + GUARD_SECONDS):
                 reading = await self._call(now)
         except ScrapeError as error:
@@ -88,7 +91,7 @@ class TargetReader:
         except TimeoutError:
             late = ScrapeError("timeout", f"no answer within {self.limits.timeout_seconds:g} s")
             return Outcome(now, time.monotonic() - begun, error=late)
-        except Exception as error:  # a collector's bug must not stop its neighbours
+        except Exception as error:  # a collector's bug must not stop other targets
             log.exception("collector %s failed on target %s", self.collector.name, self.target.name)
             bug = ScrapeError("garbage", f"internal error in collector {self.collector.name}: {type(error).__name__}")
             return Outcome(now, time.monotonic() - begun, error=bug)
@@ -102,17 +105,17 @@ class TargetReader:
         return await self.collector.poll(self._http(), self._state, self.limits)
 
     async def _tail(self, now: float) -> Reading:
-        """A read that may hang, or be late: its rows are taken then, for the cursor has not moved."""
+        """Reads a file on its thread. A late result is used later, because the cursor has not moved."""
         assert self.collector.tail is not None
-        if self._aside is None:
-            self._aside = FileReadThread(f"tail {self.target.name}")
+        if self._thread is None:
+            self._thread = FileReadThread(f"tail {self.target.name}")
         try:
-            return await self._aside.read(partial(self._read_log, self.cursor, now))
+            return await self._thread.read(partial(self._read_log, self.cursor, now))
         except StillReadingError as error:
             raise ScrapeError("timeout", str(error)) from None
 
     def _read_log(self, cursor: Cursor, now: float) -> Reading:
-        """On the thread of the read: what it asks of the file system may hang as well."""
+        """Reads the log; called on the reader's thread, because file access may hang."""
         assert self.collector.tail is not None
         path, limits = Path(self.target.path), self.limits
         if not self.lagging:
@@ -124,7 +127,7 @@ class TargetReader:
         return reading
 
     def _http(self) -> httpx.AsyncClient:
-        """One client per target: a shared pool costs 4 to 6 ms of bookkeeping a page (perf.md 2b)."""
+        """Returns the target's own HTTP client: a shared pool costs 4 to 6 ms per page (perf.md 2b)."""
         if self._client is None:
             self._client = PageClient(
                 base_url=self.target.url,

@@ -186,7 +186,7 @@ class CachedScan:
         """Returns (description, command) pairs, for a page without data."""
         found = self()
         together = [("all of it together", found.together)] if found.together else []
-        return [*together, *((f"{candidate.collector} at {candidate.source}", candidate.command) for candidate in found.candidates)]
+        return [*together, *((f"{item.collector} at {item.source}", item.command) for item in found.candidates)]
 
 
 # ---- output
@@ -197,7 +197,7 @@ def lines(found: ScanResult) -> list[str]:
     if not found.candidates:
         return [NOTHING]
     width = max(len(candidate.command) for candidate in found.candidates)
-    listed = [f"  {candidate.command:{width}}   # {candidate.collector}, {candidate.actor}" for candidate in found.candidates]
+    listed = [f"  {item.command:{width}}   # {item.collector}, {item.actor}" for item in found.candidates]
     more = [f"  and {found.more} older runs"] if found.more else []
     both = ["together:", f"  {found.together}"] if found.together else []
     partial = [found.partial] if found.partial else []

@@ -265,8 +265,8 @@ def test_what_is_not_taken_comes_again(
         (401, "refuses with 401: for a reason; set ROLLSCOPE_TOKEN or --token-file"),
         (404, "refuses with 404: for a reason; is this the server's URL"),
         (409, "refuses with 409: for a reason"),
-        (httpx.Response(200, text="<html>"), "what answers is no Rollscope server"),
-        (httpx.Response(200, json={"seq": 99}), "what answers is no Rollscope server"),
+        (httpx.Response(200, text="<html>"), "the answer is not from a Rollscope server"),
+        (httpx.Response(200, json={"seq": 99}), "the answer is not from a Rollscope server"),
     ],
 )
 def test_what_is_refused_is_kept_and_said_once(

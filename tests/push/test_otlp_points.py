@@ -32,7 +32,7 @@ def exponential(scale: int, offset: int, counts: list[int], **more: Any) -> dict
     ("metric", "why"),
     [
         ({"name": "sandbox_exec_seconds", "summary": {"dataPoints": [{"count": "1"}]}}, "a summary has no buckets"),
-        (total("queue_samples", {"asDouble": 1}, temporality=1), "a difference says nothing of it"),
+        (total("queue_samples", {"asDouble": 1}, temporality=1), "this sum has delta temporality"),
         (total("generator_tokens_total", {"asInt": "1"}, temporality=0), "it has no aggregation temporality"),
         (total("generator_tokens_total", {"asInt": "1"}, monotonic=False), "this sum is not monotonic"),
         (total("generator_tokens_total", {"asInt": "-1"}), "a counter is never below 0"),
@@ -45,8 +45,8 @@ def exponential(scale: int, offset: int, counts: list[int], **more: Any) -> dict
         (histogram("sandbox_exec_seconds", [1, 2], [1.0], "NaN"), "sum is not a finite number"),  # type: ignore[arg-type]
         (histogram("queue_samples", [1, 2], [1.0], 1.0), "queue_samples is a gauge, not a histogram"),
         (exponential(-1, 0, [1]), "wider than powers of two"),
-        (exponential(2, 0, [1], zeroThreshold=1.0), "takes more than 2^-14 for zero"),
-        (exponential(2, 0, [1], count="2"), "its buckets hold 1 observations, its count says 2"),
+        (exponential(2, 0, [1], zeroThreshold=1.0), "zero threshold is above 2^-14"),
+        (exponential(2, 0, [1], count="2"), "its buckets hold 1 observations, its count is 2"),
         (gauge("reward_mean", (1, {})), "a value of one step"),
     ],
 )

@@ -116,7 +116,7 @@ def test_other_ways_to_say_it(said: dict[str, Any], told: dict[str, Any]) -> Non
         ('{"rollout_id": "a", "spans": [{"kind": "tool", "start": 1.8e9, "end": 1.7e9}]}', "spans: it ends before"),
         ('{"rollout_id": "a", "token_versions": [[1]]}', "token_versions must be a list of [version, loss tokens]"),
         ('{"rollout_id": "a", "weight_versions": [{"version": "x"}]}', "weight_versions must be the engine's"),
-        ('{"rollout_id": "a", "version_consumed": [1, 2], "consumed_at": [1.8e9]}', "must be as many"),
+        ('{"rollout_id": "a", "version_consumed": [1, 2], "consumed_at": [1.8e9]}', "must have the same length"),
         (json.dumps({"rollout_id": "x" * 201}), "rollout_id is longer than 200 characters"),
         (json.dumps({"rollout_id": "a", "turns": [{}] * 10_001}), "turns may hold 10000"),
         (json.dumps({"rollout_id": "a", "error": "x" * (10 << 20)}), f"a line may hold {LINE_BYTES} bytes"),
