@@ -1,4 +1,4 @@
-"""What a rule's conditions say of every series at one instant: true, unknown, or false (all the rest). Pure.
+"""Evaluates a rule's conditions for every series at one instant: true, unknown, or false (all others). Pure.
 
 The three-valued logic of `also` is here: false and unknown is false, true and unknown is unknown.
 """
@@ -19,7 +19,7 @@ NO_DATA = "no data"
 Pairs = Iterable[tuple[int, float]]
 
 # One comprehension per operator: a call per series would make a million comparisons cost 100 ms more.
-# NaN answers False to all of them but `!=`.
+# A comparison with NaN is false for all operators but `!=`.
 _SCAN: Mapping[str, Callable[[Pairs, float], list[int]]] = {
     ">": lambda pairs, level: [i for i, v in pairs if v > level],
     ">=": lambda pairs, level: [i for i, v in pairs if v >= level],
@@ -36,7 +36,7 @@ class Judgement:
 
     Attributes:
         true: series -> the value it is true of; None for an absence.
-        unknown: series -> why; series with an alert and, under ``no_data = "alert"``, those that fell silent.
+        unknown: series -> reason; for series with an alert and, under ``no_data = "alert"``, for those without data.
     """
 
     true: dict[Labels, float | None] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Judgement:
 
 
 class Positions:
-    """Where a series stands in a table; shared by all rules, so that a hundred of them hold one index per table."""
+    """Positions of series in a table; shared by all rules, so that a hundred rules use one index per table."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str, float], tuple[int, dict[Labels, int]]] = {}
@@ -59,7 +59,7 @@ class Positions:
 
 
 class Judge:
-    """One rule's conditions, with what can be remembered of the tables while their shape stays."""
+    """One rule's conditions, with caches that are valid while the tables' shapes are unchanged."""
 
     def __init__(self, rule: Rule, positions: Positions) -> None:
         self._rule, self._positions = rule, positions
@@ -68,7 +68,7 @@ class Judge:
         self._seen_of: tuple[int, frozenset[int]] | None = None
 
     def judge(self, frame: Frame, active: Mapping[Labels, Alert]) -> Judgement:
-        """What holds now. ``active``: series with a pending or firing alert; of those unknown is said too."""
+        """Evaluates the conditions. ``active``: series with an alert, whose unknowns are reported too."""
         absence = self._rule.condition.kind == "absence"
         found = self._absence(frame) if absence else self._main_condition(frame, active)
         for view in self._also:
@@ -79,7 +79,7 @@ class Judge:
         view, table = self._main, frame.table(self._main.condition)
         if table is not None and any(table.values[i] == table.values[i] for i in view.indexes(table)):
             return Judgement()
-        # What is absent has no labels of its own; those it was asked for by name are the ones it would have.
+        # An absent series has no labels; the labels that matchers name with "=" are used.
         named = tuple(sorted((m.name, m.value) for m in view.condition.matchers if m.op == "=" and m.value))
         return Judgement(true={named: None})
 
@@ -96,7 +96,7 @@ class Judge:
         return found
 
     def _watch(self, found: Judgement, table: Table, frame: Frame, active: Mapping[Labels, Alert]) -> None:
-        """Series with an alert that are not over the threshold: between it and `recover`, unknown, or false."""
+        """Evaluates series with an alert that are not over the threshold: held by `recover`, unknown, or false."""
         condition, positions = self._main.condition, self._positions.of(self._main.condition, table)
         for series, alert in active.items():
             if series in found.true:
@@ -116,12 +116,12 @@ class Judge:
                 found.unknown[series] = truth
 
     def _silent(self, found: Judgement, table: Table) -> None:
-        """Series that once had a value and have none now."""
+        """Returns series that had a value earlier and have none now."""
         gaps = frozenset(table.gaps)
         if self._seen_of != (table.shape, gaps):
             self._seen_of = (table.shape, gaps)
             indexes, seen = self._main.indexes(table), self._seen
-            # Built anew, not added to: series that ended are forgotten.
+            # Built from scratch, so that ended series are forgotten.
             self._seen = {table.labels[i] for i in indexes if i not in gaps or table.labels[i] in seen}
         for i in gaps:
             if table.labels[i] in self._seen:
@@ -136,7 +136,7 @@ class Judge:
             if truth is True:
                 continue
             held = found.true.pop(series, NO_DATA) != NO_DATA
-            # What has no source at all begins nothing; a gap beside a gap is one failed target.
+            # A condition without a source creates no alert; two gaps at once are one failed target.
             if truth is False or (alert is None and table is None):
                 found.unknown.pop(series, None)
             elif held and alert is not None:
@@ -153,7 +153,7 @@ class _View:
         self._by_names: dict[tuple[str, ...], dict[tuple[str, ...], dict[tuple[str, ...], list[int]]]] = {}
 
     def indexes(self, table: Table) -> Sequence[int]:
-        """Series that the matchers let through."""
+        """Returns series that the matchers accept."""
         if self._shape != table.shape:
             matchers, labels = self.condition.matchers, table.labels
             self._shape = table.shape
@@ -162,7 +162,7 @@ class _View:
         return range(len(table.labels)) if self._selected is None else self._selected
 
     def hits(self, table: Table) -> list[int]:
-        """Series beyond the threshold."""
+        """Returns series beyond the threshold."""
         indexes, values = self.indexes(table), table.values
         pairs: Pairs = (
             enumerate(values) if self._selected is None else zip(indexes, [values[i] for i in indexes], strict=True)
@@ -170,7 +170,7 @@ class _View:
         return _SCAN[self.condition.op](pairs, self.condition.threshold)
 
     def truth(self, table: Table, i: int, firing: bool) -> Truth:
-        """Of one series; a firing alert's is held against `recover`."""
+        """Evaluates one series; a firing alert is compared with `recover`."""
         condition, value = self.condition, table.values[i]
         if value != value:  # NaN
             return table.gaps.get(i) or NO_DATA
@@ -180,7 +180,7 @@ class _View:
     def agreeing(self, table: Table | None) -> Callable[[Labels, bool], Truth]:
         """Does the condition hold for a series that agrees with the given one in all labels both have?
 
-        Each set of agreeing series is judged once per evaluation: ten thousand alerts may share one.
+        Each set of agreeing series is evaluated once per instant, because ten thousand alerts may share one.
         """
         known: dict[tuple[tuple[str, ...], tuple[str, ...], bool], Truth] = {}
 
@@ -206,7 +206,7 @@ class _View:
         return self._joined([self.truth(table, i, firing) for i in rows])
 
     def _joined(self, truths: list[Truth]) -> Truth:
-        """One true series is enough; an absence must hold of all."""
+        """For a threshold one true series is enough; an absence must hold for all."""
         if self.condition.kind == "absence":
             return all(truths)
         if True in truths:
@@ -214,11 +214,11 @@ class _View:
         return next((truth for truth in truths if truth is not False), False)
 
     def _sets(self, table: Table, series: Labels) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], list[int]]]:
-        """(names both have, their values, indexes) of the series that agree with this one."""
+        """Returns (common label names, their values, indexes) of the series that agree with this one."""
         indexes = self.indexes(table)
         own = dict(series)
         names = tuple(own)
-        # By the names, not the series: nearly all series of a table have the same ones.
+        # Cached by label names, because nearly all series of a table have the same ones.
         if names not in self._by_names:
             self._by_names[names] = _by_shared(names, table, indexes)
         for shared, by_values in self._by_names[names].items():

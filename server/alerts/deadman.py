@@ -1,6 +1,7 @@
-"""The dead-man switch outwards: a URL that is pinged while we are healthy, and whose owner alarms when we are silent.
+"""Dead-man switch: pings a URL while Rollscope is healthy; the service behind the URL alerts when pings stop.
 
-For services such as Healthchecks.io, Better Stack or a Watchdog route: an alerting system cannot report its own death.
+For services such as Healthchecks.io, Better Stack or a Watchdog route, because an alerting system cannot report its own
+death.
 """
 
 import asyncio
@@ -17,12 +18,12 @@ log = logging.getLogger("rollscope.deadman")
 
 
 class Clock(Protocol):
-    """Seconds of a clock that never goes back, and waiting by it."""
+    """A monotonic clock in seconds, and waiting by it."""
 
     def now(self) -> float: ...
 
     async def wait(self, stop: asyncio.Event, seconds: float) -> None:
-        """Return after so many seconds, or at once when ``stop`` is set."""
+        """Returns after so many seconds, or at once when ``stop`` is set."""
 
 
 class MonotonicClock:
@@ -37,10 +38,10 @@ class MonotonicClock:
 
 
 class DeadMan:
-    """Pings ``url`` with a GET every ``interval`` seconds while ``healthy`` answers None.
+    """Pings ``url`` with a GET every ``interval`` seconds while ``healthy`` returns None.
 
     Args:
-        healthy: why we are not healthy, or None.
+        healthy: returns why Rollscope is not healthy, or None.
 
     A change of state is logged once and never with the URL: ping withheld, ping failed, ping back.
     """
@@ -59,17 +60,17 @@ class DeadMan:
         self._trouble = ""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until ``stop``. A ping that takes long delays none of the later ones: they keep to the interval's grid."""
+        """Pings until ``stop``. A slow ping does not delay later ones, which follow the interval's grid."""
         due = self._clock.now()
         while not stop.is_set():
             await self.ping()
             now = self._clock.now()
-            # Missed ones are not made up for: one ping says as much as three at once.
+            # Missed pings are not repeated, because one ping is enough.
             due = max(due + self._interval, now)
             await self._clock.wait(stop, due - now)
 
     async def ping(self) -> None:
-        """One ping, if healthy."""
+        """Sends one ping if healthy."""
         why = self._healthy()
         if why is not None:
             self._note("withheld", f"dead-man ping withheld: {why}")

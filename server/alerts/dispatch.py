@@ -1,8 +1,8 @@
-"""From the outbox to the receivers: claim, render, send, and the log entry, at least once each.
+"""Delivers notifications from the outbox: claim, render, send, log; each at least once.
 
-A notification is claimed by lease, so that one whose process dies is sent by the next; a claim ends in one commit
-that holds the status and the answer, and after that the notification is never sent again. Receivers are independent:
-one that hangs delays nobody else. Within a group order is kept, because only its oldest unsent notification is due.
+A notification is claimed by lease, so that after a crash another process sends it. A claim ends in one commit of the
+status and the answer; after that the notification is never sent again. Receivers are independent: a hanging one does
+not delay the others. Within a group order is kept, because only its oldest unsent notification is due.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from server.store.types import DeliveryRow
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 30.0
-# Above what `outbound` needs at most (15 s), below the lease: nobody else may begin while this one still sends.
+# Limit of one delivery, s: above the maximum of `outbound` (15 s) and below the lease, so that no other process starts.
 SEND_SECONDS = 20.0
 AT_ONCE = 4
-"""Requests to one receiver at a time: a backlog of many groups must not look like an attack."""
+"""Requests to one receiver at a time, so that a backlog of many groups does not look like an attack."""
 
 BACKOFF_SECONDS, BACKOFF_MAX_SECONDS, JITTER = 5.0, 300.0, 0.2
 AFTER_MAX_SECONDS = 3600.0
 GIVE_UP_SECONDS = 86_400.0
 
 KEEP_SECONDS = 7 * 86_400.0
-"""How long the log of notifications is kept."""
+"""Retention of the notification log, s."""
 
-# Without anything due: what a process that died had leased is seen this late at most.
+# Poll interval when nothing is due, s: a lease of a crashed process is noticed after this time at most.
 POLL_SECONDS = 10.0
-# Something is due but somebody else has it, or the database is away: no hurry, and no spinning.
+# Pause if another process has the claim, or the database is unreachable, s.
 PAUSE_SECONDS = 0.5
 STOP_SECONDS = 2.0
 PRUNE_SECONDS = 3600.0
@@ -46,7 +46,7 @@ Send = Callable[[Request], Awaitable[DeliveryAnswer]]
 
 
 class Dispatcher:
-    """Delivers what is in the outbox. One task; any number of processes may run one on the same store.
+    """Delivers notifications from the outbox. One task; several processes may run one on the same store.
 
     Args:
         clock: event time, which stamps everything here.
@@ -64,21 +64,21 @@ class Dispatcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
         self._tasks: dict[str, set[asyncio.Task[None]]] = {name: set() for name in self._settings}
-        # Claimed by this process and not yet in the log: a lease that ran out meanwhile is no reason to send again.
+        # Claimed by this process and not logged yet; an expired lease is no reason to send these again.
         self._open: set[int] = set()
         self._failing: set[str] = set()
         self._store_away = False
         self._pruned: float | None = None
 
     def wake(self) -> None:
-        """Something was put into the outbox. From any thread; before `run` and after it without effect."""
+        """Signals a new notification. Callable from any thread; no effect before `run` and after it."""
         loop = self._loop
         if loop is not None:
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(self._changed.set)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until `stop`; then what is being sent has 2 s to end, and the rest is left to its leases."""
+        """Delivers until `stop`. Deliveries in flight then have 2 s; the rest is left to their leases."""
         self._loop = asyncio.get_running_loop()
         stopping = asyncio.create_task(self._wake_at(stop))
         try:
@@ -107,7 +107,7 @@ class Dispatcher:
     # ---- claiming
 
     async def _round(self) -> float:
-        """Claim what is due and begin to send it; wall seconds until there is more to do."""
+        """Claims and sends due notifications; returns wall seconds until the next round."""
         try:
             await self._prune()
             await self._claim()
@@ -119,11 +119,11 @@ class Dispatcher:
         return pause
 
     def _free(self) -> dict[str, int]:
-        """receiver -> how many more it can take just now."""
+        """Returns receiver -> free request slots."""
         return {name: AT_ONCE - len(tasks) for name, tasks in self._tasks.items() if len(tasks) < AT_ONCE}
 
     async def _claim(self) -> None:
-        # One receiver after the other: a limit over all would let one receiver's backlog starve the rest.
+        # Per receiver, because with a common limit one receiver's backlog would starve the others.
         for name, slots in self._free().items():
             now, lease = self._ms(), round(LEASE_SECONDS * 1000)
             for row in await asyncio.to_thread(self._store.claim, now, lease, slots, [name]):
@@ -162,7 +162,7 @@ class Dispatcher:
         answer = await self._attempt(row, self._settings[row.receiver])
         self._note_receiver(row.receiver, answer)
         write = self._outcome(row, answer)
-        # Sent, so it must get into the log: until then this task holds on to it, whatever the lease says.
+        # The result of a sent notification must be logged, so this task retries, whatever the lease.
         while True:
             try:
                 await asyncio.to_thread(write)
@@ -191,11 +191,11 @@ class Dispatcher:
             return DeliveryAnswer(False, retry=True, text=f"sending failed: {type(error).__name__}")
 
     def _render(self, receiver: Receiver, notification: Notification, settings: ReceiverSettings) -> Request | None:
-        """The request; None for a receiver that sends by itself."""
+        """Returns the request; None for a receiver that sends by itself."""
         return None if receiver.render is None else receiver.render(notification, settings, self._clock.now())
 
     def _outcome(self, row: DeliveryRow, answer: DeliveryAnswer) -> Callable[[], None]:
-        """The log entry, or when to try again."""
+        """Returns the function that writes the log entry or the time of the next attempt."""
         now = self._ms()
         if answer.ok:
             return lambda: self._store.finish(row.id, "sent", answer.text, now)
@@ -207,12 +207,12 @@ class Dispatcher:
         return lambda: self._store.retry(row.id, again, answer.text)
 
     def _delay(self, attempts: int, after: float | None) -> float:
-        """Seconds until the next attempt: jittered, so that a receiver that comes back is not met by all at once."""
+        """Returns seconds until the next attempt, with jitter, so that attempts do not coincide after an outage."""
         doubled = BACKOFF_SECONDS * 2.0 ** min(attempts - 1, 10)
         own = min(BACKOFF_MAX_SECONDS, doubled) * self._rng.uniform(1 - JITTER, 1 + JITTER)
         return max(own, min(after or 0.0, AFTER_MAX_SECONDS))
 
-    # ---- words, once per change
+    # ---- log messages, once per change
 
     def _note_receiver(self, name: str, answer: DeliveryAnswer) -> None:
         if not answer.ok and name not in self._failing:
@@ -234,7 +234,7 @@ class Dispatcher:
 
 
 async def _on_thread(receiver: Receiver, notification: Notification, settings: ReceiverSettings) -> DeliveryAnswer:
-    """`Receiver.deliver` on a thread of its own: the pool's are for the store, and a daemon never delays an exit."""
+    """Calls `Receiver.deliver` on a daemon thread: it needs no thread of the store's pool and never delays an exit."""
     assert receiver.deliver is not None
     deliver, loop = receiver.deliver, asyncio.get_running_loop()
     done: asyncio.Future[DeliveryAnswer] = loop.create_future()

@@ -1,11 +1,11 @@
-"""Which notifications are due: grouping, waiting and deduplication. Pure.
+"""Plans notifications: grouping, waiting and deduplication. Pure.
 
-`plan` looks at a run's alerts at a tick and answers what to store: what each receiver was told last, and the
-notifications themselves. Its whole memory is in the rows, so a restart at any tick changes nothing.
+`plan` takes a run's alerts at a tick and returns what to store: the state of each receiver's groups, and the
+notifications. All state is in the rows, so a restart at any tick changes nothing.
 
 Source: Alertmanager, `dispatch/dispatch.go` (aggrGroup: group_wait, group_interval) and `notify/notify.go`
-(DedupStage.needsUpdate, repeat_interval). It differs where a receiver would be left with what is no longer true;
-each such place says so.
+(DedupStage.needsUpdate, repeat_interval). It differs where a receiver would keep an outdated state; comments mark these
+differences.
 """
 
 import json
@@ -20,7 +20,7 @@ from server.notify.model import AlertItem, Notification, ReceiverSettings
 from server.store.types import GroupRow, OutboxRow
 
 ALL_LABELS = "..."
-"""In `group_by`, as in Alertmanager: by every label, which is no grouping at all."""
+"""In `group_by`, as in Alertmanager: group by every label, which means no grouping."""
 
 _SHORT = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
 
@@ -36,13 +36,13 @@ def plan(
     now: float, run: str, alerts: Iterable[Alert], receivers: Sequence[ReceiverSettings],
     groups: Mapping[Key, GroupRow], refresh: Mapping[str, float], link: Link, external_url: str,
 ) -> Rows:  # fmt: skip
-    """What changes at this tick: (groups, notifications), to be written in the tick's own transaction.
+    """Returns the changes of a tick, (groups, notifications), to be written in the tick's own transaction.
 
     Args:
         now: event time of the tick, epoch seconds.
         alerts: pending, firing and recently resolved, with `Alert.muted` set.
         groups: every stored group of the run, by (receiver, group key).
-        refresh: receiver kind -> seconds, for kinds that want the whole state again and again.
+        refresh: receiver kind -> seconds, for kinds that need the whole state repeatedly.
         link: absolute address of the charts at an alert's moment.
     """
     episodes = _newest_episodes(alerts)
@@ -54,36 +54,36 @@ def plan(
         rows, notes = _refreshing(tick, episodes, every) if every else _grouped(tick, episodes)
         found[0].extend(rows)
         found[1].extend(notes)
-    # A receiver that was removed is told nothing more, and must not find an old state when its name comes back.
+    # A removed receiver gets nothing more, and has no old state if its name is used again.
     names = {settings.name for settings in receivers}
     found[0].extend(replace(row, ended=True) for (name, _), row in groups.items() if name not in names)
     return found
 
 
 def to_json(notification: Notification) -> str:
-    """A notification as the outbox keeps it. By field names: `asdict` copies each text and map, 6 x the time."""
+    """Returns a notification as the outbox stores it. By field names, because `asdict` takes 6 times as long."""
     alerts = [{name: getattr(alert, name) for name in _ITEM} for alert in notification.alerts]
     found = {name: getattr(notification, name) for name in _NOTIFICATION}
     return json.dumps({**found, "alerts": alerts}, separators=(",", ":"))
 
 
 def from_json(text: str) -> Notification:
-    """The notification of `to_json`.
+    """Returns the notification of `to_json`.
 
     Raises:
-        ValueError, TypeError, KeyError: the text is not one of ours.
+        ValueError, TypeError, KeyError: the text was not made by `to_json`.
     """
     found = json.loads(text)
     return Notification(**{**found, "alerts": tuple(AlertItem(**alert) for alert in found["alerts"])})
 
 
 def group_key(labels: Labels) -> str:
-    """Alertmanager's key of a group under the root route, e.g. ``{}:{alertname="RunStalled", run="a"}``."""
+    """Returns Alertmanager's group key under the root route, e.g. ``{}:{alertname="RunStalled", run="a"}``."""
     return "{}:{" + ", ".join(f"{name}={_quoted(value)}" for name, value in sorted(labels)) + "}"
 
 
 def _quoted(text: str) -> str:
-    """As Go's %q writes a string."""
+    """Quotes a string as Go's %q does."""
     return '"' + "".join(_quoted_char(char) for char in text) + '"'
 
 
@@ -99,7 +99,7 @@ def _quoted_char(char: str) -> str:
 
 
 def _newest_episodes(alerts: Iterable[Alert]) -> list[Alert]:
-    """Alerts that fire or did, one per label set: to a receiver a second episode is the same alert again."""
+    """Returns firing or resolved alerts, one per label set: to a receiver a second episode is the same alert."""
     found: dict[str, Alert] = {}
     for alert in alerts:
         if alert.state not in ("firing", "resolved") or alert.fired_at is None:
@@ -116,10 +116,10 @@ def _alertmanager_order(alert: Alert) -> tuple[object, ...]:
     return labels.get("job", ""), labels.get("instance", ""), len(labels), sorted(labels.items())
 
 
-# Ten thousand firing alerts would otherwise be grouped and matched anew at every tick.
+# Cached, because ten thousand firing alerts would otherwise be grouped and matched at every tick.
 @lru_cache(maxsize=1 << 16)
 def _group_of(labels: Labels, group_by: tuple[str, ...], run: str) -> tuple[str, Labels]:
-    """Key and labels of an alert's group. The run is always among them: receivers know no runs, only keys."""
+    """Returns key and labels of an alert's group. The run is always included, because receivers see only keys."""
     wanted = {*group_by, "run"}
     named = {name: value for name, value in labels if name in wanted or ALL_LABELS in wanted} | {"run": run}
     pairs = tuple(sorted(named.items()))
@@ -137,7 +137,7 @@ def _ms(seconds: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Tick:
-    """What one receiver's groups are looked at with."""
+    """One receiver's view of a tick."""
 
     now: float
     run: str
@@ -154,7 +154,7 @@ class _Tick:
         return not self.settings.match or _wanted(alert.labels, self.settings.match)
 
     def note(self, row: GroupRow, items: Sequence[AlertItem], reason: str, *, refresh: bool = False) -> OutboxRow:
-        """A notification of the group, cut to the receiver's `max_alerts`: what fires is kept first."""
+        """Returns a notification of the group, cut to the receiver's `max_alerts`, firing alerts first."""
         limit = self.settings.max_alerts
         kept = items if not limit else sorted(items, key=lambda item: item.status != "firing")[:limit]
         status = "firing" if any(item.status == "firing" for item in items) else "resolved"
@@ -173,7 +173,7 @@ class _Tick:
         )  # fmt: skip
 
     def told(self, row: GroupRow, firing: Iterable[str], resolved: Iterable[str], seconds: float) -> GroupRow:
-        """The group after a notification. Its number grows with time, also when a group ends and comes again."""
+        """Returns the group after a notification. Its number grows, also when a group ends and begins again."""
         return replace(
             row, next_flush=_ms(self.now + seconds), notified_at=self.ms, firing=tuple(sorted(firing)),
             resolved=tuple(sorted(resolved)), seq=max(row.seq + 1, self.ms),
@@ -185,7 +185,7 @@ class _Tick:
 
 @dataclass(slots=True)
 class _Members:
-    """A group's alerts at a tick. ``unwanted``: the receiver's matchers were changed since it was told of them."""
+    """A group's alerts at a tick. ``unwanted``: the receiver's matchers changed after it was notified of them."""
 
     labels: Labels
     alerts: list[Alert] = field(default_factory=list)
@@ -211,9 +211,9 @@ def _grouped(tick: _Tick, episodes: Sequence[Alert]) -> Rows:
 
 
 def _members(tick: _Tick, episodes: Sequence[Alert]) -> dict[str, _Members]:
-    """Alerts by group key. What a receiver was told of under a key stays with that key until it resolves.
+    """Returns alerts by group key. An alert that was sent under a key keeps that key until it resolves.
 
-    A changed `group_by` would else leave an incident open that nobody ever closes.
+    Otherwise a changed `group_by` would leave an incident open permanently.
     """
     home = {fingerprint: key for key, row in tick.own.items() for fingerprint in row.firing}
     found: dict[str, _Members] = {}
@@ -228,14 +228,14 @@ def _members(tick: _Tick, episodes: Sequence[Alert]) -> dict[str, _Members]:
         if of is None:
             of = found[key] = _Members(tick.own[key].labels if labels is None else labels)
         of.alerts.append(alert)
-        # Kept as a member: that it ended must still be told to whom it was told.
+        # Kept as a member, because its end must be sent to the receivers that were notified.
         if not wanted:
             of.unwanted.add(alert.fingerprint)
     return found
 
 
 def _new_group(tick: _Tick, key: str, of: _Members) -> GroupRow | None:
-    """A group begins with an alert that fires. What fired long ago (in history) is not made to wait again."""
+    """Starts a group with a firing alert. An alert that fired long ago (in history) does not wait again."""
     since = [alert.fired_at for alert in of.alerts if alert.state == "firing" and alert.fired_at is not None]
     if not since:
         return None
@@ -244,7 +244,7 @@ def _new_group(tick: _Tick, key: str, of: _Members) -> GroupRow | None:
 
 
 def _flush(tick: _Tick, row: GroupRow, of: _Members) -> tuple[GroupRow, list[OutboxRow]]:
-    """Tell what is to be told, and look again after `group_interval`; without anything that fires the group ends."""
+    """Sends what is due, and schedules the next flush after `group_interval`; without firing alerts the group ends."""
     alive = {alert.fingerprint for alert in of.alerts if alert.state == "firing"}
     firing = {alert.fingerprint for alert in of.alerts if alert.state == "firing" and not alert.muted} - of.unwanted
     resolved = {
@@ -255,12 +255,12 @@ def _flush(tick: _Tick, row: GroupRow, of: _Members) -> tuple[GroupRow, list[Out
     told = set(row.firing)
     notes = []
     if reason:
-        # What is muted or not wanted any more is not repeated, but its end will be told to whom it was told.
+        # A muted or unwanted alert is not repeated, but its end is sent to receivers that were notified of it.
         row = tick.told(row, firing | (told & alive), resolved | gone, tick.settings.group_interval)
         notes = _notes(tick, row, of, firing, resolved, gone, reason)
     else:
-        # What resolved and is never to be told (`send_resolved`) is forgotten. Alertmanager would take a new episode
-        # of it for the old one, and stay silent until `repeat_interval`.
+        # A resolution that is never sent (`send_resolved`) is forgotten. Alertmanager would treat a new episode as the
+        # old one, and stay silent until `repeat_interval`.
         next_flush = _ms(tick.now + tick.settings.group_interval)
         row = replace(row, next_flush=next_flush, firing=tuple(sorted(told & alive)))
     return replace(row, ended=not alive), notes
@@ -269,7 +269,7 @@ def _flush(tick: _Tick, row: GroupRow, of: _Members) -> tuple[GroupRow, list[Out
 def _notes(
     tick: _Tick, row: GroupRow, of: _Members, firing: set[str], resolved: set[str], gone: set[str], reason: str
 ) -> list[OutboxRow]:
-    """The notification, if any of it is for this receiver."""
+    """Returns the notification if any of its alerts is for this receiver."""
     shown = firing | resolved if tick.settings.send_resolved else firing
     items = [tick.item(alert) for alert in sorted(of.alerts, key=_alertmanager_order) if alert.fingerprint in shown]
     if tick.settings.send_resolved:
@@ -278,26 +278,26 @@ def _notes(
 
 
 def _is_news(tick: _Tick, row: GroupRow, alert: Alert, of: _Members) -> bool:
-    """A resolution is told if the alert was, or if it came since the last flush of a group that was told of.
+    """Is a resolution due: its alert was sent, or it came since the last flush of a group that was sent?
 
-    A resolved alert stays in the list for a while; a group that was never told of has nothing to take back. Who was
-    told that it fires is told of its end, whatever mutes it by then: Alertmanager is silent, and leaves an incident
-    open that nobody closes.
+    A resolved alert stays in the list for a while; a group that was never sent has nothing to resolve. A receiver that
+    was notified of an alert gets its end, even if it is muted by then: Alertmanager sends nothing, and leaves an
+    incident open.
     """
     assert alert.resolved_at is not None
     if row.notified_at is None:
         return False
     if alert.fingerprint in row.firing:
         return True
-    # The last flush, which took everything that was over by then.
+    # The last flush, which included everything resolved by then.
     since = row.next_flush - _ms(tick.settings.group_interval)
     return not alert.muted and alert.fingerprint not in of.unwanted and _ms(alert.resolved_at) > since
 
 
 def _reason(tick: _Tick, row: GroupRow, firing: set[str], resolved: set[str]) -> str:
-    """Why to tell now, "" for not at all. Source: alertmanager DedupStage.needsUpdate."""
+    """Returns why to notify now, or "". Source: alertmanager DedupStage.needsUpdate."""
     if not firing and not resolved:
-        return ""  # everything is muted, or nothing is left
+        return ""  # everything is muted, or no alert is left
     if row.notified_at is None or not firing <= set(row.firing):
         return "firing" if firing else ""
     if not firing:
@@ -308,27 +308,27 @@ def _reason(tick: _Tick, row: GroupRow, firing: set[str], resolved: set[str]) ->
 
 
 def _lost(tick: _Tick, row: GroupRow, fingerprint: str) -> AlertItem:
-    """A resolution of which nothing is known but that it happened (while nobody watched): under the group's labels."""
+    """Returns a resolution without details (the alert ended while Rollscope was down), with the group's labels."""
     return AlertItem("resolved", dict(row.labels), {}, tick.now, tick.now, fingerprint)
 
 
-# ---- receivers that group by themselves
+# ---- receivers with their own grouping
 
 
 def _refreshing(tick: _Tick, episodes: Sequence[Alert], every: float) -> Rows:
-    """The whole state of the run, at once on every change and again every ``every`` seconds while anything fires."""
+    """Sends the whole state of the run on every change, and every ``every`` seconds while anything fires."""
     labels: Labels = (("run", tick.run),)
     key = group_key(labels)
-    # Groups of another kind: this receiver lets what nobody repeats expire.
+    # Groups of another kind end without a message: this receiver lets alerts expire that are not repeated.
     found: Rows = ([replace(row, ended=True) for name, row in tick.own.items() if name != key], [])
     row = tick.own.get(key) or GroupRow(tick.settings.name, key, labels, tick.ms)
     told = set(row.firing)
     firing = [alert for alert in episodes if alert.state == "firing" and tick.wants(alert)]
-    # What it knows is repeated even when muted: silence would be a resolution to it.
+    # Alerts it was sent are repeated even when muted, because it treats missing alerts as resolved.
     firing = [alert for alert in firing if not alert.muted or alert.fingerprint in told]
     resolved = [alert for alert in episodes if alert.state == "resolved" and alert.fingerprint in told]
     now = {alert.fingerprint for alert in firing}
-    # At once, whatever `group_interval`: the receiver groups by itself, and our wait would add to its own.
+    # At once, whatever `group_interval`: the receiver groups by itself, and would add its own wait.
     if now != told:
         row = tick.told(row, now, (alert.fingerprint for alert in resolved), every)
         row = replace(row, ended=not now)

@@ -1,7 +1,7 @@
-"""What rules see of a run at one instant: tables of signals, metrics and targets. Pure: no I/O, no clock.
+"""Tables of signals, metrics and targets of a run at one instant, for rules. Pure: no I/O, no clock.
 
-A signal's row is its newest answer, a metric's row the newest sample of one target's series. What nobody knows just
-now is a gap with its reason; what has ended is no row at all, so that the two are never confused.
+A signal's row is its newest value, a metric's row the newest sample of one target's series. An unknown value is a gap
+with its reason; an ended series has no row at all, so that the two differ.
 """
 
 import math
@@ -14,15 +14,15 @@ from server.signals.model import TargetHealth
 from server.signals.window import Gauge, StepBook
 
 TARGET_UP = "target_up"
-"""Not a signal with a file of its own: one row per target, as on `/metrics`."""
+"""Source name that is not a signal: one row per target, as on `/metrics`."""
 
 HISTORY_POINTS = 120
-"""Totals kept per counter for `increase`: a window is known to within a hundredth of its length."""
+"""Totals kept per counter for `increase`: a window is accurate to a hundredth of its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignalState:
-    """A signal series' newest answer. ``value`` None: a gap (``why``), or, with ``ended``, not there any more."""
+    """The newest value of a signal's series. ``value`` None: a gap (``why``), or, with ``ended``, an ended series."""
 
     ts: float
     value: float | None
@@ -32,7 +32,7 @@ class SignalState:
 
 @dataclass(slots=True)
 class IncreaseTotals:
-    """A counter's past, thinned: enough to say how much it grew within a window. Survives restarts as JSON."""
+    """A counter's past totals, thinned out: enough for the increase within a window. Stored as JSON."""
 
     points: list[tuple[float, float]] = field(default_factory=list)
 
@@ -44,7 +44,7 @@ class IncreaseTotals:
             self.points.pop(0)
 
     def increase(self, now: float, total: float, window: float) -> float:
-        """Growth since the newest kept total at or before the window's start (or the first known one)."""
+        """Returns the increase since the newest kept total at or before the window's start (or the first total)."""
         before = total
         for ts, value in self.points:
             if ts <= now - window or before == total:
@@ -58,7 +58,7 @@ class RunFrame:
 
     Args:
         signals: signal -> series -> newest answer.
-        stale: (signal, its newest data's time) -> why it is too old to be judged, or "".
+        stale: (signal, time of its newest data) -> why it is too old to be evaluated, or "".
         gauges, health, steps, shape: the deriver's.
         totals: (signal, window, labels) -> a counter's past, for ``increase`` of a signal.
     """
@@ -74,7 +74,7 @@ class RunFrame:
     steps: StepBook
     shape: int
     totals: Mapping[tuple[str, float, Labels], IncreaseTotals] = field(default_factory=dict)
-    # A hundred rules may ask for one table: it is made once an instant.
+    # Tables are cached per instant, because a hundred rules may use the same one.
     made: dict[tuple[str, str, str, float, bool], Table | None] = field(default_factory=dict)
 
     def table(self, condition: Condition) -> Table | None:
@@ -107,8 +107,8 @@ class RunFrame:
         known = self.signals.get(condition.name, {})
         rows = {labels: now for labels, now in known.items() if not now.ended}
         if known and not rows:
-            return Table((), (), {}, 0)  # it ended, or cannot be (not applicable): false, not unknown
-        # Before its first labelled value a signal has one row without labels, which says why.
+            return Table((), (), {}, 0)  # ended or not applicable: false, not unknown
+        # Before its first labelled value a signal has one row without labels, which has the reason.
         named = {labels: now for labels, now in rows.items() if labels} or rows
         return _table({labels: self._judged(condition, labels, now) for labels, now in named.items()})
 
@@ -130,7 +130,7 @@ class RunFrame:
         values: list[float] = []
         gaps: dict[int, str] = {}
         skipped: list[int] = []
-        # The plain case first: this is 10,000 series at every tick.
+        # The common case first: this is 10,000 series at every tick.
         for at, gauge in enumerate(series.values()):
             fresh = self.now - gauge.last_ts <= gauge.carry
             value = _value(condition, gauge, self.now) if fresh else math.nan
@@ -141,18 +141,18 @@ class RunFrame:
                 gaps[len(values)] = "younger than the window" if fresh else f"target {gauge.target} does not answer"
             labels.append(gauge.named)
             values.append(value)
-        # All of them over is something else than no source: it makes every condition false.
+        # An empty table is not the same as no source: it makes every condition false.
         return Table(labels, values, gaps, hash((self.shape, tuple(skipped))))
 
     def _step_metric(self, name: str) -> Table | None:
-        """A metric that comes with steps: its newest value of every series."""
+        """Returns the newest value of every series of a per-step metric."""
         newest: dict[Labels, SignalState] = {}
         for labels, step in self.steps.newest_of(name):
             newest[labels] = SignalState(step.ts, step.values[(name, labels)])
         return _table(newest)
 
     def _ended(self, gauge: Gauge) -> bool:
-        """Did its target answer without it? That the target was up before is no proof."""
+        """Did the target answer without this metric? An earlier `up` is no proof."""
         health = self.health.get(gauge.target)
         if health is None:
             return True
@@ -173,12 +173,12 @@ def _value(condition: Condition, gauge: Gauge, now: float) -> float:
 
 
 def increase(gauge: Gauge, start: float) -> float:
-    """Growth of a cumulative counter since `start`; a decrease is a reset: the new value is the growth.
+    """Returns the increase of a cumulative counter since `start`; after a decrease (reset) the new value counts.
 
-    NaN while the series is younger than the window: nobody knows what it was at its start.
+    NaN while the series is younger than the window, because its value at the start is unknown.
     """
-    # From the newest back, and without a sum: between two resets the growth is the difference of the ends. With
-    # pairs and a sum this was more than half of what alerting takes of a tick (bench.alerts).
+    # From the newest back, without a sum: between two resets the increase is the difference of the ends. With pairs and
+    # a sum this was more than half of alerting's share of a tick (bench.alerts).
     grown, end = 0.0, gauge.last
     later = end
     for ts, value in reversed(gauge.points):

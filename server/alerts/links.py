@@ -1,4 +1,4 @@
-"""Addresses of the charts at an alert's moment. Pure."""
+"""URLs of the charts at an alert's moment. Pure."""
 
 from urllib.parse import urlencode
 
@@ -6,16 +6,18 @@ from collectors.catalog import METRICS
 from server import signals
 from server.alerts.model import Rule
 
-# Long enough before to see it come, and after to see what it did; the charts have a point per tick at this width.
-BEFORE_SECONDS, AFTER_SECONDS = 1800.0, 900.0
+# Time shown before the alert, s: long enough to see it develop. The charts have a point per tick at this width.
+BEFORE_SECONDS = 1800.0
+# Time shown after the alert, s.
+AFTER_SECONDS = 900.0
 
 _ACTORS = {item.name: item.actor for item in signals.load()} | {name: one.actor for name, one in METRICS.items()}
 
 
 def moment(run: str, rule: Rule | None, active_at: float, resolved_at: float | None = None) -> str:
-    """The page of what is watched around an alert, absolute in time: the same view for whoever opens it, whenever.
+    """Returns the URL of the page around an alert, with absolute times, so that the view is always the same.
 
-    ``rule``: None for one that is configured no more, which leads to the overview.
+    ``rule``: None for a rule that is no longer configured, which leads to the overview.
     """
     until = resolved_at if resolved_at is not None else active_at
     span = {"run": run, "start": f"{active_at - BEFORE_SECONDS:.0f}", "end": f"{until + AFTER_SECONDS:.0f}"}
@@ -23,5 +25,5 @@ def moment(run: str, rule: Rule | None, active_at: float, resolved_at: float | N
 
 
 def _page(rule: Rule | None) -> str:
-    """What is watched of sandboxes has its charts on their page; the overview has everybody else's."""
+    """Returns the page of a signal's charts: the sandboxes' page for sandboxes, else the overview."""
     return "sandboxes" if rule is not None and _ACTORS.get(rule.condition.name) == "sandbox" else ""

@@ -1,4 +1,4 @@
-"""The words of alerting, as data: conditions, rules, alerts and what a rule is evaluated on. Pure.
+"""Types of alerting: conditions, rules, alerts, and the data a rule is evaluated on. Pure.
 
 Times are epoch seconds of event time, durations are seconds.
 """
@@ -17,17 +17,17 @@ NoData = Literal["hold", "alert", "ok"]
 State = Literal["inactive", "pending", "firing", "resolved"]
 
 CLASSES = ("liveness", "infrastructure", "tuning", "cost")
-"""In the order in which they matter: what is dead cannot be tuned."""
+"""In the order of importance: a dead component cannot be tuned."""
 
 
-# How long a resolved alert is remembered: Prometheus resends a resolution for 15 minutes, so that a receiver
-# that lost one still learns of it.
+# How long a resolved alert is kept. Prometheus resends a resolution for 15 minutes too, so that a receiver that lost
+# one still receives it.
 RESOLVED_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must be true of a series.
+    """Condition on a series.
 
     Attributes:
         source: ``signal`` (a file of `server.signals`, or one to come) or ``metric`` (a catalogue metric, per target).
@@ -47,7 +47,7 @@ class Condition:
 
     @property
     def summed(self) -> bool:
-        """Is it on the sum over all series? Money is: a dollar is a dollar. With a ``match``, on each that fits."""
+        """Does the condition apply to the sum of all series? True for cost without a ``match``."""
         return self.kind == "burn" and not self.matchers
 
 
@@ -89,13 +89,13 @@ class Alert:
     """One episode of one rule on one series: from pending to resolved.
 
     Attributes:
-        series: labels of the series as observed (with ``target`` for metrics): how the next evaluation finds it.
+        series: labels of the series as observed (with ``target`` for metrics), by which later evaluations match it.
         labels: what receivers see: ``alertname``, ``run``, ``severity``, ``class``, the series' and the rule's own.
         keep_since: the condition is false since then, and `keep_firing_for` holds the alert.
-        held_since: nothing is known of the series since then.
-        reason: why it is resolved, or what holds it, in words.
-        muted: why nobody is told, in words ("" when somebody is).
-        replayed: it began firing in history that was read back.
+        held_since: start of missing data for the series.
+        reason: why it is resolved, or what holds it, as text.
+        muted: why no receiver is notified, as text ("" if receivers are).
+        replayed: it began to fire in history that was read back.
     """
 
     rule: str
@@ -121,7 +121,7 @@ class Table:
 
     Attributes:
         labels: one entry per series; equal ``shape`` of two tables of a name means equal labels in equal order.
-        values: NaN where nothing is known just now (``gaps`` says why). A series that ended is in no table.
+        values: NaN where the value is unknown now (``gaps`` has the reason). A series that ended is in no table.
         gaps: index -> why there is no value.
     """
 
@@ -131,7 +131,7 @@ class Table:
     shape: int
 
     def summed(self) -> "Table":
-        """One series without labels: the sum of what is known; a gap where nothing is."""
+        """Returns one series without labels: the sum of the known values; a gap if there are none."""
         known = [value for at, value in enumerate(self.values) if at not in self.gaps]
         if not known and not self.gaps:
             return self
@@ -140,7 +140,7 @@ class Table:
 
 
 class Frame(Protocol):
-    """What rules are evaluated on: one run at one instant."""
+    """Data that rules are evaluated on: one run at one instant."""
 
     @property
     def now(self) -> float: ...
@@ -153,17 +153,17 @@ class Frame(Protocol):
 
     @property
     def replayed(self) -> bool:
-        """History that is read back: its alerts notify nobody."""
+        """Is this history that is read back? Its alerts send no notifications."""
 
     def missing(self, condition: Condition, series: Labels) -> str:
-        """Why nothing is known of a series that is in no table (its target does not answer); "" when it has ended."""
+        """Returns why a series in no table is unknown (its target does not answer); "" if it has ended."""
 
     def table(self, condition: Condition) -> Table | None:
-        """The series behind a condition, before its matchers (for ``increase``: the increases); None: no source."""
+        """Returns the series of a condition before matchers (for ``increase``: the increases); None: no source."""
 
 
 def fingerprint(labels: Labels) -> str:
-    """Alertmanager's identity of a label set: FNV-1a (64 bits) over the sorted pairs, 16 hexadecimal digits.
+    """Returns Alertmanager's fingerprint of a label set: FNV-1a (64 bits) over the sorted pairs, 16 hex digits.
 
     Source: prometheus/common `model/signature.go` (labelSetToFingerprint), separator byte 255.
     """

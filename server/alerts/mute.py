@@ -1,4 +1,4 @@
-"""Why nobody is told of an alert: another one explains it (inhibition), or somebody asked for quiet (silence). Pure.
+"""Muting of alerts: inhibition by another alert, and silences by users. Pure.
 
 Times are epoch seconds. Source: Alertmanager's documentation of `inhibit_rule` and of silences.
 """
@@ -11,12 +11,12 @@ from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import Alert
 
 MAX_COMMENT = 200
-"""Characters of a silence's comment that are repeated beside each alert; the page shows the whole."""
+"""Characters of a silence's comment that are shown next to each alert; the page shows the whole comment."""
 
 
 @dataclass(frozen=True, slots=True)
 class InhibitRule:
-    """While an alert that matches ``source`` fires, those that match ``target`` are told to nobody.
+    """While an alert that matches ``source`` fires, alerts that match ``target`` send no notifications.
 
     Attributes:
         equal: labels that must be the same on both; one that is missing equals an empty one.
@@ -29,7 +29,7 @@ class InhibitRule:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Quiet for alerts that match all ``matchers``, from ``starts_at`` until just before ``ends_at``."""
+    """Mutes alerts that match all ``matchers``, from ``starts_at`` until just before ``ends_at``."""
 
     id: str
     matchers: tuple[Matcher, ...]
@@ -42,7 +42,7 @@ class Silence:
         return self.starts_at <= now < self.ends_at
 
     def words(self, now: float) -> str:
-        """Who asked for it, until when, and why."""
+        """Returns the silence's author, end and comment as text."""
         comment = " ".join(self.comment.split())[:MAX_COMMENT]
         why = f": {comment}" if comment else ""
         return f"silenced by {self.created_by or 'somebody'} until {_clock(self.ends_at, now)}{why} (id {self.id})"
@@ -51,16 +51,16 @@ class Silence:
 def mute(
     alerts: Iterable[Alert], inhibits: Sequence[InhibitRule], silences: Iterable[Silence], now: float
 ) -> dict[str, str]:
-    """fingerprint -> why nobody is told, in words; alerts that are told of are left out.
+    """Returns fingerprint -> reason as text, for each muted alert.
 
-    Pending alerts are answered too: a page shows before they fire whether anybody will hear of them. An alert that
-    is both inhibited and silenced is called inhibited: that ends by itself, and says where to look.
+    Includes pending alerts, because a page shows before they fire whether they are muted. An alert that is both
+    inhibited and silenced counts as inhibited, because inhibition ends by itself and names the cause.
     """
     listed = [(alert, dict(alert.labels)) for alert in alerts if alert.state != "inactive"]
-    # Once per tick and not per alert: silences outlive their end in the store, and there may be hundreds.
+    # Once per tick and not per alert: ended silences stay in the store, and there may be hundreds.
     quiet = [silence for silence in silences if silence.active(now)]
     found: dict[str, str] = {}
-    # Inhibited sources inhibit still (as in Alertmanager): the outcome must not hang on the order of the rules.
+    # Inhibited sources still inhibit (as in Alertmanager): the result must not depend on the order of the rules.
     for rule in inhibits:
         _inhibit(rule, listed, found)
     for alert, labels in listed:
@@ -73,7 +73,7 @@ def mute(
 
 @dataclass(slots=True)
 class _Sources:
-    """Of the firing sources that agree on the equal labels: one of any kind, and one that is not a target too."""
+    """Firing sources with equal values of the equal labels: any one, and one that is not a target too."""
 
     any: Alert | None = None
     pure: Alert | None = None
@@ -81,7 +81,7 @@ class _Sources:
 
 @dataclass(slots=True)
 class _Index:
-    """A rule's sources by the values of its equal labels: 10,000 alerts are looked at twice, never in pairs."""
+    """Indexes a rule's sources by their equal labels, so that 10,000 alerts are scanned twice, never in pairs."""
 
     by_equal: dict[tuple[str, ...], _Sources] = field(default_factory=dict)
 
@@ -92,7 +92,7 @@ class _Index:
             entry.pure = _older(entry.pure, alert)
 
     def source(self, key: tuple[str, ...], source_too: bool) -> Alert | None:
-        """What inhibits a target. One that is a source as well is inhibited only by alerts that are not both."""
+        """Returns the alert that inhibits a target. A target that is also a source needs one that is not both."""
         entry = self.by_equal.get(key)
         if entry is None:
             return None
@@ -104,7 +104,7 @@ def _inhibit(rule: InhibitRule, listed: list[tuple[Alert, dict[str, str]]], foun
     for alert, labels in listed:
         if alert.state == "firing" and all_match(rule.source, labels):
             index.add(_equal(rule, labels), alert, all_match(rule.target, labels))
-    # Mostly nothing that inhibits fires, and then no target need be looked at.
+    # Usually no inhibiting alert fires, and then no target is examined.
     for alert, labels in listed if index.by_equal else ():
         if all_match(rule.target, labels):
             source = index.source(_equal(rule, labels), all_match(rule.source, labels))
@@ -117,7 +117,7 @@ def _equal(rule: InhibitRule, labels: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _older(known: Alert | None, alert: Alert) -> Alert:
-    """The one that fires for longer: the words must not change with the order of the list."""
+    """Returns the alert that has fired longer, so that the text does not depend on the order of the list."""
     if known is None:
         return alert
     return min(known, alert, key=lambda one: (one.active_at, one.rule, one.fingerprint))
@@ -129,11 +129,11 @@ def _inhibited(source: Alert) -> str:
 
 
 def _clock(t: float, now: float) -> str:
-    """``12:30 UTC``, with the date where it is another day's."""
+    """Returns ``12:30 UTC``, with the date if it is another day."""
     try:
         then, today = datetime.fromtimestamp(t, UTC), datetime.fromtimestamp(now, UTC)
     except (OverflowError, ValueError, OSError):
         return "further notice"  # a year beyond what calendars hold: meant as "for ever"
-    # Shortly after midnight is still "tonight" to who reads it now.
+    # Shortly after midnight the date is not needed either.
     same = then.date() == today.date() or then - today < timedelta(hours=12)
     return then.strftime("%H:%M UTC" if same else "%Y-%m-%d %H:%M UTC")

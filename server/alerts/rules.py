@@ -1,8 +1,8 @@
-"""The state machine of alerts: Prometheus' pending, firing and resolved, but what nobody saw resolves nothing. Pure.
+"""The state machine of alerts: Prometheus' pending, firing and resolved, but missing data resolves nothing. Pure.
 
 An alert exists per rule and series. With data it behaves as in Prometheus (`for`, `keep_firing_for`, absent from
-the result is false). Without data its state is held and its clocks stand still, until `no_data_after` has passed
-and the rule's `no_data` says what that means. It does not know who is told, nor what is silenced.
+the result is false). Without data its state is held and its timers stop, until `no_data_after` has passed; then the
+rule's `no_data` decides. Receivers and silences are handled elsewhere.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,8 +13,8 @@ from server.alerts.conditions import Judge, Judgement, Positions
 from server.alerts.model import RESOLVED_SECONDS, Alert, Frame, Rule, fingerprint
 from server.alerts.text import expand
 
-# Alerts whose value alone changed are written by turns: ten thousand rows per tick would be the store's largest
-# write, for a number that the signal's own points hold anyway.
+# Alerts written per tick if only their value changed. Ten thousand rows per tick would be the store's largest write,
+# for a number that the signal's own points contain anyway.
 VALUE_ROWS = 1_000
 
 REMOVED = "the rule was removed"
@@ -24,16 +24,16 @@ SAME_LABELS = "two of its alerts have the same labels: {labels}"
 
 @dataclass(slots=True)
 class _State:
-    """A rule with its pending and firing alerts by series, and the value each was last reported with."""
+    """A rule with its pending and firing alerts by series, and the value last written for each."""
 
     rule: Rule
     judge: Judge
     alerts: dict[Labels, Alert] = field(default_factory=dict)
-    told: dict[Labels, float | None] = field(default_factory=dict)
+    written: dict[Labels, float | None] = field(default_factory=dict)
 
 
 class Evaluator:
-    """All rules of one run over event time. Not thread-safe.
+    """Evaluates all rules of one run over event time. Not thread-safe.
 
     Attributes:
         errors: rule name -> why its last evaluation failed; its alerts are held, none begins.
@@ -48,7 +48,7 @@ class Evaluator:
         self._stale: dict[tuple[int, Labels], None] = {}
         self.errors: dict[str, str] = {}
 
-    # ---- what there is
+    # ---- alerts
 
     @property
     def firing(self) -> list[Alert]:
@@ -56,10 +56,10 @@ class Evaluator:
 
     @property
     def active(self) -> list[Alert]:
-        """Pending, then resolved less than `RESOLVED_SECONDS` ago, then firing.
+        """Returns pending alerts, then those resolved less than `RESOLVED_SECONDS` ago, then firing ones.
 
-        A resolved alert and a pending one may have equal labels: as long as the new episode does not fire, the end
-        of the old one is still news to who missed it.
+        A resolved alert and a pending one may have equal labels. While the new episode does not fire, the end of the
+        old one is still reported.
         """
         found = list(self._open())
         pending = [alert for alert in found if alert.state == "pending"]
@@ -73,7 +73,7 @@ class Evaluator:
     # ---- surviving a restart
 
     def restore(self, alerts: Iterable[Alert]) -> None:
-        """Take stored alerts back. Those no rule would make any more end at the next evaluation."""
+        """Loads stored alerts. Those that no rule creates any more end at the next evaluation."""
         by_name: dict[str, list[_State]] = {}
         for state in self._states:
             by_name.setdefault(state.rule.name, []).append(state)
@@ -89,16 +89,16 @@ class Evaluator:
         for state in states:
             if alert.series not in state.alerts and label_set(state.rule, self._run, alert.series) == alert.labels:
                 state.alerts[alert.series] = alert
-                state.told[alert.series] = alert.value
+                state.written[alert.series] = alert.value
                 return
         self._orphans.append(alert)
 
     # ---- evaluation
 
     def evaluate(self, frame: Frame) -> list[Alert]:
-        """Bring every rule to the frame's instant; the alerts whose stored form changed.
+        """Evaluates every rule at the frame's instant; returns alerts whose stored form changed.
 
-        The answer holds the live objects of `active`; a state of ``inactive`` means that the episode is to be
+        The result has the live objects of `active`; the state ``inactive`` means that the episode is to be
         forgotten. Frames must come in order of time.
         """
         self._forget(frame.now)
@@ -120,7 +120,7 @@ class Evaluator:
         if (twice := _twice(state, judged, new)) is not None:
             text = SAME_LABELS.format(labels=", ".join(f"{name}={value}" for name, value in twice))
             self.errors[state.rule.name] = text
-            # The rule's `no_data` is not asked: an error of a rule says nothing about its series.
+            # The rule's `no_data` is not applied, because an error of a rule is no information about its series.
             judged, new = Judgement(unknown=dict.fromkeys(state.alerts, text)), {}
             return self._known(number, state, frame, judged, "hold")
         changed = self._known(number, state, frame, judged, state.rule.no_data)
@@ -134,7 +134,7 @@ class Evaluator:
         }
 
     def _known(self, number: int, state: _State, frame: Frame, judged: Judgement, policy: str) -> list[Alert]:
-        """Alerts that exist: one step each."""
+        """Advances existing alerts by one step each."""
         changed: list[Alert] = []
         for series, alert in list(state.alerts.items()):
             before = _form(alert)
@@ -146,33 +146,33 @@ class Evaluator:
                 self._false(state.rule, alert, FALSE, frame.now)
             if _form(alert) != before:
                 changed += self._after(state, series, alert, before[1], frame)
-            elif alert.value != state.told[series]:
+            elif alert.value != state.written[series]:
                 self._stale[(number, series)] = None
         return changed
 
     def _after(self, state: _State, series: Labels, alert: Alert, active_at: float, frame: Frame) -> list[Alert]:
-        """Book-keeping of an alert that changed."""
+        """Updates the indexes for an alert that changed."""
         if alert.state == "firing" and alert.fired_at == frame.now:
             self._resolved.pop(alert.fingerprint, None)
             alert.replayed = frame.replayed
         if alert.state in ("inactive", "resolved"):
-            del state.alerts[series], state.told[series]
+            del state.alerts[series], state.written[series]
         else:
-            state.told[series] = alert.value
+            state.written[series] = alert.value
             alert.annotations = expand(state.rule, alert)
-        # The time it began is part of its key in the store: one that moved is another row.
+        # The start time is part of the key in the store, so a changed start time is another row.
         moved = alert.active_at != active_at and alert.state != "inactive"
         return [replace(alert, state="inactive", active_at=active_at), alert] if moved else [alert]
 
     def _begin(self, state: _State, series: Labels, labels: Labels, judged: Judgement, frame: Frame) -> Alert:
-        """A new episode. One that begins with silence (``no_data = "alert"``) waits until it counts as true."""
+        """Creates an episode. With ``no_data = "alert"`` an episode without data waits until it counts as true."""
         rule, now = state.rule, frame.now
         alert = Alert(rule.name, series, labels, fingerprint(labels), "pending", now)
         if series in judged.true:
             self._true(rule, alert, judged.true[series], now)
         else:
             self._unknown(rule, alert, judged.unknown[series], now, rule.no_data)
-        state.alerts[series], state.told[series] = alert, alert.value
+        state.alerts[series], state.written[series] = alert, alert.value
         self._after(state, series, alert, alert.active_at, frame)
         return alert
 
@@ -206,7 +206,7 @@ class Evaluator:
 
     def _unknown(self, rule: Rule, alert: Alert, why: str, now: float, policy: str) -> None:
         if alert.held_since is None:
-            # The words of the first moment stay: a text that counts seconds would be a change at every tick.
+            # The first reason is kept, because a text with a duration would change at every tick.
             alert.held_since, alert.reason = now, why
         silent = now - alert.held_since >= rule.no_data_after
         if not silent:
@@ -238,7 +238,7 @@ class Evaluator:
     def _end_all(self, state: _State, now: float, why: str) -> list[Alert]:
         ended = [self._end(alert, now, why) for alert in state.alerts.values()]
         state.alerts.clear()
-        state.told.clear()
+        state.written.clear()
         return ended
 
     # ---- memory
@@ -255,39 +255,39 @@ class Evaluator:
             del self._resolved[oldest]
 
     def _values(self) -> list[Alert]:
-        """The next alerts of which only the value changed."""
+        """Returns the next alerts of which only the value changed."""
         found: list[Alert] = []
         while self._stale and len(found) < VALUE_ROWS:
             number, series = next(iter(self._stale))
             del self._stale[(number, series)]
             state = self._states[number]
             alert = state.alerts.get(series)
-            if alert is not None and alert.value != state.told[series]:
-                state.told[series] = alert.value
+            if alert is not None and alert.value != state.written[series]:
+                state.written[series] = alert.value
                 alert.annotations = expand(state.rule, alert)
                 found.append(alert)
         return found
 
 
 def label_set(rule: Rule, run: str, series: Labels) -> Labels:
-    """What receivers see of a series' alert. Empty labels are left out, as Alertmanager does."""
+    """Returns the labels of a series' alert for receivers, without empty ones, as in Alertmanager."""
     fixed = {"alertname": rule.name, "run": run, "severity": rule.severity, "class": rule.class_}
     labels: Mapping[str, str] = {**dict(series), **dict(rule.labels), **fixed}
     return tuple(sorted((name, value) for name, value in labels.items() if value))
 
 
 def _form(alert: Alert) -> tuple[str, float, float | None, float | None, str]:
-    """What makes a change of an alert worth a row at once; its value is written by turns."""
+    """Returns the fields whose change is written at once; a changed value is written in turns."""
     return alert.state, alert.active_at, alert.keep_since, alert.held_since, alert.reason
 
 
 def _counted(rule: Rule, alert: Alert) -> bool:
-    """Did a silence that goes on already begin to count as true? Told from the times, which survive a restart."""
+    """Did ongoing missing data already count as true? Derived from the times, which survive a restart."""
     return alert.held_since is not None and alert.active_at >= alert.held_since + rule.no_data_after
 
 
 def _twice(state: _State, judged: Judgement, new: Mapping[Labels, Labels]) -> Labels | None:
-    """Labels that a new alert would share with another one that stays."""
+    """Returns labels that a new alert would share with an existing one."""
     if not new:
         return None
     taken = {

@@ -30,10 +30,10 @@ _OMITTED = re.compile(r"_(?:x(\d+))?", re.ASCII)
 
 
 def parse(text: str) -> list[Item]:
-    """The items in order. ``axn`` and ``a+bxn`` are n + 1 values, ``_xn`` is n times nothing, as in promtool.
+    """Parses the items in order. ``axn`` and ``a+bxn`` are n + 1 values, ``_xn`` is n times no sample, as in promtool.
 
     Raises:
-        ValueError: a word that is not of the notation, or too many values; in words for a user.
+        ValueError: invalid item, or too many values; the message is for a user.
     """
     if len(text) > MAX_TEXT:
         raise ValueError(f"longer than {MAX_TEXT:,} characters")
@@ -70,5 +70,5 @@ def _repeated(items: list[Item], count: int, room: int) -> list[Item]:
 
 
 def _count(text: str, room: int) -> int:
-    # Digits are counted first: Python refuses to read a number of 5,000 of them, in words of its own.
+    # The digits are counted first, because Python refuses to parse a number of 5,000 digits.
     return int(text) if len(text) < 10 else room + 1

@@ -1,4 +1,4 @@
-"""A silence as people send it (Alertmanager's API v2 shape) -> a checked one. Pure: `now` and the id are arguments.
+"""Validates a silence in the shape of Alertmanager's API v2. Pure: `now` and the id are arguments.
 
 Source: alertmanager `api/v2/openapi.yaml` (postableSilence: matchers, startsAt, endsAt, createdBy, comment).
 """
@@ -12,17 +12,19 @@ from server.alerts.matchers import Matcher, matcher
 from server.alerts.mute import Silence
 from server.store.types import SilenceRow
 
-# More matchers than an alert has labels, more text than anybody reads: a mistake, or an attack.
-MAX_MATCHERS, MAX_TEXT = 50, 2000
-# The year 5138: beyond it epoch milliseconds are a mistake in the unit.
+# Most matchers of a silence; an alert has fewer labels.
+MAX_MATCHERS = 50
+# Longest text, characters.
+MAX_TEXT = 2000
+# Largest time, epoch s (the year 5138); a larger one is in milliseconds by mistake.
 LAST = 1e11
 
 
 def parse(body: bytes, identity: str, now: float) -> SilenceRow:
-    """A silence from a request's body. ``now``: epoch seconds.
+    """Returns a silence from a request's body. ``now``: epoch seconds.
 
     Raises:
-        ValueError: what is wrong with it, in words for who sent it.
+        ValueError: what is wrong with it; the message is for the client.
     """
     try:
         found = json.loads(body)
@@ -50,7 +52,7 @@ def _matchers(value: object) -> list[Matcher]:
     if not isinstance(value, list) or not 0 < len(value) <= MAX_MATCHERS:
         raise ValueError(f"matchers must be a list of 1 to {MAX_MATCHERS} objects")
     found = [_matcher(one) for one in value]
-    # As in Alertmanager: a silence that fits everything is one that nobody meant.
+    # Refused as in Alertmanager: a silence that matches every alert is a mistake.
     if all(one.matches({}) for one in found):
         raise ValueError("at least one matcher must not match the empty value, or everything would be silent")
     return found
@@ -71,7 +73,7 @@ def _matcher(value: object) -> Matcher:
 
 
 def _time(found: Mapping[str, Any], key: str, default: float | None) -> float:
-    """RFC 3339, as Alertmanager has it, or epoch seconds."""
+    """Parses RFC 3339, as in Alertmanager, or epoch seconds."""
     value = found.get(key, default)
     if isinstance(value, str):
         try:
@@ -94,6 +96,6 @@ def _text(found: Mapping[str, Any], key: str) -> str:
 
 
 def silence_of(row: SilenceRow) -> Silence:
-    """A stored silence as the muting knows it."""
+    """Returns a stored silence as the type used for muting."""
     matchers = tuple(Matcher(*one) for one in row.matchers)
     return Silence(row.id, matchers, row.starts_at / 1000, row.ends_at / 1000, row.created_by, row.comment)

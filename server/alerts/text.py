@@ -1,6 +1,6 @@
-"""The words of an alert: annotations with values, a rule's condition in one line, durations. Pure.
+"""Texts of alerts: annotations with values, a rule's condition in one line, durations. Pure.
 
-Annotations are `string.Template` texts: names are replaced, nothing is executed. A name nobody knows is refused
+Annotations are `string.Template` texts: names are replaced, nothing is executed. An unknown name is refused
 when the configuration is read (`problems`); at run time it stays as written, since an alert must go out.
 """
 
@@ -31,7 +31,7 @@ NAMES: Mapping[str, str] = {
     "expression": "the condition: trainer_wait_ratio > 0.4 for 5m",
     "verdict": "of a rule about verdicts the one that holds: generator-bound",
 }
-"""Name in an annotation -> what it becomes. Beside these: ``label_NAME``, empty when there is no such label."""
+"""Name in an annotation -> its value. In addition ``label_NAME``, which is empty if there is no such label."""
 
 LABEL = "label_"
 EVIDENCE = "evidence"
@@ -41,15 +41,15 @@ _UNITS = (("y", 31_536_000.0), ("w", 604_800.0), ("d", 86_400.0), ("h", 3600.0),
 _DURATION = re.compile("".join(f"(?:([0-9]+){unit})?" for unit, _ in _UNITS), re.ASCII)
 # Prometheus' own limit (an int64 of nanoseconds); longer ones are typing errors.
 MAX_SECONDS = 292 * 31_536_000.0
-# Years and weeks are read but not written, as in Prometheus only whole ones would be.
+# Years and weeks are parsed but not written, because Prometheus writes only whole ones.
 _WRITTEN = _UNITS[2:]
 
 
 def parse_duration(value: str | float) -> float:
-    """Seconds of ``1h30m``, ``5s``, ``250ms`` (units y w d h m s ms, in this order), or of a number of seconds.
+    """Parses ``1h30m``, ``5s``, ``250ms`` (units y w d h m s ms, in this order), or a number of seconds.
 
     Raises:
-        ValueError: not a duration, negative, not finite or beyond 292 years; in words for a user.
+        ValueError: not a duration, negative, not finite or beyond 292 years; the message is for a user.
     """
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError("a duration is a number of seconds or a text such as 5m or 1h30m")
@@ -70,7 +70,7 @@ def _parsed(text: str) -> float:
 
 
 def duration(seconds: float) -> str:
-    """As Prometheus writes it: ``5m``, ``1h30m``, ``250ms``, ``0s``. Rounded to milliseconds."""
+    """Formats a duration as Prometheus does: ``5m``, ``1h30m``, ``250ms``, ``0s``. Rounded to milliseconds."""
     left = round(seconds * 1000)
     if left <= 0:
         return "0s"
@@ -88,7 +88,7 @@ def _signal_units() -> Mapping[str, str]:
 
 
 def unit_of(condition: Condition) -> str:
-    """Unit of what a condition compares; "" when nobody knows the name (yet)."""
+    """Returns the unit of a condition's value; "" for an unknown name."""
     if condition.source == "signal":
         return _signal_units().get(condition.name, "")
     row = catalog.METRICS.get(condition.name)
@@ -96,7 +96,7 @@ def unit_of(condition: Condition) -> str:
 
 
 def formatted(value: float | None, unit: str) -> str:
-    """A value for people: ``64 %``, ``41.2 s``, ``12.5m``, ``1.95 samples/s``; None is ``unknown``."""
+    """Formats a value: ``64 %``, ``41.2 s``, ``12.5m``, ``1.95 samples/s``; None is ``unknown``."""
     if value is None:
         return UNKNOWN
     if not math.isfinite(value):
@@ -116,8 +116,8 @@ def _number(value: float) -> str:
 
 
 def _raw(value: float) -> str:
-    """As Prometheus writes a sample: NaN, +Inf, 0.5, 12."""
-    if value != value:  # NaN, the one number that is not itself
+    """Formats a number as Prometheus does: NaN, +Inf, 0.5, 12."""
+    if value != value:  # NaN
         return "NaN"
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
@@ -125,7 +125,7 @@ def _raw(value: float) -> str:
 
 
 def utc(ts: float) -> str:
-    """``2026-11-21 12:30:05 UTC`` of epoch seconds."""
+    """Formats epoch seconds: ``2026-11-21 12:30:05 UTC``."""
     try:
         return f"{datetime.fromtimestamp(ts, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
@@ -133,7 +133,7 @@ def utc(ts: float) -> str:
 
 
 def condition_text(condition: Condition) -> str:
-    """``trainer_wait_ratio{stat="mean"} > 0.4``, ``absent(target_up)``, ``increase(preemptions_total[5m]) > 0``."""
+    """Formats a condition: ``trainer_wait_ratio{stat="mean"} > 0.4``, ``increase(preemptions_total[5m]) > 0``."""
     of = condition.name
     if condition.matchers:
         of += f"{{{','.join(map(str, condition.matchers))}}}"
@@ -147,13 +147,13 @@ def condition_text(condition: Condition) -> str:
 
 
 def expression(rule: Rule) -> str:
-    """A rule in one line: ``trainer_wait_ratio > 0.4 and queue_batches < 1 for 5m``."""
+    """Formats a rule in one line: ``trainer_wait_ratio > 0.4 and queue_batches < 1 for 5m``."""
     text = " and ".join(condition_text(condition) for condition in rule.conditions)
     return f"{text} for {duration(rule.for_seconds)}" if rule.for_seconds else text
 
 
 def problems(text: str) -> list[str]:
-    """What is wrong with an annotation, one sentence each."""
+    """Returns the errors of an annotation, one sentence each."""
     found = []
     for match in Template.pattern.finditer(text):
         name = match["named"] or match["braced"]
@@ -172,7 +172,7 @@ def _is_label(name: str) -> bool:
 
 
 class _Names(Mapping[str, str]):
-    """What the names of an alert's texts stand for; nothing is formatted that nobody names."""
+    """Values of names in an alert's texts; only those that are used are formatted."""
 
     def __init__(self, rule: Rule, alert: Alert) -> None:
         self._rule, self._alert = rule, alert
@@ -184,7 +184,7 @@ class _Names(Mapping[str, str]):
         if name in NAMES:
             return self._labels.get(name, "") if name in _FROM_LABELS else self._of_rule(name)
         if _is_label(name):
-            # As Prometheus' {{ $labels.nobody }}: a rule may serve series with and without the label.
+            # Empty if missing, as Prometheus' {{ $labels.NAME }}, because a rule may apply with and without the label.
             return self._labels.get(name.removeprefix(LABEL), "")
         raise KeyError(name)
 
@@ -214,7 +214,7 @@ class _Names(Mapping[str, str]):
 
 
 def lasting(rule: Rule, *, pending: bool) -> str:
-    """For how long an alert's condition has held: beyond the rule's ``for`` once it fires, and not before."""
+    """Returns how long an alert's condition has held: longer than the rule's ``for`` once it fires."""
     limit = duration(rule.for_seconds)
     return f"for less than {limit} so far" if pending else f"for more than {limit}"
 
@@ -228,9 +228,9 @@ def _template(text: str) -> Template:
 
 
 def expand(rule: Rule, alert: Alert) -> dict[str, str]:
-    """A rule's annotations for one alert. Never raises: what cannot be replaced stays as written.
+    """Returns a rule's annotations for one alert. Never raises: unknown names stay as written.
 
-    Two are always there: what is wrong, and the numbers it was judged on. Who is woken must not have to look them up.
+    Two are always there: a summary, and the numbers behind it, so that the on-call engineer need not look them up.
     """
     names = _Names(rule, alert)
     own = {key: _template(text).safe_substitute(names) for key, text in rule.annotations.items()}
@@ -238,7 +238,7 @@ def expand(rule: Rule, alert: Alert) -> dict[str, str]:
 
 
 def evidence(rule: Rule, alert: Alert) -> str:
-    """``61.5 %, limit > 40 % (trainer_wait_ratio > 0.4 for 5m)``."""
+    """Returns the numbers: ``61.5 %, limit > 40 % (trainer_wait_ratio > 0.4 for 5m)``."""
     condition = rule.condition
     if condition.kind == "absence" or alert.value is None:
         return expression(rule)

@@ -1,4 +1,4 @@
-"""Receivers: one module per kind in `server.notify.receivers`. `load()` finds every module constant ``RECEIVER``."""
+"""Receivers of notifications: one module per kind in `server.notify.receivers`, each with a constant ``RECEIVER``."""
 
 import importlib
 import pkgutil
@@ -13,7 +13,7 @@ __all__ = ["Option", "Receiver", "load"]
 
 @cache
 def load() -> Mapping[str, Receiver]:
-    """Every receiver by kind, in file order.
+    """Returns every receiver by kind, in file order.
 
     Raises:
         AssertionError: a module without the constant, or whose kind differs from its file's name.

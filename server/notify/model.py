@@ -1,4 +1,4 @@
-"""What every receiver shares: a notification in neutral words, its settings, and the request it becomes.
+"""Types shared by receivers: a notification without formatting, receiver settings, and the HTTP request. Pure.
 
 A receiver is a pure function from a notification to one HTTP request; sending, limits, retries and redaction are
 the same for all (`server.notify.outbound`, `server.alerts.dispatch`).
@@ -39,7 +39,7 @@ class Notification:
         status: ``firing`` while any alert fires, else ``resolved``.
         truncated: alerts left out because of the receiver's `max_alerts`.
         reason: why now: ``firing`` (new), ``resolved``, ``repeat`` or ``test``.
-        external_url: where this Rollscope is reached.
+        external_url: address of this Rollscope.
     """
 
     receiver: str
@@ -53,11 +53,11 @@ class Notification:
     external_url: str = ""
 
     def common_labels(self) -> dict[str, str]:
-        """Pairs that every alert has."""
+        """Returns labels that all alerts share."""
         return _common([alert.labels for alert in self.alerts])
 
     def common_annotations(self) -> dict[str, str]:
-        """Texts that every alert has."""
+        """Returns annotations that all alerts share."""
         return _common([alert.annotations for alert in self.alerts])
 
 
@@ -66,10 +66,10 @@ class ReceiverSettings:
     """One ``[[alerts.receiver]]``, validated.
 
     Attributes:
-        url: where to; it may hold a secret and is never shown.
+        url: the receiver's address; may contain a secret and is never displayed.
         options: further keys of the kind, secrets as `Secret`.
-        match: only alerts that hold all of these; none: every alert.
-        group_by: labels by which alerts share a notification (a run's alerts never share one with another's).
+        match: only alerts that match all of these; empty: every alert.
+        group_by: labels by which alerts share a notification (alerts of different runs never share one).
     """
 
     name: str
@@ -85,13 +85,13 @@ class ReceiverSettings:
     repeat_interval: float = 14_400.0
 
     def secrets(self) -> tuple[str, ...]:
-        """Every text that must not leave this process but in the request itself."""
+        """Returns every text that must not leave this process except in the request itself."""
         return tuple(value for value in (self.url, *self.options.values()) if isinstance(value, Secret) and value)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A key a receiver kind takes beside `url`. Secrets come as ``KEY_file`` or ``KEY_env``, never inline."""
+    """A key of a receiver kind in addition to `url`. Secrets come as ``KEY_file`` or ``KEY_env``, never inline."""
 
     help: str
     required: bool = False
@@ -103,7 +103,7 @@ class Request:
     """One HTTP request. ``url`` and ``headers`` may hold secrets; secret header values are `Secret`.
 
     Attributes:
-        secrets: what else must not come back in an answer's words, e.g. a key inside the body.
+        secrets: further texts that must not appear in the displayed answer, e.g. a key inside the body.
     """
 
     url: Secret
@@ -115,11 +115,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAnswer:
-    """What came of an attempt. ``text`` is fit for logs and pages: short and without secrets.
+    """Outcome of an attempt. ``text`` is fit for logs and pages: short and without secrets.
 
     Attributes:
         retry: worth another attempt (5xx, 408, 429, network); every other failure is final.
-        after: seconds the receiver asked us to wait.
+        after: seconds to wait, from the receiver's Retry-After.
     """
 
     ok: bool
@@ -133,13 +133,13 @@ class Receiver:
     """One kind of receiver: a module constant ``RECEIVER`` in a file of this package named after its kind.
 
     Attributes:
-        reads: README row: what it speaks to.
+        reads: README row: the API it uses.
         needs_url: the `url` key (or url_file, url_env) is required.
         render: (notification, settings, send time in epoch seconds) -> the request.
         deliver: instead of `render`, for libraries that do their own sending; runs on a thread, never raises.
-        refresh_seconds: 0 for grouped notifications; else the receiver does its own grouping and wants the whole
+        refresh_seconds: 0 for grouped notifications; otherwise the receiver groups by itself and needs the whole
             state again at this interval (Alertmanager).
-        check: what beyond its keys keeps a receiver from working, in words, or None; asked once, at start.
+        check: returns why the receiver cannot work in spite of valid keys, or None; called once, at start.
     """
 
     kind: str

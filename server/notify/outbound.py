@@ -1,4 +1,4 @@
-"""One bounded request to a receiver: the outbound policy, and an answer that is fit for logs and pages.
+"""Sends one bounded request to a receiver under the outbound policy; returns an answer fit for logs and pages.
 
 Follows no redirect, verifies certificates, takes no proxy from the environment, connects only to an address it has
 checked, and ends within `SendLimits`. What comes back in words holds no part of the URL but its scheme and host, no
@@ -32,11 +32,11 @@ from server.notify.model import DeliveryAnswer, Request
 from server.targets.outbound_policy import refuse_target
 
 EXCERPT = 120
-# What is searched for secrets before it is cut to an excerpt: all 64 kB would hold up the event loop for 0.2 s.
+# Length of an answer that is searched for secrets before it is cut. All 64 kB would block the event loop for 0.2 s.
 SEARCHED = 4096
-# Fragments of a secret of at least this length are removed too: receivers cut what they echo.
+# Fragments of a secret from this length on are removed too, because receivers may echo a part.
 FRAGMENT = 8
-# A receiver that asks for more than an hour is asked again after one: by then somebody may have mended it.
+# Longest Retry-After that is respected, s; after an hour somebody may have repaired the receiver.
 AFTER_MAX_SECONDS = 3600.0
 # Metadata services outside the link-local range: EC2 and Google over IPv6, Alibaba.
 _METADATA = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200"})
@@ -50,9 +50,9 @@ class SendLimits:
     """Bounds of one request. Together the two times stay within 15 s.
 
     Attributes:
-        head_seconds: resolving, connecting, sending and the answer's head.
-        body_seconds: the answer's body; its status has decided by then.
-        body_bytes: after so many no further chunk of it is read.
+        head_seconds: for resolving, connecting, sending and the answer's head.
+        body_seconds: for the answer's body; the status is known by then.
+        body_bytes: reading of the body ends after this many bytes.
     """
 
     head_seconds: float = 10.0
@@ -67,7 +67,7 @@ _SENDING: ContextVar[bool] = ContextVar("sending", default=False)
 
 
 class _Quiet(logging.Filter):
-    """Drops what the HTTP libraries log of our requests: httpx the URL, httpcore the answer's headers."""
+    """Drops log records of the HTTP libraries: httpx logs the URL, httpcore the answer's headers."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not _SENDING.get()
@@ -79,11 +79,11 @@ for _name in ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2
 
 
 class _Refused(Exception):
-    """The policy forbids this request; the text is ours and safe."""
+    """The policy forbids this request. The text is our own and has no secret."""
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Every address of a name, in the order in which to try them.
+    """Returns every address of a name, in the order in which to try them.
 
     Raises:
         OSError: the name has none.
@@ -99,13 +99,13 @@ async def send(
     limits: SendLimits = LIMITS,
     resolve: Resolve = resolve,
 ) -> DeliveryAnswer:
-    """One attempt. Never raises but for cancellation.
+    """Makes one attempt. Never raises except for cancellation.
 
     2xx is ok; 5xx, 408, 429 and network errors are worth a retry; every other status is final.
 
     Args:
-        client: whose certificates are trusted; None makes one. No connection is ever shared between requests.
-        resolve: how names become addresses.
+        client: provides the trusted certificates; None creates one. Requests never share a connection.
+        resolve: resolves names to addresses.
     """
     with _quiet():
         try:
@@ -118,7 +118,7 @@ async def send(
         except TimeoutError:
             return DeliveryAnswer(False, retry=True, text=f"no answer within {limits.head_seconds:g} s")
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, UnicodeError) as error:
-            # Another attempt would be the same; the message may quote the header or URL that is wrong.
+            # Not retried, because it would fail again; the message may quote the invalid header or URL.
             return DeliveryAnswer(False, text=f"the request cannot be sent: {type(error).__name__}")
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
             return DeliveryAnswer(
@@ -127,13 +127,13 @@ async def send(
 
 
 def new_client() -> httpx.AsyncClient:
-    """A client for `send`, to be closed by the caller."""
+    """Returns a client for `send`, to be closed by the caller."""
     return httpx.AsyncClient(verify=_certificates(), trust_env=False, follow_redirects=False)
 
 
 @cache
 def _certificates() -> SSLContext:
-    # 20 ms to build. SSL_CERT_FILE is honoured: receivers inside a company have that company's authority.
+    # Takes 20 ms to create. SSL_CERT_FILE is respected, because internal receivers may use a private authority.
     return httpx.create_ssl_context()
 
 
@@ -159,7 +159,7 @@ async def _attempt(client: httpx.AsyncClient, request: Request, limits: SendLimi
 
 
 async def _checked(text: str, url: httpx.URL, resolve: Resolve) -> list[str]:
-    """The addresses to try. One forbidden address forbids the name: which one is asked is chance."""
+    """Returns the addresses to try. One forbidden address forbids the name, because the resolver's order is random."""
     refusal = refuse_target(text)
     if refusal is not None:
         raise _Refused(f"refused: the URL {refusal}")
@@ -183,7 +183,7 @@ def _forbidden(address: str) -> bool:
 async def _connect(
     client: httpx.AsyncClient, request: Request, url: httpx.URL, addresses: list[str], limits: SendLimits
 ) -> httpx.Response:
-    """The answer's head from the first address that takes the connection.
+    """Returns the answer's head from the first address that accepts the connection.
 
     The URL carries the checked address, so that nothing is resolved a second time; the name goes into the Host
     header and into the TLS handshake, whose certificate must be the name's.
@@ -208,7 +208,7 @@ def _pinned(
         "User-Agent": "rollscope",
         **request.headers,
         "Host": url.netloc.decode("ascii"),
-        # No zip bombs, and no connection that is later reused for another name at the same address.
+        # Prevents zip bombs, and connections reused for another name at the same address.
         "Accept-Encoding": "identity",
         "Connection": "close",
     }
@@ -223,7 +223,7 @@ def _pinned(
 
 
 async def _body(response: httpx.Response, limits: SendLimits) -> tuple[str, bool]:
-    """What the body says, and whether it is all of it. A body that fails changes nothing: the status is there."""
+    """Returns the body, and whether it is complete. A body that fails changes nothing, because the status is known."""
     parts: list[bytes] = []
     size = 0
     whole = False
@@ -254,7 +254,7 @@ def _answer(response: httpx.Response, words: str) -> DeliveryAnswer:
 
 
 def _after(headers: httpx.Headers) -> float | None:
-    """Retry-After in seconds from now, as a number or a date (RFC 9110, 10.2.3)."""
+    """Parses Retry-After to seconds from now, as a number or a date (RFC 9110, 10.2.3)."""
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
         return min(float(text[:20]), AFTER_MAX_SECONDS)
@@ -277,7 +277,7 @@ def _excerpt(text: str, request: Request, *, whole: bool) -> str:
 
 
 def _secrets_of(request: Request) -> Iterator[str]:
-    """All parts of a request that must not come back: what its URL says after the host, secret headers, the rest."""
+    """Returns all parts of a request that must not be displayed: URL after the host, secret headers, others."""
     yield from request.secrets
     for name, value in request.headers.items():
         if isinstance(value, Secret) or name.lower() in ("authorization", "cookie"):
@@ -294,7 +294,7 @@ def _secrets_of(request: Request) -> Iterator[str]:
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """The text with ``***`` for every secret: whole, in any usual encoding, or a fragment of 8 characters."""
+    """Replaces every secret with ``***``: whole, in any usual encoding, or a fragment of 8 characters."""
     forms = {form for secret in secrets for form in _forms(secret)}
     pieces = {form[at : at + FRAGMENT] for form in forms for at in range(len(form) - FRAGMENT + 1)}
     hidden = bytearray(len(text))
@@ -303,14 +303,14 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
             hidden[at : at + FRAGMENT] = b"\1" * FRAGMENT
     runs = groupby(zip(text, hidden, strict=True), key=itemgetter(1))
     text = "".join("***" if hide else "".join(char for char, _ in run) for hide, run in runs)
-    # The short ones last: replaced first they would break up a longer one and let its pieces through.
+    # Short forms last: replaced first, they would split a longer one whose pieces would then remain.
     for form in sorted((form for form in forms if len(form) < FRAGMENT), key=len, reverse=True):
         text = text.replace(form, "***")
     return text
 
 
 def plain(text: str) -> str:
-    """The text in one line, without control characters (nor those that turn the direction of writing)."""
+    """Returns the text in one line, without control characters (including those that change writing direction)."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 

@@ -1,4 +1,4 @@
-"""What the receivers' texts share, written for an engineer at 3 am: headline, facts of an alert, lengths. Pure."""
+"""Text functions shared by receivers: headline, facts of an alert, length limits. For a reader at 3 am. Pure."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 from server.config.secret import Secret
 from server.notify.model import SEVERITIES, AlertItem, Notification, ReceiverSettings
 
-# Go's zero time, which is what Alertmanager writes for an alert that has not ended.
+# Go's zero time, which Alertmanager writes for an alert that has not ended.
 ZERO_TIME = "0001-01-01T00:00:00Z"
-# Longer lists are read by nobody; the page has them all.
+# Alerts listed in a text; the page lists all.
 SHOWN = 20
-# In the headline or the summary already.
-_TOLD = frozenset({"alertname", "run", "severity", "class"})
+# Labels that the headline or the summary contains already.
+_SHOWN_ELSEWHERE = frozenset({"alertname", "run", "severity", "class"})
 _TEXTS = ("summary", "evidence", "description")
 
 
 def rfc3339(t: float | None) -> str:
-    """Epoch seconds as Go writes them: UTC, milliseconds without their trailing zeros; None is Go's zero time."""
+    """Formats epoch seconds as Go does: UTC, milliseconds without trailing zeros; None is Go's zero time."""
     if t is None:
         return ZERO_TIME
     seconds, ms = divmod(round(t * 1000), 1000)
@@ -35,7 +35,7 @@ def json_headers(authorization: Secret | None = None) -> dict[str, str]:
 
 
 def bearer(settings: ReceiverSettings) -> Secret | None:
-    """The Authorization header of the option `bearer`, if given."""
+    """Returns the Authorization header of the option `bearer`, if it is set."""
     token = settings.options.get("bearer", "")
     return Secret(f"Bearer {token}") if token else None
 
@@ -45,19 +45,19 @@ def by_status(notification: Notification, status: str) -> list[AlertItem]:
 
 
 def ordered(notification: Notification) -> list[AlertItem]:
-    """Firing first, the most severe first: what is cut off at the end matters least."""
+    """Sorts alerts, firing and most severe first, so that a cut text loses the least important ones."""
     return sorted(notification.alerts, key=lambda alert: (alert.status != "firing", _rank(alert)))
 
 
 def severity(notification: Notification) -> str:
-    """The worst severity among what fires, else among all; "" when no alert has one that we know."""
+    """Returns the worst severity among firing alerts, else among all; "" if none has a known severity."""
     alerts = by_status(notification, "firing") or notification.alerts
     rank = min(map(_rank, alerts), default=len(SEVERITIES))
     return SEVERITIES[rank] if rank < len(SEVERITIES) else ""
 
 
 def headline(notification: Notification) -> str:
-    """E.g. ``[FIRING:2, RESOLVED:1] TrainerStarved in run a``."""
+    """Returns a headline such as ``[FIRING:2, RESOLVED:1] TrainerStarved in run a``."""
     counts = [(status, len(by_status(notification, status))) for status in ("firing", "resolved")]
     words = ", ".join(f"{status.upper()}:{count}" for status, count in counts if count)
     name = notification.group_labels.get("alertname") or notification.common_labels().get("alertname") or "Alerts"
@@ -66,28 +66,28 @@ def headline(notification: Notification) -> str:
 
 
 def title(alert: AlertItem) -> str:
-    """What is wrong in one sentence."""
+    """Returns the problem in one sentence."""
     return alert.annotations.get("summary") or alert.labels.get("alertname", "alert")
 
 
 def details(alert: AlertItem, now: float) -> str:
-    """The value against its limit, the description, since when, severity, the series' labels, further annotations."""
+    """Returns the value with its limit, description, start, severity, series labels, further annotations."""
     lines = [alert.annotations.get("evidence", ""), alert.annotations.get("description", ""), _when(alert, now)]
     words = [alert.labels.get("severity", ""), alert.labels.get("class", "")]
-    words += [f"{name}={value}" for name, value in sorted(alert.labels.items()) if name not in _TOLD]
+    words += [f"{name}={value}" for name, value in sorted(alert.labels.items()) if name not in _SHOWN_ELSEWHERE]
     lines.append(", ".join(word for word in words if word))
     lines += [f"{name}: {text}" for name, text in sorted(alert.annotations.items()) if name not in _TEXTS]
     return "\n".join(line for line in lines if line)
 
 
 def left_out(notification: Notification, shown: int) -> str:
-    """How many alerts the text does not show; "" when it shows all."""
+    """Returns how many alerts the text leaves out; "" if none."""
     count = len(notification.alerts) - shown + notification.truncated
     return f"and {count} more" if count > 0 else ""
 
 
 def span(seconds: float) -> str:
-    """A duration in its two largest units: ``42 s``, ``12 min``, ``4 h 2 min``, ``3 d 4 h``."""
+    """Formats a duration in its two largest units: ``42 s``, ``12 min``, ``4 h 2 min``, ``3 d 4 h``."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -98,7 +98,7 @@ def span(seconds: float) -> str:
 
 
 def clip(text: str, limit: int, escape: Callable[[str], str] = str) -> str:
-    """The text, escaped, in at most ``limit`` UTF-16 units, the strictest way in which receivers count.
+    """Returns the text, escaped, in at most ``limit`` UTF-16 units, the strictest unit that receivers use.
 
     Cut between characters of the original, so that no escape is torn; a cut text ends in an ellipsis.
     """
@@ -115,7 +115,7 @@ def clip(text: str, limit: int, escape: Callable[[str], str] = str) -> str:
 
 
 def units(text: str) -> int:
-    """The text's length in UTF-16 units."""
+    """Returns the text's length in UTF-16 units."""
     return len(text) + sum(char > "\uffff" for char in text)
 
 
@@ -136,5 +136,5 @@ def _clock(t: float) -> str:
 
 
 def first_url(alerts: Sequence[AlertItem], fallback: str) -> str:
-    """The charts of the first alert that has some."""
+    """Returns the URL of the charts of the first alert that has one."""
     return next((alert.url for alert in alerts if alert.url), fallback)

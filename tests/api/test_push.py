@@ -95,7 +95,7 @@ def test_what_is_taken_waits_and_what_is_refused_is_named(web: Web) -> None:
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("", "the run is not named"),
+        ("", "which run is this?"),
         ("run=a/b", "run name"),
         ("run=" + "x" * 201, "run name"),
         ("run=r&target=" + "x" * 101, "target"),
@@ -249,7 +249,7 @@ def test_otlp_of_another_kind_is_refused_in_words(web: Web) -> None:
     assert web.otlp(b"x", **{"content-type": "text/plain"}).status_code == 415
     assert web.otlp(b"not gzip").status_code == 400
     assert (
-        "no OTLP metrics request"
+        "not an OTLP metrics request"
         in web.otlp(b"{", "?run=r", **{"content-type": otlp.JSON, "content-encoding": ""}).text
     )
     assert web.store.runs() == []

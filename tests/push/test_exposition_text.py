@@ -73,7 +73,7 @@ REFUSED = {
     "sandbox_exec_seconds 1": "sandbox_exec_seconds is a histogram",
     "queue_samples 1 17999999905": "its time is before 2000",
     "queue_samples 1 1900000000000": "its time is before 2000 or more than a day ahead",
-    'queue_samples{run="other"} 1': "its label run says 'other', the request 'run'",
+    'queue_samples{run="other"} 1': "its label run is 'other', the request's run is 'run'",
     f'queue_samples{{a="{"x" * 201}"}} 1': "label a is longer than 200 characters",
     "queue_samples": "not Prometheus text",
     "queue_samples seven": "not Prometheus text",
@@ -105,7 +105,7 @@ def test_unknown_names_are_unmapped_and_other_refusals_dropped() -> None:
     assert dict(found.body.reading.unmapped) == {"bogus": 2}
     assert (found.body.reading.dropped, found.body.reading.why_dropped) == (
         1,
-        "not a finite number: what is not known is not sent",
+        "not a finite number: omit values that are unknown",
     )
     assert found.lost == 3
 

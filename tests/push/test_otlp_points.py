@@ -163,7 +163,7 @@ def test_any_bytes_are_a_request_or_an_error_in_words(data: bytes) -> None:
         try:
             message = otlp_request.decode(data, kind)
         except ValueError as error:
-            assert "no OTLP metrics request" in str(error)
+            assert "not an OTLP metrics request" in str(error)
         else:
             otlp_request.read(message, "run", NOW)
 

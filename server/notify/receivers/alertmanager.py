@@ -1,7 +1,7 @@
-"""A Prometheus Alertmanager: POST /api/v2/alerts. It groups, silences and routes itself.
+"""Prometheus Alertmanager: POST /api/v2/alerts. It groups, silences and routes by itself.
 
-Like Prometheus we tell it everything again and again: an alert's ``endsAt`` lies a few refreshes ahead, so that it
-ends by itself when we are gone. Source: Prometheus notifier and rules/alerting.go; Alertmanager api/v2/openapi.yaml.
+Like Prometheus it sends all alerts repeatedly: an alert's ``endsAt`` is a few refreshes ahead, so that the alert
+ends by itself if Rollscope ends. Source: Prometheus notifier and rules/alerting.go; Alertmanager api/v2/openapi.yaml.
 """
 
 import base64
@@ -12,7 +12,7 @@ from server.notify.model import AlertItem, Notification, Option, Receiver, Recei
 from server.notify.text import bearer, json_body, json_headers, rfc3339
 
 REFRESH_SECONDS = 60.0
-# Prometheus' own factor: three refreshes may be lost before Alertmanager takes the alert for resolved.
+# Prometheus' own factor: three refreshes may be lost before Alertmanager considers the alert resolved.
 REFRESHES_AHEAD = 4
 
 
@@ -30,7 +30,7 @@ def _alert(alert: AlertItem, now: float) -> dict[str, object]:
         "startsAt": rfc3339(alert.starts_at),
         "endsAt": rfc3339(ends),
     }
-    # The API takes a URL or nothing, not an empty one.
+    # The API accepts a URL or no key, not an empty URL.
     return found | {"generatorURL": alert.url} if alert.url else found
 
 

@@ -1,7 +1,7 @@
-"""Everything else, through the library apprise (mail, Teams, Telegram, ntfy and 100 more): `rollscope[notify]`.
+"""Other receivers through the library apprise (mail, Teams, Telegram, ntfy and 100 more): `rollscope[notify]`.
 
-The library does its own sending: no proxy or address policy of ours holds there, which is why its URLs come from the
-configuration alone. It is told to follow no redirect, and its logs, which hold URLs, are shut off.
+The library sends by itself, so our proxy and address policies do not apply; therefore its URLs come from the
+configuration only. Redirects are disabled, and so are its logs, which contain URLs.
 """
 
 import importlib
@@ -21,26 +21,26 @@ from server.targets.outbound_policy import refuse_target
 MISSING = "needs the library apprise: install rollscope[notify]"
 UNKNOWN = "the url is none that apprise understands"
 SECONDS = 15.0
-# What nearly every plugin logs of a refusal.
+# Nearly every plugin logs this for a refusal.
 _STATUS = re.compile(r"\berror=(\d{3})\b")
 _KINDS = {"critical": "failure", "warning": "warning"}
 
 
-# What the library said of the attempt under way; its threads inherit it.
-_WORDS: ContextVar[list[str] | None] = ContextVar("apprise_words", default=None)
+# Log messages of the library for the attempt in flight; its threads inherit the variable.
+_MESSAGES: ContextVar[list[str] | None] = ContextVar("apprise_words", default=None)
 
 
 class _Shut(logging.Filter):
-    """Lets nothing pass, but keeps warnings for the answer: the library's result says only that it failed."""
+    """Suppresses log records, but collects warnings for the answer: the library's result is only a boolean."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        words = _WORDS.get()
+        words = _MESSAGES.get()
         if words is not None and record.levelno >= logging.WARNING and record.name == "apprise":
             words.append(record.getMessage())
         return False
 
 
-# apprise logs URLs, urllib3 the path of every request; nothing else in this process uses these.
+# apprise logs URLs, urllib3 the path of every request; no other code in this process uses these loggers.
 for _name in (
     "apprise",
     "urllib3.connectionpool",
@@ -52,10 +52,10 @@ for _name in (
 
 
 def check(settings: ReceiverSettings) -> str | None:
-    """Why this receiver cannot work, or None; for the validation of the configuration."""
+    """Returns why this receiver cannot work, or None; for validation of the configuration."""
     if importlib.util.find_spec("apprise") is None:
         return MISSING
-    # A token may stand where other URLs have their host; only an address in numbers says where it leads.
+    # The host part may be a token; only a numeric address shows where the request goes.
     refusal = refuse_target(f"http://{urlsplit(settings.url).netloc.rpartition('@')[2]}")
     if refusal is not None and "link-local" in refusal:
         return f"the url {refusal}"
@@ -63,12 +63,12 @@ def check(settings: ReceiverSettings) -> str | None:
 
 
 def deliver(notification: Notification, settings: ReceiverSettings) -> DeliveryAnswer:
-    """One attempt; blocks for at most 15 s. Never raises."""
+    """Makes one attempt; blocks for at most 15 s. Never raises."""
     try:
         if (problem := check(settings)) is not None:
             return DeliveryAnswer(False, text=problem)
         delivered, words = _notify(notification, settings, time.time())
-    except Exception as error:  # noqa: BLE001  over 100 plugins of others; the message may hold the URL, the class does not
+    except Exception as error:  # noqa: BLE001  100 third-party plugins; the message may contain the URL, the class not
         return DeliveryAnswer(False, retry=True, text=f"apprise failed: {type(error).__name__}")
     return DeliveryAnswer(True, text="delivered by apprise") if delivered else _failure(words, settings)
 
@@ -84,12 +84,12 @@ def _service(settings: ReceiverSettings) -> Any:
 
 
 def _notify(notification: Notification, settings: ReceiverSettings, now: float) -> tuple[bool, str]:
-    """Was it delivered, and the library's warnings."""
+    """Sends; returns whether it was delivered, and the library's warnings."""
     library = _library()
     sender = library.Apprise()
     sender.add(_service(settings))
     words: list[str] = []
-    token = _WORDS.set(words)
+    token = _MESSAGES.set(words)
     try:
         delivered = sender.notify(
             body=_body(notification, now),
@@ -99,7 +99,7 @@ def _notify(notification: Notification, settings: ReceiverSettings, now: float) 
             timeout=SECONDS,
         )
     finally:
-        _WORDS.reset(token)
+        _MESSAGES.reset(token)
     return bool(delivered), " ".join(words)
 
 
@@ -117,7 +117,7 @@ def _kind(notification: Notification) -> str:
 def _failure(words: str, settings: ReceiverSettings) -> DeliveryAnswer:
     codes = [int(code) for code in _STATUS.findall(words)]
     final = any(300 <= code < 500 and code not in (408, 429) for code in codes)
-    # Any part of such a URL may be a token, the place of the host included.
+    # Any part of such a URL may be a token, including the host.
     pieces = [piece for piece in re.split(r"[/?&=@:]+", settings.url) if len(piece) > 3]
     safe = plain(redacted(words, [*settings.secrets(), *pieces]))
     return DeliveryAnswer(False, retry=not final, text=f"apprise: {safe or 'not delivered'}"[:EXCERPT])

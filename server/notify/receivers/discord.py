@@ -19,7 +19,7 @@ from server.notify.text import (
 )
 
 EMBEDS, TITLE, DESCRIPTION, CONTENT, TOTAL = 10, 256, 4096, 2000, 6000
-# An embed with less room than this is left out and counted: half a sentence helps nobody.
+# Least room for an embed, characters; with less it is left out and counted.
 ROOM = 200
 URL = 2048
 COLOURS = {"critical": 0xD32F2F, "warning": 0xF9A825, "info": 0x1976D2}
@@ -28,7 +28,7 @@ _MARKDOWN = frozenset("\\*_~`|>[]()#<-")
 
 
 def escape(text: str) -> str:
-    """Markdown's characters as themselves, so that no label can dress up a link."""
+    """Escapes Markdown characters, so that no label can create a link."""
     return "".join(f"\\{char}" if char in _MARKDOWN else char for char in text)
 
 
@@ -38,7 +38,7 @@ def render(notification: Notification, settings: ReceiverSettings, now: float) -
     body = {
         "content": clip("\n".join(word for word in words if word), CONTENT, escape),
         "embeds": embeds,
-        # A label that reads @everyone must not wake everyone.
+        # So that a label with @everyone does not mention everyone.
         "allowed_mentions": {"parse": []},
     }
     return Request(settings.url, json_body(body), json_headers())

@@ -25,7 +25,7 @@ from server.notify.text import (
 
 URL = Secret("https://events.pagerduty.com/v2/enqueue")
 SUMMARY = 1024
-# 20 alerts of this size stay far below the 512 kB of an event, however they are escaped.
+# Longest detail, characters: 20 alerts of this size stay far below the 512 kB of an event, however they are escaped.
 DETAIL = 2000
 
 
@@ -46,7 +46,7 @@ def render(notification: Notification, settings: ReceiverSettings, now: float) -
 
 
 def dedup_key(group_key: str) -> str:
-    """The incident's identity: as in Alertmanager, the SHA-256 of the group key (a key may have 255 characters)."""
+    """Returns the incident key: as in Alertmanager, the SHA-256 of the group key (a key may have 255 characters)."""
     return hashlib.sha256(group_key.encode()).hexdigest()
 
 
@@ -57,7 +57,7 @@ def _payload(notification: Notification, now: float) -> dict[str, object]:
     return {
         "summary": clip(headline(notification) + first, SUMMARY),
         "source": notification.run,
-        # PagerDuty's own words; what has none of ours counts as an error there.
+        # PagerDuty's own severities; an unknown one counts as an error.
         "severity": severity(notification) or "error",
         "timestamp": rfc3339(min((alert.starts_at for alert in alerts), default=now)),
         "component": common.get("target") or common.get("class", ""),

@@ -1,4 +1,4 @@
-"""Slack incoming webhooks (and what speaks their language, such as Mattermost): one attachment of blocks.
+"""Slack incoming webhooks (and compatible ones, such as Mattermost): one attachment of blocks.
 
 Limits are Slack's (docs.slack.dev, Block Kit reference): 3,000 characters a section, 50 blocks a message.
 """
@@ -19,16 +19,16 @@ from server.notify.text import (
 )
 
 SECTION, TEXT = 3000, 4000
-# A link that would fill a section is no link to click on.
+# Longest link, characters; a longer one would fill a section.
 LINK = 1000
-# Red, amber, blue; green for resolved. Colour never says alone what the headline says in words.
+# Red, amber, blue; green for resolved. The headline contains the same information as text.
 COLOURS = {"critical": "#d32f2f", "warning": "#f9a825", "info": "#1976d2", "": "#757575"}
 RESOLVED = "#2e7d32"
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def escape(text: str) -> str:
-    """Slack's control characters as entities: then no label can mention a channel or make a link."""
+    """Escapes Slack's control characters, so that no label can mention a channel or create a link."""
     return "".join(_ENTITIES.get(char, char) for char in text)
 
 
@@ -36,7 +36,7 @@ def render(notification: Notification, settings: ReceiverSettings, now: float) -
     head = headline(notification)
     colour = RESOLVED if notification.status == "resolved" else COLOURS[severity(notification)]
     attachment = {"color": colour, "fallback": clip(head, TEXT, escape), "blocks": _blocks(notification, now)}
-    # Outside the attachment: this is what a phone's lock screen shows.
+    # Outside the attachment, because a phone's lock screen shows only this text.
     body = {"text": clip(head, TEXT, escape), "attachments": [attachment]}
     return Request(settings.url, json_body(body), json_headers())
 

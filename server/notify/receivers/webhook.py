@@ -1,4 +1,4 @@
-"""Any program that takes Alertmanager's webhook message, version "4".
+"""Webhook in the format of Alertmanager's message, version "4", for any program that accepts it.
 
 Source: Alertmanager 0.25 notify/webhook/webhook.go (Message) and template/template.go (Data, Alert);
 ``notification_reason`` is of 2026. What differs from Alertmanager's own message is in docs/how-to/receivers.md.
@@ -7,7 +7,7 @@ Source: Alertmanager 0.25 notify/webhook/webhook.go (Message) and template/templ
 from server.notify.model import AlertItem, Notification, Option, Receiver, ReceiverSettings, Request
 from server.notify.text import bearer, json_body, json_headers, rfc3339
 
-# In Alertmanager's words (notify/notify.go, NotifyReason.String). Whether a group is new or has grown is not kept.
+# Alertmanager's texts (notify/notify.go, NotifyReason.String). Whether a group is new or has grown is not stored.
 _REASONS = {
     "firing": "new alerts added",
     "repeat": "repeat interval elapsed",
@@ -16,7 +16,7 @@ _REASONS = {
 
 
 def message(notification: Notification) -> dict[str, object]:
-    """The message as Alertmanager writes it, ready for JSON."""
+    """Returns the message as Alertmanager writes it, as JSON-able values."""
     return {
         "receiver": notification.receiver,
         "status": notification.status,
@@ -33,7 +33,7 @@ def message(notification: Notification) -> dict[str, object]:
 
 
 def _order(alert: AlertItem) -> tuple[object, ...]:
-    """Alertmanager's order of a group: job, instance (without one: last), then all labels (types/types.go)."""
+    """Sorts as Alertmanager does: job, instance (without one: last), then all labels (types/types.go)."""
     job, instance = alert.labels.get("job"), alert.labels.get("instance")
     return (job is None, job or "", instance is None, instance or "", len(alert.labels), sorted(alert.labels.items()))
 
