@@ -23,9 +23,9 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs until standard input ends or SIGTERM comes."""
+    """Runs until standard input ends or SIGTERM arrives."""
     signal.signal(signal.SIGTERM, lambda *_: leave())
-    # Ctrl-C goes to the whole terminal group; our parent decides, by closing our standard input.
+    # Ctrl-C signals the whole process group; the parent ends this process by closing standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     a = _arguments()
     demo = begin(a.scenario, a.seed, a.dir, a.start, a.records_from, a.inject)

@@ -1,4 +1,4 @@
-"""The process of an asynchronous verl run: the pages of its vLLM servers, its directory, and what is posted."""
+"""Process of an asynchronous verl run: pages of its vLLM servers, its run directory, and posted rollouts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ class AgentDemo(Served):
     ) -> None:  # fmt: skip
         self.cluster = Cluster(SCENARIOS[scenario], seed, faults)
         super().__init__(self.cluster, start, [Page(one, start, served=False) for one in self.cluster.engines])
-        # A reward function sees every sample and may post it; what was trained on it learns from the sampler's hook.
+        # A reward function has every sample and may post it; which samples were trained comes from the sampler's hook.
         self.instrument = Instrument(self.cluster.scenario, seed, start, records_from, uses=True)
         self.ready = self._write_files(seed, folder)
         self._advance(start)

@@ -1,4 +1,4 @@
-"""The run directory of verl's V1 trainer `separate_async` (0.9.1) with `trainer.logger=['file']`, and its truth.
+"""Writes the run directory of verl's V1 trainer `separate_async` (0.9.1, `trainer.logger=['file']`), and its truth.
 
 Keys and their order follow trainer/ppo/v1/{trainer_separate_async,replay_buffer}.py and metric_utils.py; the file
 logger's lines have no times. `timing_s/gen` is the wait for a batch; verl counts groups and calls them samples.
@@ -21,7 +21,7 @@ _WINDOW = 10
 
 
 class AgentRun(FileLogger, Observer):
-    """`run_dir` becomes a verl run that began at epoch `start`."""
+    """Writes a verl run that began at epoch `start` to `run_dir`."""
 
     def __init__(self, scenario: Scenario, seed: int, orchestrator: Orchestrator, run_dir: Path, start: float) -> None:
         assert scenario.agents is not None
@@ -58,7 +58,7 @@ class AgentRun(FileLogger, Observer):
         }
 
     def _actor(self, step: Step) -> dict[str, float]:
-        """Entropy falls slowly. The model's FLOPs are counted over the update alone."""
+        """Entropy decreases slowly. The model's FLOPs are divided by the update's time only."""
         s, noise, number = self._scenario, self._noise, step.batch.step
         update = step.timing.compute * (1 - self._plan.logprob_share)
         flops = 6 * s.parameters_billion * 1e9 * step.batch.total_tokens
@@ -72,7 +72,7 @@ class AgentRun(FileLogger, Observer):
         }
 
     def _policy(self, batch: Batch) -> dict[str, float]:
-        """Staleness from the weights that began a trajectory, and what its group filter and buffer hold."""
+        """Staleness since the weights that began a trajectory, and the contents of the group filter and buffer."""
         totals, in_flight, in_queue = (list(column) for column in zip(*batch.staleness(), strict=True))
         filtered, self._filtered = self._filtered, self._orchestrator.filtered_groups
         return {
@@ -102,7 +102,7 @@ class AgentRun(FileLogger, Observer):
 
 
 class AgentTruth(Truth):
-    """As `Truth`, and what becomes of groups before they are filtered."""
+    """Like `Truth`, plus outcomes of groups before they are filtered."""
 
     def __init__(self, *arguments: object, **more: object) -> None:
         super().__init__(*arguments, **more)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ class AgentTruth(Truth):
 
 
 def _config(scenario: Scenario) -> dict[str, object]:
-    """What of the configuration anybody reads, printed as verl prints all of it."""
+    """The part of the configuration that readers use, printed as verl prints all of it."""
     plan = scenario.agents
     assert plan is not None
     return {

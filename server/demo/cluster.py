@@ -1,4 +1,4 @@
-"""The whole cluster: wires engines, orchestrator and trainer together and lets time pass."""
+"""The whole cluster: connects engines, orchestrator and trainer, and advances time."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from server.demo.rollouts import Group, Rollout, TaskSet
 from server.demo.scenarios import Scenario
 from server.demo.trainer import Trainer
 
-# prime-rl logs its pipeline every log.interval = 10 s by default; this run has it set to 2: a buffer that saws once
-# in 30 s, sampled every 10 s, is known to 6 % only.
+# Interval of pipeline log lines, s. prime-rl's log.interval is 10 by default; the simulated run sets 2, because a
+# buffer with a period of 30 s, sampled every 10 s, is accurate to 6 % only.
 TICK_SECONDS = 2.0
 
 

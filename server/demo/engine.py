@@ -1,4 +1,4 @@
-"""One vLLM engine as a fluid of tokens.
+"""One vLLM engine, simulated as a fluid of tokens.
 
 All running requests decode in lockstep, one token an iteration, so one number, the token clock, says how far each
 of them is: a request admitted at clock c with L tokens to go is done at c + L. Only events change the state; pages
@@ -35,9 +35,9 @@ class Engine:
         self.resumes = 0
         self.first_paused = 0.0
         self.next_at = inf
-        # Its process is gone; and: it hangs.
+        # Dead: the process has ended. Frozen: it hangs.
         self.is_dead = self.is_frozen = False
-        # Its GPUs are the trainer's for now (vLLM's sleep).
+        # Its GPUs are used by the trainer (vLLM's sleep).
         self.is_asleep = False
         self._finished = finished
         self._now = 0.0
@@ -52,7 +52,7 @@ class Engine:
         self._clocks_admitted = 0.0
         self.kv_watermark_tokens = int(scenario.kv_tokens * scenario.kv_watermark)
 
-    # -- what others see ---------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------------
 
     @property
     def load(self) -> int:
@@ -63,30 +63,30 @@ class Engine:
         return self.scenario.iteration_base_seconds + self.scenario.iteration_slope_seconds * len(self.running)
 
     def clock_at(self, now: float) -> float:
-        """The token clock at `now`, which is not before the last event."""
+        """Returns the token clock at `now`, which is not before the last event."""
         if not self.running:
             return self._clock
         active = max(0.0, now - max(self._now, self._stall_until))
         return min(self._clock + active / self.iteration_seconds, self._target)
 
     def kv_tokens_at(self, now: float) -> float:
-        """KV tokens held by the running requests; siblings share their prompt."""
+        """Returns KV tokens of the running requests; siblings share their prompt."""
         return self._kv(self.clock_at(now))
 
     def generated_at(self, now: float) -> int:
-        """Tokens generated so far, those of unfinished requests included."""
+        """Returns tokens generated so far, including those of unfinished requests."""
         clock = self.clock_at(now)
         return self.stats.generated + sum(_progress(rollout, clock) for rollout in self.running.values())
 
     def idle_seconds_at(self, now: float) -> float:
-        """Seconds without any request."""
+        """Returns seconds without any request."""
         return self._idle_seconds + (0.0 if self.load else max(0.0, now - self._now))
 
     def rollout_tokens_at(self, rollout: Rollout, now: float) -> int:
         progress = _progress(rollout, self.clock_at(now)) if rollout.id in self.running else 0
         return rollout.generated + progress
 
-    # -- what happens to it ------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------
 
     def submit(self, rollout: Rollout, now: float) -> None:
         self.sync(now)
@@ -94,7 +94,7 @@ class Engine:
         self._admit(now)
 
     def pause(self, now: float, seconds: float) -> None:
-        """Nothing steps for `seconds`; requests keep their KV (`/pause?mode=keep`)."""
+        """Stops iterations for `seconds`; requests keep their KV (`/pause?mode=keep`)."""
         self.sync(now)
         self.first_paused = self.first_paused if self.pauses else now
         self.pauses += 1
@@ -108,13 +108,13 @@ class Engine:
         self._admit(now)
 
     def freeze(self, now: float) -> None:
-        """From now on no iteration ends; the page is another process's, and answers."""
+        """Stops iterations permanently. The page still answers, because another process serves it."""
         self.sync(now)
         self.is_frozen, self._stall_until = True, inf
         self._aim()
 
     def crash(self, now: float) -> list[Rollout]:
-        """The process is gone with all that it held; answers the requests that nobody answers any more."""
+        """Ends the process with all of its state; returns the requests without an answer."""
         lost = self.drop(now)
         for rollout in lost:
             rollout.generated = 0
@@ -122,7 +122,7 @@ class Engine:
         return lost
 
     def drop(self, now: float) -> list[Rollout]:
-        """Everything it holds ends here, with the tokens that it has."""
+        """Ends all requests with the tokens that they have."""
         self.sync(now)
         held = [*self.running.values(), *self.waiting]
         for rollout in self.running.values():
@@ -136,7 +136,7 @@ class Engine:
         return held
 
     def fire(self) -> None:
-        """The next own event: a request is done, or the KV cache is full."""
+        """Returns the next own event: a request is done, or the KV cache is full."""
         now = self.next_at
         target = self._target
         self.sync(now)
@@ -146,7 +146,7 @@ class Engine:
         self._admit(now)
 
     def sync(self, now: float) -> None:
-        """Let time pass up to `now`, and account for it."""
+        """Advances time up to `now`, and updates the integrals."""
         if now <= self._now:
             return
         clock = self.clock_at(now)
@@ -170,7 +170,7 @@ class Engine:
     def _pass_first_tokens(self, clock: float, resumed: float) -> None:
         while self._first_tokens and self._first_tokens[0][0] <= clock + _CLOCK_EPSILON:
             at, rollout = self._first_tokens.popleft()
-            # A preemption leaves a stale entry behind: its clock is not that of the present admission.
+            # A preemption leaves a stale heap entry, whose clock differs from that of the current admission.
             if rollout.first_token or rollout.id not in self.running or at != rollout.clock_admitted + 1:
                 continue
             rollout.first_token = resumed + max(0.0, at - self._clock) * self.iteration_seconds
@@ -186,7 +186,7 @@ class Engine:
     def _fits(self, rollout: Rollout) -> bool:
         if not self.running:
             return True
-        # A block for each to grow into: else a preempted request comes straight back, to be preempted again.
+        # A free block for each to grow into; otherwise a preempted request would be admitted and preempted again.
         need = rollout.generated + BLOCK_TOKENS * (len(self.running) + 1)
         need += 0 if rollout.group in self._prefixes else rollout.group.prompt_tokens
         free = self.scenario.kv_tokens - self.kv_watermark_tokens - self._kv(self._clock)
@@ -209,7 +209,7 @@ class Engine:
         self.stats.prefill(rollout, cached, recomputed)
 
     def _take_prefix(self, group: Group) -> int:
-        """Prompt tokens found in the cache: whole blocks, while a sibling still holds them."""
+        """Returns prompt tokens found in the cache: whole blocks, while a sibling still holds them."""
         holders = self._prefixes.get(group, 0)
         self._prefixes[group] = holders + 1
         if holders:
@@ -229,7 +229,7 @@ class Engine:
         return done
 
     def _is_live(self, rollout: Rollout, admission: int) -> bool:
-        """False for what a preemption left in the heap."""
+        """False for a stale heap entry of a preempted request."""
         return rollout.admissions == admission and rollout.id in self.running
 
     def _finish(self, rollout: Rollout, now: float) -> None:
@@ -242,7 +242,7 @@ class Engine:
         self._finished(rollout, now)
 
     def _make_room(self) -> None:
-        """Preempt the youngest request, as vLLM does: it loses its KV and goes to the head of the queue."""
+        """Preempts the youngest request, as vLLM does: it loses its KV and moves to the head of the queue."""
         rollout = self.running[next(reversed(self.running))]
         progress = _progress(rollout, self._clock)
         self._leave(rollout)
@@ -267,7 +267,7 @@ class Engine:
         return self._fixed_kv + len(self.running) * clock - self._clocks_admitted
 
     def _aim(self) -> None:
-        """Set the time and the token clock of the next own event."""
+        """Sets the time and the token clock of the next own event."""
         self._target = min(self._next_finish(), self._next_full())
         if self._target == inf:
             self.next_at = inf
@@ -281,12 +281,12 @@ class Engine:
         return self._order[0][0] if self._order else inf
 
     def _next_full(self) -> float:
-        # A lone request always fits (max_tokens is below the cache), and preempting it would never end.
+        # A single request always fits (max_tokens is below the cache); preempting it would loop.
         if len(self.running) < 2:
             return inf
         return self._clock + (self.scenario.kv_tokens - self._kv(self._clock)) / len(self.running)
 
 
 def _progress(rollout: Rollout, clock: float) -> int:
-    """Whole tokens since this admission."""
+    """Returns whole tokens since this admission."""
     return int(clock - rollout.clock_admitted + _CLOCK_EPSILON)

@@ -1,4 +1,4 @@
-"""What a vLLM engine counts: plain totals, histograms, and the time integrals only the truth file may use."""
+"""Statistics of a vLLM engine: counters, histograms, and time integrals, which only the truth file may use."""
 
 from server.demo import histogram as edges
 from server.demo.histogram import Histogram
@@ -54,19 +54,19 @@ class EngineStats:
         return self.finished_stop + self.finished_length
 
     def prefill(self, rollout: Rollout, cached: int, computed: int) -> None:
-        """A request enters the batch with `cached` prompt tokens found and `computed` tokens to compute."""
+        """Records admission of a request with `cached` prompt tokens found and `computed` tokens to compute."""
         prompt = rollout.group.prompt_tokens
         self.prefix_queries += prompt + rollout.generated
         self.prefix_hits += cached
         self.iteration_tokens.observe(min(computed, _CHUNK_TOKENS))
-        # vLLM counts a prompt once; what a preempted request computes again shows in no prompt counter.
+        # vLLM counts a prompt once; what a preempted request computes again is in no prompt counter.
         if rollout.admissions == 1:
             self.prompt_tokens += prompt
             self.prompt_hits += cached
             rollout.computed_tokens = prompt - cached
 
     def decode(self, running: int, ticks: float, iteration_seconds: float, stall: float) -> None:
-        """`ticks` iterations of a batch; the first of them also bears the stall (prefill or pause) before it."""
+        """Records `ticks` iterations of a batch; the first one includes the stall (prefill or pause) before it."""
         self._pending_stall += stall
         if ticks <= 0:
             return
@@ -78,7 +78,7 @@ class EngineStats:
         self._pending_stall = 0.0
 
     def finish(self, rollout: Rollout) -> None:
-        """vLLM's request_* families: observed once, when the request is done."""
+        """Records vLLM's request_* histograms: observed once, when the request is done."""
         self.first_finished = self.first_finished or rollout.finished
         self.finished_length += rollout.truncated
         self.finished_stop += not rollout.truncated

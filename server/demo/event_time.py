@@ -1,4 +1,4 @@
-"""How time passes in a simulated cluster: from event to event, of the agenda and of the engines."""
+"""Event time of a simulated cluster: advances from event to event, of the agenda and of the engines."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,14 +8,14 @@ from server.demo.events import Agenda
 
 
 class Looker(Protocol):
-    """Somebody who looks on: told that the run begins, and that nothing more happens until later."""
+    """An observer, notified when the run begins and when nothing more happens until a later time."""
 
     def started(self, now: float) -> None: ...
     def flush(self) -> None: ...
 
 
 class EventTime:
-    """Event time in seconds since the run began. State changes at events only, so it does not matter who looks when."""
+    """Event time in seconds since the run began. State changes at events only, so reads have no effect."""
 
     agenda: Agenda
     engines: list[Engine]
@@ -24,7 +24,7 @@ class EventTime:
     _is_begun = False
 
     def advance(self, until: float) -> None:
-        """Run every event up to and including `until`."""
+        """Runs every event up to and including `until`."""
         if not self._is_begun:
             self._is_begun = True
             for observer in self.observers:
@@ -40,5 +40,5 @@ class EventTime:
             observer.flush()
 
     def _begin(self) -> None:
-        """Plan the first events."""
+        """Plans the first events."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Two small tools of the simulation: an agenda of things to happen, and the integral of a step function."""
+"""Tools of the simulation: an agenda of future actions, and the integral of a step function."""
 
 import heapq
 from collections.abc import Callable
@@ -9,7 +9,7 @@ Action = Callable[[float], None]
 class Agenda:
     """Actions at event times (seconds since the run began).
 
-    Equal times run in the order they were planned, not as the heap happens to hold them.
+    Actions at equal times run in the order in which they were planned.
     """
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Agenda:
         self._planned = 0
 
     def plan(self, at: float, action: Action) -> None:
-        # The serial number decides between equal times; without it the heap would compare actions and fail.
+        # The serial number orders equal times; otherwise the heap would compare actions and fail.
         self._planned += 1
         heapq.heappush(self._heap, (at, self._planned, action))
 
@@ -31,7 +31,7 @@ class Agenda:
 
 
 class Level:
-    """A number that jumps, and its integral over time (number x seconds)."""
+    """A piecewise constant number, and its integral over time (number x seconds)."""
 
     __slots__ = ("_since", "_sum", "value")
 

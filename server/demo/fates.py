@@ -1,6 +1,6 @@
-"""What befalls rollouts beside the run's own course: those that are lost while they are scored, and evaluations.
+"""Exceptional rollouts: losses during scoring, and evaluations.
 
-Each draws from a stream of its own, so that neither moves anything else: with or without them engines, sandboxes and
+Each draws from its own random stream, so that it changes nothing else: with or without it engines, sandboxes and
 trainer do the same at the same moments.
 """
 
@@ -13,20 +13,20 @@ from server.demo.records import Observer
 from server.demo.rollouts import Call, Group, Rollout
 
 INFRA, ENVIRONMENT = "SandboxError", "TaskError"
-"""Errors by verifiers' names: the sandbox died under the tests, or the task's own code did."""
+"""Errors named as in verifiers: the sandbox died during the tests, or the task's own code failed."""
 
 EXITS = {INFRA: "infra_error", ENVIRONMENT: "env_error"}
 
 
 class Losses:
-    """Who is lost. ``plan``: None for nobody."""
+    """Draws losses. ``plan``: None for no losses."""
 
     def __init__(self, plan: LossPlan | None, seed: int) -> None:
         self._plan = plan
         self._draw = Random(f"{seed}:losses")
 
     def error(self) -> str:
-        """Of the next rollout that is scored: one of `EXITS`, or "" for none."""
+        """Returns the error of the next scored rollout: one of `EXITS`, or "" for none."""
         if self._plan is None:
             return ""
         chance = self._draw.random() - self._plan.infra
@@ -34,13 +34,13 @@ class Losses:
 
 
 class Evals(Observer):
-    """Runs the evaluations and tells of each rollout at the first tick after its end."""
+    """Runs the evaluations; reports each rollout at the first tick after its end."""
 
     def __init__(self, plan: EvalPlan, seed: int, told: Iterable[Observer]) -> None:
         self._plan = plan
         self._told = tuple(told)
         self._draw = Random(f"{seed}:evals")
-        # Ids of their own, below those of training.
+        # Evaluation ids are below those of training.
         self._groups = self._rollouts = 0
         self._open: list[Rollout] = []
 
@@ -56,7 +56,7 @@ class Evals(Observer):
             self._open += [self._rollout(group, now) for _ in range(self._plan.samples)]
 
     def _rollout(self, group: Group, now: float) -> Rollout:
-        """Its whole life is drawn when it begins."""
+        """Draws everything about a rollout when it begins."""
         plan, self._rollouts = self._plan, self._rollouts - 1
         tokens = max(1, int(self._draw.lognormvariate(math.log(plan.response_tokens_median), plan.response_sigma)))
         one = Rollout(

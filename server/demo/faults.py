@@ -1,6 +1,6 @@
-"""What goes wrong on a timeline: a scenario's own faults and those of `rollscope demo --inject KIND@TIME`.
+"""Faults on a timeline: a scenario's own, and those of `rollscope demo --inject KIND@TIME`.
 
-A fault begins at its time and lasts. Until then nothing is different: the draws of the simulation stay where they are.
+A fault begins at its time and lasts. Before that nothing differs, because the random draws are the same.
 """
 
 import math
@@ -23,12 +23,12 @@ KINDS = {
 }
 SANDBOX_KINDS = frozenset({"sandbox-outage"})
 
-# 0.4 s of a math verifier become 12 s: longer than the answer itself took.
+# A math verifier takes 12 s instead of 0.4 s: longer than the answer itself.
 _SCORING_FACTOR = 30.0
-# A broadcast over the wrong network: seconds become most of half a minute.
+# A broadcast over the wrong network takes most of half a minute instead of seconds.
 _SYNC_FACTOR = 15.0
 _DRIFT_FACTOR, _DRIFT_SECONDS = 2.5, 1_800.0
-# A chance of a half becomes 0.98; a group of eight then is all solved seven times in eight.
+# A solve probability of a half becomes 0.98; then a group of eight is all solved in 85 % of cases.
 _EASE = 0.03
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0}
 _TEXT = re.compile(r"([a-z-]{1,40})@(\d{1,9}(?:\.\d{1,6})?)([smh]?)")
@@ -43,10 +43,10 @@ class Fault:
 
 
 def read(text: str, sandboxes: bool = True) -> Fault:
-    """`KIND@TIME`, the time in seconds or with the unit s, m or h.
+    """Parses `KIND@TIME`, the time in seconds or with the unit s, m or h.
 
     Raises:
-        ValueError: no such kind, no such time, or a kind this scenario cannot have; says what there is.
+        ValueError: unknown kind, invalid time, or a kind impossible in this scenario; lists the valid ones.
     """
     match = _TEXT.fullmatch(text)
     kinds = [kind for kind in KINDS if sandboxes or kind not in SANDBOX_KINDS]
@@ -62,7 +62,7 @@ def read(text: str, sandboxes: bool = True) -> Fault:
 
 @dataclass(slots=True)
 class Conditions:
-    """How things are now, as those ask who draw lengths, chances and times. Factors are 1 while nothing is wrong."""
+    """Current conditions for random draws of lengths, probabilities and times. Factors are 1 without a fault."""
 
     scoring: float = 1.0
     sync: float = 1.0
@@ -71,16 +71,16 @@ class Conditions:
     drifts_since: float = math.inf
 
     def length(self, now: float) -> float:
-        """Factor of response lengths."""
+        """Returns the factor of response lengths."""
         share = min(1.0, max(0.0, (now - self.drifts_since) / _DRIFT_SECONDS))
         return 1.0 + (_DRIFT_FACTOR - 1.0) * share
 
     def chance(self, drawn: float) -> float:
-        """A task's solve probability."""
+        """Returns a task's solve probability."""
         return drawn**_EASE if self.is_easy else drawn
 
     def befall(self, kind: str, now: float) -> None:
-        """What concerns no single part of the cluster."""
+        """Applies a fault of the whole cluster."""
         if kind == "scoring-slow":
             self.scoring = _SCORING_FACTOR
         elif kind == "weight-sync-slow":
@@ -92,6 +92,6 @@ class Conditions:
 
 
 def timeline(faults: Iterable[Fault], agenda: Agenda, befall: Callable[[str, float], None], age: float) -> None:
-    """Plan them all. `age`: seconds that the run had been going when the demo's clock began."""
+    """Plans all faults. `age`: seconds from the run's start to the start of the demo's clock."""
     for fault in faults:
         agenda.plan(fault.at + age, partial(befall, fault.kind))

@@ -1,4 +1,4 @@
-"""Files that grow as the simulation goes, with event times for modification times; and those who write some."""
+"""Files that grow with the simulation and have event times as modification times; and a base class of writers."""
 
 import os
 from pathlib import Path
@@ -7,11 +7,11 @@ from server.demo.records import Watcher
 
 
 class AppendFile:
-    """A text file that grows, with the event time of its last line as modification time (epoch seconds)."""
+    """A growing text file; its modification time is the event time of its last line (epoch seconds)."""
 
     def __init__(self, path: Path, start: float) -> None:
         self._path = path
-        # Unbuffered: what is flushed goes out in one write, so that a reader rarely meets half a line.
+        # Unbuffered: each flush is one write, so that a reader rarely reads half a line.
         self._file = path.open("wb", buffering=0)
         self._pending: list[str] = []
         self._stamp: float | None = start
@@ -34,9 +34,9 @@ class AppendFile:
 
 
 class Files(Watcher):
-    """A base of whoever writes files from beginning to end: each is `_open`ed once. `start`: the run's, epoch seconds.
+    """Base class of writers: each file is `_open`ed once. `start`: the run's, epoch seconds.
 
-    It stands before the observer that it is mixed with, whose own `flush` and `close` do nothing.
+    It comes before the observer in the class's bases, because the observer's `flush` and `close` are empty.
     """
 
     def __init__(self, start: float) -> None:

@@ -1,4 +1,4 @@
-"""A cluster's engines as one, of any stack: what they do on average, and who goes on when some of them break."""
+"""A cluster's engines as a group, for any stack: averages, and rerouting when engines fail."""
 
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
@@ -14,24 +14,24 @@ from server.demo.scenarios import Scenario
 
 
 def alive(engines: list[Engine]) -> list[Engine]:
-    """Those to send to. The last one that died is as good as any: its requests wait for it."""
+    """Returns the engines that accept requests. If all are dead, the last one, where requests wait."""
     return [engine for engine in engines if not engine.is_dead] or engines[-1:]
 
 
 def freeze_one(engines: list[Engine], now: float) -> None:
-    """One more of those that work hangs, while any does."""
+    """Makes one more working engine hang, if there is any."""
     for engine in [engine for engine in engines if not (engine.is_frozen or engine.is_dead)][:1]:
         engine.freeze(now)
 
 
 class Fleet(EventTime):
-    """Event time, and what the engines did on average in a part of it."""
+    """Event time, and averages of the engines over an interval."""
 
     scenario: Scenario
     _integrals_before: tuple[float, ...]
 
     def _means(self, start: float, end: float) -> Means:
-        """Time-weighted means since the step before, from the integrals of the state."""
+        """Returns time-weighted means since the previous step, from the integrals of the state."""
         before, self._integrals_before = self._integrals_before, self._integrals(end)
         running, waiting, kv, *more = (
             (now - then) / (end - start) for now, then in zip(self._integrals_before, before, strict=True)
@@ -41,7 +41,7 @@ class Fleet(EventTime):
         return Means(queue, running, waiting, kv / (self.scenario.kv_tokens * len(self.engines)), in_flight)
 
     def _integrals(self, now: float) -> tuple[float, ...]:
-        """Running, waiting and KV; then, of a stack that has a buffer, that and what is in flight."""
+        """Returns running, waiting and KV; for a stack with a buffer also the buffer and requests in flight."""
         stats = [engine.stats for engine in self.engines]
         return (
             sum(stat.running_seconds for stat in stats),
@@ -51,7 +51,7 @@ class Fleet(EventTime):
 
 
 class BatchFleet(Fleet):
-    """A stack whose trainer asks for a whole batch at once, and whose engines stand behind a router."""
+    """A stack whose trainer requests a whole batch at once, with the engines behind a router."""
 
     def __init__(
         self, scenario: Scenario, seed: int, faults: Sequence[Fault], stats: Callable[[Scenario], EngineStats]
@@ -69,7 +69,7 @@ class BatchFleet(Fleet):
         raise NotImplementedError
 
     def _unanswered(self) -> Iterable[Group]:
-        """The groups that requests may belong to."""
+        """Returns the groups that requests may belong to."""
         raise NotImplementedError
 
     def _idlest(self) -> Engine:
@@ -88,7 +88,7 @@ class BatchFleet(Fleet):
         self._conditions.befall(kind, now)
 
     def _crash(self, now: float) -> None:
-        """The first engine that lives dies; the router sends its requests to the others, from their beginning."""
+        """Ends the first live engine; the router sends its requests to the others, from their beginning."""
         dead = alive(self.engines)[0]
         if dead.is_dead:
             return

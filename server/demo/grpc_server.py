@@ -1,7 +1,7 @@
-"""A gRPC server for one imaginary system, on an event loop and a thread of its own.
+"""A gRPC server for one simulated system, on its own event loop and thread.
 
-Needs grpclib and the system's own messages, which come with an extra: they are loaded when a server is made, and
-ImportError says that they are not there. A function answers each unary call; what has none is UNIMPLEMENTED.
+Needs grpclib and the system's own messages, from an extra. They are imported when a server is created; ImportError
+means that they are not installed. A function answers each unary call; a call without one is UNIMPLEMENTED.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-# How long closing waits for calls that are being answered.
+# Longest wait for calls in flight at close, s.
 _CLOSE_SECONDS = 5.0
 
 # A request and the call's metadata, names in lower case -> the reply; or Refusal.
@@ -20,7 +20,7 @@ Answer = Callable[[Any, Mapping[str, str]], Any]
 
 
 class Refusal(Exception):
-    """A call is refused. ``status``: the name of a gRPC status; the text is the message."""
+    """Refusal of a call. ``status``: the name of a gRPC status; the text is the message."""
 
     def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """One method: the classes of its messages, and who answers."""
+    """One method: the classes of its messages, and its handler."""
 
     request: Any
     reply: Any
@@ -58,7 +58,7 @@ class GrpcServer:
         self._server = self._wait(self._start(grpc, sock))
 
     def __mapping__(self) -> dict[str, Any]:
-        """What grpclib asks a service for."""
+        """Returns the service description that grpclib requires."""
         unary = self._const.Cardinality.UNARY_UNARY
         return {
             path: self._const.Handler(self._handler(call.answer), unary, call.request, call.reply)
@@ -90,7 +90,7 @@ class GrpcServer:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CLOSE_SECONDS)
 
     def close(self) -> None:
-        """Stop serving, with connections and thread."""
+        """Stops serving, with connections and thread."""
         self._wait(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_SECONDS)

@@ -1,7 +1,7 @@
-"""The agent loop of a rollout that lives in a sandbox: boot, set up, then turns with commands between them.
+"""Agent loop of a rollout in a sandbox: boot, set-up, then turns with commands between them.
 
-As in verifiers: each rollout has a sandbox of its own, named after its trace; while it boots the rollout is in
-flight and asks the engines for nothing. The run's client waits for a boot as long as it takes.
+As in verifiers, each rollout has its own sandbox, named after its trace. While it boots, the rollout is in flight
+without a request to an engine. The run's client waits for a boot without limit.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class Harness:
     # -- its sandbox -------------------------------------------------------------------------------------------
 
     def begin(self, rollout: Rollout, now: float) -> None:
-        """Dispatched: it needs a sandbox first. Siblings share the task, and so the image."""
+        """Requests a sandbox at dispatch. Siblings share the task, and so the image."""
         group = rollout.group
         if group not in self._images:
             self._images[group] = self.provider.draw_image()
@@ -66,7 +66,7 @@ class Harness:
         )
 
     def _failed(self, rollout: Rollout, now: float) -> None:
-        """Again, later: the jitter keeps those that failed together from coming back together."""
+        """Retries later, with jitter, so that sandboxes that failed together are not requested together."""
         attempt = self._attempts[rollout] = self._attempts.get(rollout, 0) + 1
         rollout.boot_errors.append(self._sandboxes[rollout].error_message or "")
         wait = min(self.plan.retry_seconds * 2.0 ** min(attempt - 1, 8), self.plan.retry_seconds_max)
@@ -77,7 +77,7 @@ class Harness:
         self._agenda.plan(now + rollout.setup_seconds, lambda at: self._set_up(rollout, at))
 
     def end(self, rollout: Rollout, now: float) -> None:
-        """Scored: nobody needs the sandbox any more."""
+        """Deletes the sandbox after scoring."""
         self.provider.delete(self._sandboxes.pop(rollout), now)
         self._attempts.pop(rollout, None)
         if rollout.group.scored + 1 == rollout.group.size:
@@ -86,7 +86,7 @@ class Harness:
     # -- turns -------------------------------------------------------------------------------------------------
 
     def _split(self, rollout: Rollout) -> list[int]:
-        """Response tokens of each turn, at least one, adding up to the whole."""
+        """Returns response tokens of each turn, at least one, with the given sum."""
         count = min(self._draw.randint(self.plan.turns_min, self.plan.turns_max), rollout.response_tokens)
         inner = sorted(self._draw.sample(range(1, rollout.response_tokens), count - 1)) if count > 1 else []
         edges = [0, *inner, rollout.response_tokens]
@@ -106,7 +106,7 @@ class Harness:
         self.engines[rollout.group.engine].submit(turn, now)
 
     def turned(self, turn: Rollout, now: float) -> None:
-        """An engine is done with a turn: the agent runs what it asked for, or is done."""
+        """Handles the end of a turn on an engine: runs the agent's command, or ends the rollout."""
         assert isinstance(turn, Turn) and turn.parent is not None
         rollout = turn.parent
         rollout.first_token = rollout.first_token or turn.first_token

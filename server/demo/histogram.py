@@ -36,7 +36,7 @@ def token_edges(max_model_len: int) -> tuple[float, ...]:
 
 
 class Histogram:
-    """Counts per bucket and a sum; weights may be fractions of a token, the page shows whole ones."""
+    """Counts per bucket and a sum. Weights may be fractions of a token; the page shows whole numbers."""
 
     __slots__ = ("counts", "edges", "total")
 
@@ -50,5 +50,5 @@ class Histogram:
         self.total += value * weight
 
     def cumulative(self) -> list[float]:
-        """Counts at or below each edge, +Inf last. Floored after adding up, so that no bucket ever shrinks."""
+        """Returns counts at or below each edge, +Inf last. Rounded down after adding, so that no bucket decreases."""
         return [float(int(count)) for count in accumulate(self.counts)]

@@ -1,4 +1,4 @@
-"""A small HTTP server for one imaginary system: a function answers each GET, on a thread of its own."""
+"""A small HTTP server for one simulated system: a function answers each GET, on its own thread."""
 
 import socket
 import sys
@@ -41,20 +41,20 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def server_close(self) -> None:
-        """The connections that clients keep end, too: a process that dies leaves none of them."""
+        """Ends open connections too, because a process that dies leaves none."""
         super().server_close()
         for one in list(self._open):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up early is its own business; anything else is reported as usual."""
+        """Ignores clients that disconnect early; reports other errors as usual."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 def serve(name: str, respond: Respond) -> ThreadingHTTPServer:
-    """A server on a free port of this machine."""
+    """Starts a server on a free port of this machine."""
     server = _Server(("127.0.0.1", 0), _handler(respond))
     # The interval only bounds how long `close` takes; requests are served at once.
     threading.Thread(target=server.serve_forever, args=(0.1,), name=name, daemon=True).start()
@@ -62,7 +62,7 @@ def serve(name: str, respond: Respond) -> ThreadingHTTPServer:
 
 
 def by_path(routes: Mapping[str, Callable[[], Reply]]) -> Respond:
-    """Answers each of these paths, whatever its query; any other is not found."""
+    """Answers each of these paths with any query; other paths are not found."""
 
     def respond(path: str, headers: Mapping[str, str]) -> Reply:
         route = routes.get(path.split("?", 1)[0])
@@ -97,6 +97,6 @@ def _handler(respond: Respond) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(reply.body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Silent: standard error is for what goes wrong."""
+            """Does nothing, because standard error is for failures."""
 
     return Handler

@@ -1,9 +1,9 @@
-"""What an instrumented orchestrator would post of each rollout: what no file of prime-rl says.
+"""Posts of an instrumented orchestrator about each rollout: data that no file of prime-rl contains.
 
-NDJSON for `POST /api/v1/runs/RUN/rollouts`: that a rollout is under way, which version made how many of its tokens,
-which version acted in each turn and whether that changed the sandbox, the task's own word on success, stale drops.
+NDJSON for `POST /api/v1/runs/RUN/rollouts`: that a rollout is in flight, tokens per version, the acting version of each
+turn and whether it changed the sandbox, the task's own result, stale drops.
 
-Of the past (the demo's first hour) it tells what ended; what is under way it tells from the moment it is live.
+For the past (the demo's first hour) only ended rollouts are posted; rollouts in flight are posted once it is live.
 """
 
 import logging
@@ -28,15 +28,15 @@ Line = dict[str, object]
 
 
 class Instrument(Telling, Observer):
-    """Gathers lines as things happen. Of what is scored before `since` it tells nothing, as `Traces`."""
+    """Collects lines as events happen. Rollouts scored before `since` are left out, as in `Traces`."""
 
     def __init__(self, scenario: Scenario, seed: int, start: float, since: float = 0.0, uses: bool = False) -> None:
-        """`uses`: it tells what was trained on too, where no file does."""
+        """`uses`: also posts what was trained on, if no file contains it."""
         super().__init__(scenario, seed, start, since)
         self._uses = uses
 
     def go_live(self, under_way: Iterable[Rollout]) -> None:
-        """From now on tell what begins too; these have begun already."""
+        """From now on also posts starts; the given rollouts have begun already."""
         self.is_live = True
         for rollout in under_way:
             if not rollout.scored:
@@ -51,7 +51,7 @@ class Instrument(Telling, Observer):
             self._begun(rollout)
 
     def _begun(self, rollout: Rollout) -> None:
-        """A rollout that was dispatched, or whose sandbox is ready. Without sandboxes it starts at its dispatch."""
+        """Posts a dispatched rollout, or one whose sandbox is ready. Without sandboxes it starts at dispatch."""
         if self._scenario.sandboxes is None:
             at = self._at(rollout.dispatched)
             self._say(rollout, dispatched_at=at, started_at=at, **self._about(rollout))
@@ -78,7 +78,7 @@ class Instrument(Telling, Observer):
         )
 
     def _done(self, rollout: Rollout) -> Line:
-        """Its turns one by one; of an agent only their number, for its engine saw one request."""
+        """Returns its turns; of an agent only their number, because its engine had one request."""
         if rollout.turns == len(rollout.calls):
             return {"turns": self._turns(rollout)}
         told: Line = {"turns": rollout.turns, "tool_calls": rollout.turns - 1}
@@ -134,7 +134,7 @@ class Instrument(Telling, Observer):
 
 
 class Poster:
-    """Posts lines to a server, which may be full or not up yet: those it did not take are posted the next time."""
+    """Posts lines to a server that may be full or not started; lines it refused are posted the next time."""
 
     def __init__(self, url: str, run: str, token: str = "") -> None:
         self._url = f"{url}/api/v1/runs/{quote(run)}/rollouts"

@@ -1,7 +1,7 @@
-"""The run's second account: for some rollouts a judge in a clean sandbox on Modal, beside the repository's own tests.
+"""The run's second account: some rollouts get a judge in a clean sandbox on Modal, in addition to the tests.
 
-What a judge finds is logged next to the reward and holds nobody up: with or without it the run is the same. A place
-is free at once and an image is built already, so these start in seconds, as a second provider's would.
+A judge's result is logged with the reward and delays nothing, so the run is the same without judges. A sandbox is
+placed at once and its image is built already, so it starts in seconds, as a second provider's would.
 """
 
 import hashlib
@@ -13,13 +13,13 @@ from random import Random
 from server.demo.events import Agenda
 from server.demo.sandbox_plan import JudgePlan
 
-# GenericResult.GenericStatus of Modal's protocol; 0 while it lives.
+# GenericResult.GenericStatus of Modal's protocol; 0 while it is live.
 TERMINATED, TIMEOUT, INIT_FAILURE, KERNEL_OOM_KILL = 3, 4, 5, 10
 WORDS = {TIMEOUT: "TIMEOUT", INIT_FAILURE: "INIT_FAILURE", KERNEL_OOM_KILL: "KERNEL_OOM_KILL"}
-"""What did not end as it should."""
+"""Statuses of sandboxes that failed."""
 
 INIT_TEXT = "Failed to mount the task's volume"
-# What is over is shown as long as a listing may want it; a demo may run for days.
+# Ended sandboxes are listed for this long, s; a demo may run for days.
 _REMEMBERED_SECONDS = 7_200.0
 _WINDOW_SECONDS = 300.0
 
@@ -50,7 +50,7 @@ class Judge:
 
 
 class Judges:
-    """The account's sandboxes. `records` holds them oldest first, `live` those that are not over."""
+    """The account's sandboxes. `records` has all, oldest first; `live` those that have not ended."""
 
     def __init__(self, plan: JudgePlan, run: str, older_run: str, seed: int, agenda: Agenda) -> None:
         self.plan = plan
@@ -62,25 +62,25 @@ class Judges:
         self._run = run
         self._seed = seed
         self._agenda = agenda
-        # A stream of its own: what is drawn here moves nothing elsewhere.
+        # Its own random stream, so that its draws change nothing else.
         self._draw = Random(f"{seed}:judges")
         self._over: deque[Judge] = deque()
         self._add_dangling(older_run)
 
     def _add_dangling(self, older_run: str) -> None:
-        """They were there before the run began, so their times are negative; that run set a day's time-out."""
+        """Sandboxes from before the run, with negative times; their run had set a time-out of a day."""
         for born in sorted(-self._draw.uniform(9_000.0, 32_000.0) for _ in range(self.plan.dangling)):
             judge = self._record(_hash(32, self._seed, "left", born), older_run, born)
             judge.enqueued, judge.started, judge.timeout_seconds = born + 0.1, born + judge.start_seconds, 86_400
         self.created = 0
 
     def consider(self, name: str, now: float) -> None:
-        """A rollout is generated: a share of them is judged too. ``name``: its trace id."""
+        """Judges a share of the generated rollouts. ``name``: the rollout's trace id."""
         if self._draw.random() < self.plan.share:
             self.create(name, now)
 
     def create(self, name: str, now: float) -> Judge:
-        """A judge's sandbox: queued, starting, running, over. Its whole life is drawn now."""
+        """Creates a judge's sandbox: queued, starting, running, over. All of its times are drawn now."""
         judge = self._record(name, self._run, now)
         placed = min(self._draw.uniform(*self.plan.place_seconds), judge.start_seconds)
         self._agenda.plan(now + placed, lambda at: self._placed(judge, at))
@@ -141,12 +141,12 @@ class Judges:
             del self.records[self._over.popleft().id]
 
     def counts(self) -> dict[str, int]:
-        """Live sandboxes by what they are doing; the dangling ones count as running."""
+        """Returns live sandboxes by state; dangling ones count as running."""
         found = Counter(judge.state for judge in self.live.values())
         return {state: found[state] for state in ("queued", "starting", "running")}
 
     def oldest_pending(self) -> Judge | None:
-        """The oldest one that was asked for and does not run."""
+        """Returns the oldest one that was requested and is not running."""
         return next((judge for judge in self.live.values() if judge.started is None), None)
 
 

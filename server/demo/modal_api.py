@@ -1,8 +1,8 @@
-"""Modal's gRPC control plane, the part that only reads, as its SDK 1.6.4 speaks it.
+"""The read-only part of Modal's gRPC control plane, as its SDK 1.6.4 uses it.
 
 `ClientHello`, `AuthTokenGet`, `AppGetOrCreate` as a look-up and `SandboxListV2` with its filters and pages. The
 messages are Modal's own (`modal_proto`, of the extra rollscope[modal]). A token pair is required, and for a listing
-the token that `AuthTokenGet` gave. Texts of errors and the size of a page are our own: no real ones are known.
+the token that `AuthTokenGet` gave. Error texts and the page size are our own, because no real ones are recorded.
 """
 
 import base64
@@ -20,7 +20,7 @@ from server.demo.judges import INIT_FAILURE, INIT_TEXT, KERNEL_OOM_KILL, Judge, 
 
 PAGE = 100
 SERVICE = "/modal.client.ModalClient/"
-# The SDK asks for a new token before the old one is over.
+# Lifetime of a token, s; the SDK requests a new one before the old one expires.
 _TOKEN_SECONDS = 1_200
 Metadata = Mapping[str, str]
 
@@ -28,8 +28,8 @@ Metadata = Mapping[str, str]
 class ModalApi:
     """Answers for one workspace. Sandboxes have epoch times: the run began at `start`.
 
-    `calls` is what a `GrpcServer` serves. `look` brings the simulation up to the moment of a question and keeps it
-    still while it is answered.
+    `calls` is what a `GrpcServer` serves. `look` advances the simulation to the time of a request and locks it
+    while the request is answered.
 
     Raises:
         ImportError: the extra is not installed.
@@ -57,7 +57,7 @@ class ModalApi:
         }
         return {SERVICE + name: call for name, call in calls.items()}
 
-    # -- who asks ----------------------------------------------------------------------------------------------
+    # -- authentication ----------------------------------------------------------------------------------------
 
     def _check(self, metadata: Metadata) -> None:
         if (metadata.get("x-modal-token-id"), metadata.get("x-modal-token-secret")) != (
@@ -71,7 +71,7 @@ class ModalApi:
         return self._api.ClientHelloResponse()
 
     def _token(self, request: Any, metadata: Metadata) -> Any:
-        """A JSON web token. Its time is the wall clock's, which is what the SDK holds it against."""
+        """Returns a JSON web token. Its time is the wall clock's, because the SDK compares it with that."""
         self._check(metadata)
         head, body = _base64({"alg": "HS256"}), _base64({"exp": int(time.time()) + _TOKEN_SECONDS})
         return self._api.AuthTokenGetResponse(token=f"{head}.{body}.{self._sign(head, body)}")
@@ -86,7 +86,7 @@ class ModalApi:
         if json.loads(base64.urlsafe_b64decode(body + "=="))["exp"] < time.time():
             raise Refusal("UNAUTHENTICATED", "Auth token expired")
 
-    # -- what they ask -----------------------------------------------------------------------------------------
+    # -- listing -----------------------------------------------------------------------------------------------
 
     def _find_app(self, request: Any, metadata: Metadata) -> Any:
         self._check(metadata)
@@ -97,7 +97,7 @@ class ModalApi:
         return self._api.AppGetOrCreateResponse(app_id=self._app_id)
 
     def _list(self, request: Any, metadata: Metadata) -> Any:
-        """Newest first, created before the request's time (0: any); an empty page is the end."""
+        """Lists sandboxes newest first, created before the request's time (0: any); an empty page is the end."""
         self._check(metadata)
         self._check_token(metadata)
         return self._look(lambda: self._page(request))
@@ -131,7 +131,7 @@ class ModalApi:
         )
 
     def _task(self, judge: Judge) -> Any:
-        """Protobuf's 0 is "not yet": a task that nobody has placed has neither id nor times."""
+        """Protobuf's 0 means "not yet": a task without a worker has neither id nor times."""
         api = self._api
         result = api.GenericResult(
             status=judge.status,

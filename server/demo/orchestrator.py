@@ -1,4 +1,4 @@
-"""The orchestrator: keeps rollouts in flight, completes groups, holds the buffer, cuts batches for the trainer.
+"""The orchestrator: keeps rollouts in flight, completes groups, holds the buffer, makes batches for the trainer.
 
 It follows prime-rl: whole groups share the version of their dispatch, dispatch stops while the orchestrator is too
 far ahead of the published policy, and what would be trained too stale is dropped.
@@ -34,7 +34,7 @@ class Orchestrator:
         self.trained = 0
         self.dropped = 0
         self.lost = 0
-        # Rollouts and groups thrown away for want of a gradient.
+        # Rollouts and groups dropped because they have no gradient.
         self.filtered = self.filtered_groups = 0
         self.in_flight = Level()
         self.queue = Level()
@@ -56,7 +56,7 @@ class Orchestrator:
     # -- dispatch ----------------------------------------------------------------------------------------------
 
     def dispatch(self, now: float) -> None:
-        """Fill up to the cap, siblings one after the other, as long as the gate is open."""
+        """Dispatches up to the cap, sibling by sibling, while the gate is open."""
         self._set_gate(now)
         while self._gate_closed_at is None and self.in_flight.value < self._cap(now):
             group = self._next_group()
@@ -76,7 +76,7 @@ class Orchestrator:
     def _next_group(self) -> Group:
         group = self._open_group
         if group is None or len(group.rollouts) == group.size:
-            # All siblings go to one engine, the least loaded one, for the sake of its prefix cache.
+            # All siblings go to one engine, the least loaded one, because of its prefix cache.
             engine = min(alive(self.engines), key=self._load)
             group = self._tasks.group(self.version, engine.index)
             self.incomplete[group.id] = group
@@ -84,7 +84,7 @@ class Orchestrator:
         return group
 
     def _load(self, engine: Engine) -> int:
-        # What boots or runs a command is not in the engine, but will be.
+        # Rollouts that boot or run a command are not in the engine yet, but will be.
         return self.harness.assigned[engine.index] if self.harness else engine.load
 
     def _set_gate(self, now: float) -> None:
@@ -98,18 +98,18 @@ class Orchestrator:
 
     @property
     def lead(self) -> float:
-        """Batches ahead of the published policy: those taken and what the buffer holds, minus versions."""
+        """Returns batches ahead of the published policy: batches taken and buffered, minus versions."""
         return self.taken_batches + self.queue.value / self.scenario.batch_samples - self.version
 
     # -- completion --------------------------------------------------------------------------------------------
 
     def _answered(self, request: Rollout, now: float) -> None:
-        """An engine is done with a request: all of a rollout, or one turn."""
+        """Handles the end of a request: a whole rollout, or one turn."""
         self._ledger.answered(request, self.version)
         (self.harness.turned if self.harness else self._generated)(request, now)
 
     def _generated(self, rollout: Rollout, now: float) -> None:
-        """An engine is done with it: on to the verifier."""
+        """Passes a generated rollout to the verifier."""
         rollout.version_end = self.version
         self.scoring += 1
         self._agenda.plan(now + self._tasks.scoring_seconds(), lambda at: self._scored(rollout, at))
@@ -146,7 +146,7 @@ class Orchestrator:
     # -- batches -----------------------------------------------------------------------------------------------
 
     def request_batch(self, now: float, deliver: Callable[[Batch, float], None]) -> None:
-        """The trainer asks; it is answered at once, or when the buffer holds a batch."""
+        """Requests a batch for the trainer; answered at once, or when the buffer holds a batch."""
         self._deliver = deliver
         self._try_deliver(now)
         self.dispatch(now)
@@ -180,7 +180,7 @@ class Orchestrator:
         return dropped
 
     def _flush_gate(self, now: float) -> float:
-        """Seconds the gate was closed since the last batch."""
+        """Returns seconds with a closed gate since the last batch."""
         if self._gate_closed_at is not None:
             self._gate_seconds += now - self._gate_closed_at
             self._gate_closed_at = now
@@ -190,7 +190,7 @@ class Orchestrator:
     # -- policy ------------------------------------------------------------------------------------------------
 
     def publish(self, version: int, now: float) -> None:
-        """New weights: the engines stand still while they load them, then dispatch may go on."""
+        """Publishes weights: the engines pause while they load them, then dispatch may continue."""
         self._ledger.published(self.engines, self.version, now)
         self.version = version
         for engine in self.engines:
@@ -202,13 +202,13 @@ class Orchestrator:
         for engine in self.engines:
             engine.resume(now)
 
-    # -- what breaks -------------------------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------------------
 
     def freeze(self, now: float) -> None:
         freeze_one(self.engines, now)
 
     def crash(self, now: float) -> None:
-        """The first engine that lives dies; the client sends its requests to the others, from their beginning."""
+        """Ends the first live engine; the client sends its requests to the others, from their beginning."""
         dead = alive(self.engines)[0]
         if dead.is_dead:
             return
@@ -229,10 +229,10 @@ class Orchestrator:
         if self.harness:
             self.harness.assigned[engine.index] += sum(not rollout.finished for rollout in group.rollouts)
 
-    # -- where everything is -----------------------------------------------------------------------------------
+    # -- counts ------------------------------------------------------------------------------------------------
 
     def census(self) -> dict[str, int]:
-        """Rollouts by place; the places are disjoint and their sum is `dispatched`. The lost keep no place."""
+        """Returns rollouts by state; the states are disjoint and their sum is `dispatched`. Lost ones are in none."""
         waiting_group = sum(group.scored - group.lost for group in self.incomplete.values())
         return {
             "booting": self.harness.booting if self.harness else 0,

@@ -1,4 +1,4 @@
-"""What only some scenarios have: what befalls their rollouts (see `fates`), another stack. Frozen, as `scenarios`."""
+"""Optional parts of scenarios: losses and evaluations (see `fates`), other stacks. Frozen, as `scenarios`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LossPlan:
-    """Shares of rollouts that have no reward in the end. A lost one keeps its place, masked out of the loss."""
+    """Shares of rollouts that end without a reward. A lost one stays in its group, masked out of the loss."""
 
     infra: float = 0.015
     environment: float = 0.008
@@ -14,13 +14,13 @@ class LossPlan:
 
 @dataclass(frozen=True)
 class EvalPlan:
-    """A held-out set every so many versions, on a server of its own that the run shares nothing with."""
+    """An evaluation on a held-out set every so many versions, on a separate server."""
 
     environment: str
     every_versions: int = 5
     tasks: int = 8
     samples: int = 4
-    # Single answers without a sandbox; far shorter than what is trained on, so that a mix-up would be seen.
+    # Single answers without a sandbox; far shorter than training responses, so that a mix-up would show.
     response_tokens_median: float = 300.0
     response_sigma: float = 0.4
     prompt_tokens: int = 180
@@ -37,13 +37,13 @@ class SlimePlan:
     """
 
     over_sampling_groups: int
-    # GPUs of one SGLang server (tensor parallel over nodes).
+    # GPUs per SGLang server (tensor parallel over nodes).
     engine_gpus: int
-    # Parameters that a token passes through, in billions: of a mixture of experts only a few.
+    # Parameters used per token, in billions: for a mixture of experts only a part.
     active_parameters_billion: float
     # Layers x attention heads x head dimension.
     attention_width: int
-    # The trainer's own parts beside `train_tokens_per_second_per_gpu`, which holds forward and backward.
+    # The trainer's parts in addition to `train_tokens_per_second_per_gpu`, which covers forward and backward.
     preprocess_seconds: float
     # Old log-probabilities, a forward pass: share of the training time.
     logprob_share: float
@@ -65,9 +65,9 @@ class SlimePlan:
 class VerlPlan:
     """A synchronous run of verl's V1 trainer: the GPUs generate a batch, then train on it."""
 
-    # GPUs of one vLLM server.
+    # GPUs per vLLM server.
     engine_gpus: int
-    # The trainer's own parts beside `train_tokens_per_second_per_gpu`, which holds all its passes over the batch.
+    # The trainer's parts in addition to `train_tokens_per_second_per_gpu`, which covers all its passes over the batch.
     wake_seconds: float
     reward_seconds: float
     advantage_seconds: float
@@ -77,7 +77,7 @@ class VerlPlan:
 
 @dataclass(frozen=True)
 class AgentPlan:
-    """Agents whose tools answer at once, so that to an engine a rollout is one request; they call more as time goes.
+    """Agents whose tools answer at once, so that an engine has one request per rollout; calls increase over time.
 
     A run of verl's V1 trainer `separate_async` with `algorithm.filter_groups`: groups of equal rewards are thrown away.
     """

@@ -1,8 +1,8 @@
-"""Prime Intellect's sandbox REST API, the part that only reads, as prime-sandboxes 0.5.1 and prime 0.18.0 speak it.
+"""The read-only part of Prime Intellect's sandbox REST API, as prime-sandboxes 0.5.1 and prime 0.18.0 use it.
 
 `GET /api/v1/sandbox` with paging and filters, `/sandbox/{id}`, `/user/whoami` with the limits, `/billing/wallet`.
-A Bearer key is required; who asks too often gets 429 with Retry-After, by event time, so that the demo's first hour
-is not throttled for passing quickly. Texts of errors are our own: no real ones are known.
+A Bearer key is required. Clients above the rate limit get 429 with Retry-After, by event time, so that the demo's fast
+first hour is not throttled. Error texts are our own, because no real ones are recorded.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from server.demo.http_server import NOT_FOUND, Reply
 from server.demo.provider import LIVE, Provider, Sandbox
 
-# As many requests at once, and per second after that: six listings of 1,000 sandboxes by pages of 50.
+# Requests at once, and per second after that: six listings of 1,000 sandboxes by pages of 50.
 BURST_REQUESTS = 240.0
 REQUESTS_PER_SECOND = 20.0
 PER_PAGE, PER_PAGE_MAX = 50, 1_000
@@ -29,7 +29,7 @@ Query = Mapping[str, list[str]]
 
 
 class BadQuery(ValueError):
-    """A parameter that cannot be; answered with 422."""
+    """An invalid parameter; answered with 422."""
 
 
 class PrimeApi:
@@ -45,7 +45,7 @@ class PrimeApi:
         self._refilled = 0.0
 
     def respond(self, target: str, headers: Mapping[str, str], now: float) -> Reply:
-        """The answer to a GET of `target`, path and query."""
+        """Returns the answer to a GET of `target`, path and query."""
         url = urlsplit(target)
         if not url.path.startswith(f"{ROOT}/"):
             return NOT_FOUND
@@ -60,7 +60,7 @@ class PrimeApi:
             return _refusal(422, str(error))
 
     def _take(self, now: float) -> bool:
-        """One request's worth of the bucket, which event time fills."""
+        """Takes one request from the bucket, which event time fills."""
         filled = self._tokens + max(0.0, now - self._refilled) * REQUESTS_PER_SECOND
         self._tokens, self._refilled = min(BURST_REQUESTS, filled), max(now, self._refilled)
         if self._tokens < 1:
@@ -82,7 +82,7 @@ class PrimeApi:
     # -- sandboxes ---------------------------------------------------------------------------------------------
 
     def _list(self, query: Query) -> dict[str, Any]:
-        """Newest first. `labels` must all be there; `is_active=true` leaves out what is over."""
+        """Lists newest first. `labels` must all match; `is_active=true` leaves out ended ones."""
         page, per_page = _number(query, "page", 1, 10**6), _number(query, "per_page", PER_PAGE, PER_PAGE_MAX)
         found = self._matching(query)
         begin = (page - 1) * per_page
@@ -129,7 +129,7 @@ class PrimeApi:
             "gpuType": None,
             "vm": True,
             "status": sandbox.status,
-            # verifiers asks for no end of a VM sandbox's life but an hour of idleness; the older run set a day.
+            # verifiers sets no time limit for a VM sandbox except an hour of idleness; the older run set a day.
             "timeoutMinutes": 1_440 if is_left_over else -1,
             "idleTimeoutMinutes": None if is_left_over else 60,
             "terminationReason": None,
@@ -163,7 +163,7 @@ class PrimeApi:
             "name": "Example Lab",
             "slug": "example-lab",
             "scope": {"sandbox": {"read": True, "write": True}, "billing": {"read": True, "write": False}},
-            # None is "no such limit". How many may start at once is told nowhere.
+            # None is "no such limit". The limit of simultaneous starts is in no answer.
             "account_limits": {
                 "vm_sandbox_limit": limit,
                 "sandbox_total_cpu_limit": 4_096,

@@ -18,7 +18,7 @@ _FINALIZE_SECONDS = 0.001
 
 
 class Progress:
-    """Running totals of the orchestrator; rows show them as they were before the step, as prime-rl does."""
+    """Running totals of the orchestrator; rows show them as before the step, as prime-rl does."""
 
     def __init__(self) -> None:
         self.tokens = 0

@@ -36,7 +36,7 @@ class Log:
 
 
 class PrimeRun(Files, Observer):
-    """`run_dir` becomes a prime-rl run that began at epoch `start`."""
+    """Writes a prime-rl run that began at epoch `start` to `run_dir`."""
 
     def __init__(
         self, scenario: Scenario, seed: int, orchestrator: Orchestrator, run_dir: Path, start: float, engines: list[str]
@@ -62,7 +62,7 @@ class PrimeRun(Files, Observer):
         self._orchestrator_log.write(now, "Starting orchestrator loop (max_steps=infinite)")
 
     def tick(self, now: float) -> None:
-        """The pipeline line. What is there of a batch and what goes beyond it add up to the buffer."""
+        """Returns the pipeline line. The part of a batch and the excess beyond it add up to the buffer."""
         queued = self._orchestrator.queue.value
         target = self._scenario.batch_samples
         batch = min(queued, target)
@@ -75,7 +75,7 @@ class PrimeRun(Files, Observer):
         )
 
     def gate(self, now: float, is_open: bool) -> None:
-        # prime-rl's own words, grammar included: log readers match them.
+        # prime-rl's text, including its grammar, because log readers match it.
         ahead = "Pausing dispatcher to prevent orchestrator from racing from trainer. Waiting for new policy..."
         self._orchestrator_log.write(now, "Resuming dispatcher" if is_open else ahead)
 

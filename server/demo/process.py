@@ -1,4 +1,4 @@
-"""The process of a prime-rl run: HTTP servers for vLLM engines and the sandbox provider, and the run's directory."""
+"""Process of a prime-rl run: HTTP servers for vLLM engines and the sandbox provider, and the run directory."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ class Demo(Served):
         self._records_from = records_from
         self.cluster = Cluster(SCENARIOS[scenario], seed, faults)
         plan = self.cluster.scenario.sandboxes
-        # A run may have been going for a while when the clock begins.
+        # A run may have started before the clock begins.
         began = start - (plan.age_seconds if plan else 0.0)
         super().__init__(self.cluster, began, [Page(engine, began) for engine in self.cluster.engines])
         self.instrument = Instrument(self.cluster.scenario, seed, self.start, records_from) if plan else None
@@ -53,9 +53,9 @@ class Demo(Served):
         return api
 
     def _serve_modal(self, seed: int) -> dict[str, object]:
-        """Serve the second account, where there is one; answers what the ready line says of it.
+        """Serves the second account, if there is one; returns its part of the ready line.
 
-        Its messages come with an extra: without it, everything else runs all the same.
+        Its messages come with an extra; without it, everything else runs.
         """
         harness = self.cluster.orchestrator.harness
         if harness is None or harness.judges is None:

@@ -1,8 +1,8 @@
-"""How prometheus_client writes a number."""
+"""Number format of prometheus_client."""
 
 
 def number(value: float) -> str:
-    """A float with Go's exponents from 1e6 up: 1599 -> `1599.0`, 1795246807 -> `1.795246807e+09`."""
+    """Formats a float with Go's exponents from 1e6 up: 1599 -> `1599.0`, 1795246807 -> `1.795246807e+09`."""
     text = repr(float(value))
     dot = text.find(".")
     if value > 0 and dot > 6 and "e" not in text:

@@ -1,9 +1,9 @@
-"""A sandbox provider and one account with it: places, starting slots, image builds, failures, the bill.
+"""A sandbox provider with one account: quotas, starting slots, image builds, failures, cost.
 
-PENDING: asked for, its image perhaps being built. PROVISIONING: it has one of the starting slots. RUNNING, then
-TERMINATED or ERROR. What makes the wall: a free starting slot goes to the newest request, for placement is retried
-with exponential back-off, and who has waited long asks rarely. So a sandbox starts in seconds or hardly ever, and
-those that did start look fast.
+PENDING: requested, its image perhaps being built. PROVISIONING: it has a starting slot. RUNNING, then TERMINATED or
+ERROR. Slow starts arise because a free starting slot goes to the newest request: placement is retried with exponential
+back-off, so a request that has waited long retries rarely. A sandbox starts in seconds or hardly ever, and those that
+did start look fast.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from server.demo.events import Agenda, Level
 from server.demo.sandbox_plan import SandboxPlan
 
 LIVE = ("PENDING", "PROVISIONING", "RUNNING")
-# What a provider shows of what is over; nothing here needs more, and a demo may run for days.
+# Ended sandboxes are listed for this long, s; a demo may run for days.
 _REMEMBERED_SECONDS = 7_200.0
 _WINDOW_SECONDS = 300.0
 # Zipf: the second repository has half the tasks of the first.
@@ -57,7 +57,7 @@ class Sandbox:
 
 
 class Provider:
-    """The account's sandboxes, and what happens to them. `records` holds them oldest first."""
+    """The account's sandboxes and their events. `records` holds them oldest first."""
 
     def __init__(self, plan: SandboxPlan, run: str, seed: int, agenda: Agenda) -> None:
         self.plan = plan
@@ -66,12 +66,12 @@ class Provider:
         self.failures: Counter[str] = Counter()
         self.created = 0
         self.completed: deque[tuple[float, float]] = deque()
-        # In the order of their ends.
+        # In the order in which they ended.
         self.over: deque[Sandbox] = deque()
         self.billed = 0
         self.running = Level()
         self.starting = 0
-        # It starts nothing any more.
+        # During an outage it starts nothing.
         self.is_out = False
         self._run = run
         self._seed = seed
@@ -85,7 +85,7 @@ class Provider:
         self._add_dangling()
 
     def _add_dangling(self) -> None:
-        """They were there before the run began, so their times are negative."""
+        """Sandboxes from before the run, with negative times."""
         births = sorted(-self._draw.uniform(9_000.0, 32_000.0) for _ in range(self.plan.dangling))
         for number, born in enumerate(births):
             name, image = _hash(32, self._seed, "dangling", number), self.image_name(number % 5)
@@ -99,17 +99,17 @@ class Provider:
         return f"swe-tasks/repo-{number:03d}:2026-10"
 
     def draw_image(self) -> str:
-        """The image of one task; popular ones come more often."""
+        """Returns the image of one task; popular ones are more frequent."""
         ranks = range(self.plan.images)
         number = self._draw.choices(ranks, [1 / (rank + 1) ** _IMAGE_EXPONENT for rank in ranks])[0]
         return self.image_name(number)
 
-    # -- asked for ---------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------
 
     def create(
         self, name: str, image: str, now: float, on_ready: Callable[[float], None], on_failed: Callable[[float], None]
     ) -> Sandbox:
-        """A sandbox in PENDING. One of the two is called when it runs, or will not; never before this returns."""
+        """Creates a sandbox in PENDING. Calls one of the two when it runs or fails; never before this returns."""
         is_full = len(self.live) + self._releasing >= self.plan.concurrent_limit
         sandbox = self._record(name, image, self._run, now, on_ready, on_failed)
         self._decide(sandbox)
@@ -135,7 +135,7 @@ class Provider:
         return sandbox
 
     def _decide(self, sandbox: Sandbox) -> None:
-        """Its fate is drawn when it is asked for, so that nothing that happens meanwhile can change it."""
+        """Draws its outcome at the request, so that later events cannot change it."""
         plan, draw = self.plan, self._draw
         ordinary = plan.start_seconds_median * draw.lognormvariate(0.0, plan.start_sigma)
         slow = draw.uniform(plan.slow_seconds_min, plan.slow_seconds_max)
@@ -157,7 +157,7 @@ class Provider:
             sandbox.stuck_seconds, sandbox.fate = stuck, ""
 
     def _build(self, sandbox: Sandbox, now: float) -> None:
-        """The first of its image waits for a build, and who comes meanwhile waits with it."""
+        """The first sandbox of an image waits for the build, and later ones wait with it."""
         sandbox.build_id = "ib" + _hash(22, self._seed, sandbox.image)
         waiting = self._building.setdefault(sandbox.image, [])
         waiting.append(sandbox)
@@ -202,7 +202,7 @@ class Provider:
         while self.completed[0][0] < now - _WINDOW_SECONDS:
             self.completed.popleft()
         if sandbox.fate == "OOM_KILLED":
-            # The image's own start-up needs more memory than it has: killed before it is of use.
+            # The image's start-up needs more memory than available: killed before it is usable.
             kill = now + self._draw.uniform(2.0, 9.0)
             self._agenda.plan(kill, lambda at: self._fail(sandbox, at, "OOM_KILLED", _ERRORS["OOM_KILLED"]))
         else:
@@ -217,7 +217,7 @@ class Provider:
         sandbox.on_failed(now)
 
     def delete(self, sandbox: Sandbox, now: float) -> None:
-        """It is gone at once for its owner, and a little later for the account's limit."""
+        """Ends at once for its owner, and a little later for the account's limit."""
         self._end(sandbox, now, "TERMINATED")
         self._releasing += 1
         self._agenda.plan(now + self.plan.release_seconds, self._released)
@@ -235,18 +235,18 @@ class Provider:
         while (self.over[0].ended or 0.0) < now - _REMEMBERED_SECONDS:
             del self.records[self.over.popleft().id]
 
-    # -- what others see ---------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------------
 
     def spent_usd(self, now: float) -> float:
-        """Since the run began; what runs is billed, what waits is not."""
+        """Returns the cost since the run began; running sandboxes are billed, waiting ones are not."""
         return self.running.integral(now) / 3_600.0 * self.plan.usd_per_hour
 
     def pending(self) -> list[Sandbox]:
-        """Asked for and not running, oldest first."""
+        """Returns requested sandboxes that are not running, oldest first."""
         return [sandbox for sandbox in self.live.values() if sandbox.status != "RUNNING"]
 
     def counts(self) -> dict[str, int]:
-        """Live sandboxes by what they are doing; the dangling ones count as running."""
+        """Returns live sandboxes by state; dangling ones count as running."""
         found = Counter(
             "building_image" if sandbox.build_id else sandbox.status.lower() for sandbox in self.live.values()
         )
@@ -254,7 +254,7 @@ class Provider:
 
 
 def _nobody(now: float) -> None:
-    """Nobody waits for it."""
+    """Callback of a sandbox without a waiting owner."""
 
 
 def _hash(length: int, *parts: object) -> str:

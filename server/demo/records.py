@@ -1,4 +1,4 @@
-"""What the simulation tells those who write it down: batches shipped and steps done. Frozen."""
+"""Records that the simulation passes to its writers: batches shipped and steps done. Frozen."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from server.demo.rollouts import Group, Rollout
 
 
 class Groups:
-    """A base of what holds the `groups` that one step of a trainer is made of."""
+    """Base class of records with the `groups` of one trainer step."""
 
     groups: tuple[Group, ...]
 
     def members(self) -> Iterator[Rollout]:
-        """All that the trainer computes on; what was lost is masked out of the loss."""
+        """Returns the rollouts that the trainer computes on; lost ones are masked out of the loss."""
         return (rollout for group in self.groups for rollout in group.rollouts)
 
     def rollouts(self) -> Iterator[Rollout]:
-        """Those that are trained."""
+        """Returns the rollouts that are trained."""
         return (rollout for rollout in self.members() if not rollout.error)
 
     @property
@@ -102,7 +102,7 @@ class Step:
 
 
 class Watcher:
-    """Who writes things down, in whatever stack: after each advance the files say it."""
+    """A writer, for any stack: after each advance its files are up to date."""
 
     def flush(self) -> None: ...
 
@@ -110,7 +110,7 @@ class Watcher:
 
 
 class Observer(Watcher):
-    """Those who write things down override what they need. Calls come in the order of event time."""
+    """Writers override the calls that they need. Calls come in the order of event time."""
 
     def started(self, now: float) -> None: ...
 

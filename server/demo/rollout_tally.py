@@ -1,4 +1,4 @@
-"""What the rollouts of a batch come to, in whole numbers: worked out once, added up for every window they are in."""
+"""Totals of a batch's rollouts, as integers: computed once, added up for every window that contains the batch."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

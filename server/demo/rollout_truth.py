@@ -1,7 +1,7 @@
-"""What really happened to the rollouts: `truth_rollouts.jsonl`, a line at the end of each trainer step.
+"""The true state of rollouts: `truth_rollouts.jsonl`, a line at the end of each trainer step.
 
-Staleness is there twice. `dispatched` is what a run directory of prime-rl can tell: a rollout is as old as the version
-its group was dispatched at. `tokens` is what was: as old as the version of its oldest token, at three levels.
+Staleness is there twice. `dispatched` is what a run directory of prime-rl can show: the age of the version at which a
+rollout's group was dispatched. `tokens` is exact: the age of the version of its oldest token, at three levels.
 """
 
 import json
@@ -20,7 +20,7 @@ from server.demo.rollouts import Group, Rollout
 from server.demo.sandbox_truth import nearest_rank
 
 WINDOW_STEPS = 10
-# One more tells when the window begins; another may be under way.
+# One more step for the begin of the window; another may be in progress.
 _KEPT_STEPS = WINDOW_STEPS + 4
 _CAUSES = {"all": "all_solved", "none": "none_solved"}
 
@@ -48,7 +48,7 @@ class RolloutTruth(Files, Observer):
         self._exits: deque[tuple[float, str, int]] = deque()
         self.evaluations = 0
         self._bound = orchestrator.scenario.max_off_policy_steps
-        # Those too old for any batch to come, while their group is still here.
+        # Rollouts too old for any later batch, while their group still exists.
         self._stale: set[Rollout] = set()
 
     @property
@@ -77,7 +77,7 @@ class RolloutTruth(Files, Observer):
         self._forget(self._shipped[0].at)
 
     def _newly_stale(self, batch: Batch) -> int:
-        """Finished rollouts that no batch after this one may hold; their group may still wait for siblings."""
+        """Returns finished rollouts that no later batch may contain; their group may still wait for siblings."""
         here = (*self._orchestrator.incomplete.values(), *self._orchestrator.buffer)
         old = [group for group in (*here, *batch.dropped) if self._is_stale(group, batch.step)]
         found = {rollout for group in old for rollout in group.rollouts if rollout.scored and not rollout.error}
@@ -91,7 +91,7 @@ class RolloutTruth(Files, Observer):
         return group.version < step - self._bound
 
     def _forget(self, since: float) -> None:
-        """What ended before every window that may still be asked for."""
+        """Drops what ended before every window that may still be needed."""
         for times in (self._dispatched, self._exits, self._groups, self._ended):
             while times and _when(times[0]) < since:
                 times.popleft()
@@ -114,7 +114,7 @@ class RolloutTruth(Files, Observer):
     # -- the last ten batches ----------------------------------------------------------------------------------
 
     def window(self, now: float) -> Numbers:
-        """The truth over the last ten batches that are shipped; what goes on since then is in it too."""
+        """Returns the truth over the last ten shipped batches, including what happened since then."""
         known = list(self._shipped)
         last = known[-WINDOW_STEPS:]
         start = known[-WINDOW_STEPS - 1].at if len(known) > WINDOW_STEPS else -1.0

@@ -23,23 +23,23 @@ class Group:
     size: int
     rollouts: list["Rollout"] = field(default_factory=list)
     scored: int = 0
-    # Of a later turn's context: what the engine still has of it, whoever else holds it.
+    # Of a later turn's context: tokens still in the engine's cache.
     cached_tokens: int = 0
     # The policy version when the last sibling was scored, and when that was.
     version_complete: int = 0
     completed: float = 0.0
-    # How many of them were lost; and the held-out set that it belongs to, "" in training.
+    # Number of lost members; and the held-out set of the group, "" in training.
     lost: int = 0
     evaluates: str = ""
 
     @property
     def rewards(self) -> list[float]:
-        """Of those that have one."""
+        """Returns the rewards of members that have one."""
         return [rollout.reward for rollout in self.rollouts if not rollout.error]
 
     @property
     def outcome(self) -> str:
-        """`all`, `none` or `some`: how many of the siblings solved the task; `few`: too many were lost to tell."""
+        """`all`, `none` or `some`: how many siblings solved the task; `few`: too many were lost to decide."""
         rewards = self.rewards
         if self.lost and len(rewards) < 2:
             return "few"
@@ -49,10 +49,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One answer of the model, and what became of it. Seconds since the run began.
+    """One answer of the model, and its command. Seconds since the run began.
 
-    `version` answered last: what is done with the answer is its doing. `mutated`: the command it called changed the
-    sandbox; `reset`: the sandbox was made anew before the call.
+    `version`: the version that answered last, to which the command is attributed. `mutated`: the command changed the
+    sandbox; `reset`: the sandbox was recreated before the call.
     """
 
     start: float
@@ -82,7 +82,7 @@ class Rollout:
     scored: float = 0.0
     version_end: int = 0
     reward: float = 0.0
-    # What it was lost by, "" for nothing: then it has no reward.
+    # Cause of a loss, "" for none; a lost rollout has no reward.
     error: str = ""
     generated: int = 0
     computed_tokens: int = 0
@@ -90,7 +90,7 @@ class Rollout:
     clock_admitted: float = 0.0
     clock_finish: float = 0.0
     admissions: int = 0
-    # When its agent could begin: at dispatch where it needs no sandbox.
+    # When its agent could begin: at dispatch if it needs no sandbox.
     ready: float = 0.0
     setup_seconds: float = SETUP_SECONDS
     turns: int = 1
@@ -105,7 +105,7 @@ class Rollout:
 
     @property
     def agent_seconds(self) -> float:
-        """From the agent's beginning to its last token: model and commands."""
+        """Returns seconds from the agent's begin to its last token: model and commands."""
         return self.finished - self.ready
 
     @property

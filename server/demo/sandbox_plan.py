@@ -1,4 +1,4 @@
-"""The sandbox side of a scenario: the provider's limits and habits, the images, and what an agent does inside.
+"""Sandbox parameters of a scenario: the provider's limits and behaviour, the images, and the agent's work.
 
 Times in seconds. One frozen row per scenario, as in `scenarios`.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class JudgePlan:
-    """A second account, on Modal: a judge for some rollouts, in a sandbox of its own that lives half a minute."""
+    """A second account, on Modal: a judge for some rollouts, in its own sandbox for half a minute."""
 
     # The Modal App in which they are.
     app: str
@@ -36,16 +36,15 @@ class JudgePlan:
 
 @dataclass(frozen=True)
 class SandboxPlan:
-    """Parameters of the provider's account and of the rollouts that live in its sandboxes."""
+    """Parameters of the provider's account and of the rollouts in its sandboxes."""
 
-    # How long the run has been going when the demo's clock begins: a spin-up of more than an hour is not seen in an
-    # hour's history.
+    # Age of the run when the demo's clock begins: a spin-up of more than an hour does not show in an hour's history.
     age_seconds: float
     # (seconds since the run began, rollouts in flight), straight lines between.
     concurrency: tuple[tuple[float, int], ...]
 
-    # The provider. Two field reports (uni-agent#47, e2b infra#2899) say that what binds is how many may START at
-    # once, not how many may run.
+    # The provider. Two field reports (uni-agent#47, e2b infra#2899) show that the number of simultaneous STARTS is the
+    # bottleneck, not the number of running sandboxes.
     starting_limit: int = 128
     concurrent_limit: int = 1_000
     # A deleted sandbox's place is free this much later: the answer to DELETE comes before the machine is gone.
@@ -65,7 +64,7 @@ class SandboxPlan:
     image_pull_failed: float = 0.008
     timed_out: float = 0.004
     oom_killed: float = 0.006
-    # The provider's own deadline for a start, after which it says TIMEOUT.
+    # The provider's own deadline for a start, after which the state is TIMEOUT.
     start_deadline_seconds: float = 300.0
 
     # Images: the tasks' repositories, the popular ones first. The first use builds a VM image.
@@ -83,7 +82,7 @@ class SandboxPlan:
     usd_per_hour: float = 0.12
     credit_usd: float = 400.0
 
-    # What an agent does: some turns with a command between two of them.
+    # The agent's work: some turns with a command between two of them.
     turns_min: int = 3
     turns_max: int = 7
     tool_seconds_median: float = 3.5
@@ -100,7 +99,7 @@ class SandboxPlan:
     judges: JudgePlan | None = None
 
     def in_flight_cap(self, now: float) -> int:
-        """Rollouts that may be in flight `now` seconds into the run."""
+        """Returns the limit of rollouts in flight `now` seconds into the run."""
         index = bisect_right(self.concurrency, now, key=lambda point: point[0])
         if index == 0 or index == len(self.concurrency):
             return self.concurrency[min(index, len(self.concurrency) - 1)][1]

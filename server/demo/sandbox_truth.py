@@ -1,4 +1,4 @@
-"""What really happened to the sandboxes: a line every 30 s, and the same numbers at the end of each step."""
+"""The true state of the sandboxes: a line every 30 s, and the same numbers at the end of each step."""
 
 import json
 import math
@@ -17,8 +17,7 @@ EVERY_SECONDS = 30.0
 def sandbox_state(harness: Harness, now: float) -> dict[str, object]:
     """Live sandboxes by state (the dangling ones run), totals since the run began, spin-ups of the last 5 minutes.
 
-    The second account's, where there is one, are apart, below `modal`; it is simulated whether anything serves it or
-    not.
+    The second account is reported separately, below `modal`; it is simulated even if it is not served.
     """
     provider = harness.provider
     pending = provider.pending()
@@ -36,7 +35,7 @@ def sandbox_state(harness: Harness, now: float) -> dict[str, object]:
 
 
 def judge_state(judges: Judges, now: float) -> dict[str, object]:
-    """The same of the second account; its failures by the provider's own words."""
+    """The same of the second account; its failures by the provider's own names."""
     pending = judges.oldest_pending()
     return {
         "states": judges.counts(),

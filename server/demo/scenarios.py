@@ -1,4 +1,4 @@
-"""The scenarios: one frozen row each. A new one is a new row, nothing else, as long as the stack is the same.
+"""The scenarios: one frozen row each. A new scenario of an existing stack is only a new row.
 
 Times in seconds, lengths in tokens, speeds in tokens per second.
 """
@@ -54,7 +54,7 @@ class Scenario:
     # Scheduling.
     group_size: int = 8
     batch_samples: int = 256
-    # Just above what the trainer eats: 57 in flight deliver its 7.7 rollouts/s.
+    # Just above what the trainer consumes: 57 in flight deliver its 7.7 rollouts/s.
     max_in_flight: int = 60
     max_off_policy_steps: int = 8
     # Batches the orchestrator may be ahead of the published policy (one in the trainer, the rest in the buffer) before
@@ -75,16 +75,16 @@ class Scenario:
     # Dense bf16 peak of a trainer GPU; None: an H100's or H200's.
     gpu_peak_flops: float | None = None
 
-    # What rollouts need besides the engines; None: nothing, as a math task.
+    # What rollouts need in addition to the engines; None: nothing, as for a math task.
     sandboxes: SandboxPlan | None = None
-    # Rollouts that are lost for good, and evaluations; None: there are none.
+    # Rollouts that are lost permanently, and evaluations; None: there are none.
     losses: LossPlan | None = None
     evals: EvalPlan | None = None
     # Its stack, where it is not prime-rl with vLLM.
     slime: SlimePlan | None = None
     verl: VerlPlan | None = None
     agents: AgentPlan | None = None
-    # What goes wrong in it; None: nothing.
+    # Faults of the scenario; None: none.
     faults: tuple[Fault, ...] | None = None
 
     @property
@@ -168,7 +168,7 @@ _ROWS = (
         parameters_billion=14.8,
         environment="math",
         scoring_seconds=28.0,
-        # With the scoring of a verifier they would be enough by far.
+        # With the scoring of a verifier they would be far more than enough.
         max_in_flight=120,
     ),
     Scenario(
@@ -178,7 +178,7 @@ _ROWS = (
         model="Qwen/Qwen3-14B",
         parameters_billion=14.8,
         environment="math",
-        # Half an hour later nobody takes it for a long step any more; the demo's first hour then has 10 minutes left.
+        # Half an hour later it cannot be a long step any more; the demo's first hour then has 10 minutes left.
         faults=(Fault("trainer-hang", 1_200.0),),
     ),
     Scenario(
@@ -188,7 +188,7 @@ _ROWS = (
         model="Qwen/Qwen3-32B",
         parameters_billion=32.8,
         environment="swe",
-        # A GB300 has room for far more sequences than ever come: 288 GB, 33 of them weights in FP8.
+        # A GB300 has room for far more sequences than the run needs: 288 GB, 33 of them weights in FP8.
         engines=2,
         max_num_seqs=512,
         kv_tokens=1_500_000,

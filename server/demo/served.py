@@ -1,7 +1,7 @@
-"""What every stack's process has: event time, one lock, the servers, the control channel on standard input and output.
+"""Base of every stack's process: event time, one lock, the servers, the control channel on standard input and output.
 
-One lock guards the simulation. Pages show it at its present event time, or, when it follows the wall clock, at the
-moment they are asked for.
+One lock guards the simulation. Pages show it at its current event time or, if it follows the wall clock, at the time of
+the request.
 """
 
 import json
@@ -20,7 +20,7 @@ from server.demo.instrument import Poster
 from server.demo.records import Watcher
 from server.demo.scenarios import Scenario
 
-# Four times a second is promised; a little more often leaves room for a busy machine.
+# Interval of following the wall clock, s. Four times per second is documented; this leaves room on a busy machine.
 _FOLLOW_SECONDS = 0.2
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Simulated(Protocol):
 
 
 class Page(Protocol):
-    """What an engine says of itself at a moment, in seconds since the run began."""
+    """State of an engine at a moment, in seconds since the run began."""
 
     content_type: ClassVar[str]
 
@@ -48,7 +48,7 @@ class Page(Protocol):
 
 
 class Teller(Protocol):
-    """Gathers the lines that are posted."""
+    """Collects the lines that are posted."""
 
     def take(self) -> list[str]: ...
 
@@ -66,7 +66,7 @@ class Pace:
 
 
 class Served(ABC):
-    """A simulation with its servers and files. All times here are epoch seconds. `ready`: what the ready line says."""
+    """A simulation with its servers and files. All times are epoch seconds. `ready`: contents of the ready line."""
 
     def __init__(self, cluster: Simulated, start: float, pages: Sequence[Page]) -> None:
         self._simulated = cluster
@@ -74,7 +74,7 @@ class Served(ABC):
         self.start = start
         self.ready: dict[str, object] = {}
         self.pace: Pace | None = None
-        # Where what no file says is posted, of the scenario that is instrumented.
+        # Destination of posts, of an instrumented scenario.
         self.poster: Poster | None = None
         self._lock = threading.Lock()
         # The engines' servers come first, in their order.
@@ -85,28 +85,28 @@ class Served(ABC):
     @property
     @abstractmethod
     def teller(self) -> Teller | None:
-        """Who gathers what is posted; None where nothing is."""
+        """Returns the collector of posts; None if the scenario posts nothing."""
 
     @abstractmethod
     def tell_what_is_under_way(self) -> None:
-        """It is live now: from here on what begins is told too, where anything is."""
+        """Switches to live: from now on starts are posted too, if the scenario posts."""
 
     def page(self, index: int) -> bytes:
         return self._look(lambda: self.pages[index].render(self._simulated.now))
 
     def _routes(self, index: int) -> Mapping[str, Callable[[], Reply]]:
-        """What an engine's server answers, by path."""
+        """Returns the answers of an engine's server, by path."""
         return {"/metrics": lambda: Reply(200, self.pages[index].content_type, self.page(index))}
 
     def _engine_targets(self, collector: str, seconds: float) -> list[dict[str, object]]:
-        """Every engine as what is to be collected, this often."""
+        """Returns every engine as a target, with its interval."""
         return [
             {"source": url, "name": f"engine-{index}", "collector": collector, "seconds": seconds}
             for index, url in enumerate(self.urls)
         ]
 
     def _told(self, seed: int, folder: Path, run_dir: Path) -> dict[str, object]:
-        """What the ready line says of every stack."""
+        """Returns the ready line's contents that all stacks share."""
         row = self._simulated.scenario
         return {
             "ready": True,
@@ -120,17 +120,17 @@ class Served(ABC):
         }
 
     def advance(self, until: float) -> float:
-        """Simulate up to `until`; answers the event time reached, which never goes back."""
+        """Simulates up to `until`; returns the event time reached, which never goes back."""
         with self._lock:
             reached = self._advance(until)
             lines = self.teller.take() if self.teller and self.poster else []
-        # Whoever takes them may be asking for a page meanwhile.
+        # Outside the lock, because the receiver may request a page meanwhile.
         if lines and self.poster:
             self.poster.post(lines)
         return reached
 
     def push_to(self, url: str, token: str) -> None:
-        """Post what no file says to this server from now on; what came before goes with the next advance."""
+        """Sets the server for posts; earlier lines are posted with the next advance."""
         self.poster = Poster(url, self._simulated.scenario.run, token)
 
     def _advance(self, until: float) -> float:
@@ -140,7 +140,7 @@ class Served(ABC):
         return self.start + self._simulated.now
 
     def _bury(self) -> None:
-        """Nobody listens where an engine died."""
+        """Closes the port of a dead engine."""
         for engine in self._simulated.engines:
             if engine.is_dead and engine.index not in self._buried:
                 self._buried.add(engine.index)
@@ -148,7 +148,7 @@ class Served(ABC):
                 self._servers[engine.index].server_close()
 
     def follow(self, pace: Pace) -> None:
-        """Keep up with the wall clock from now on."""
+        """Follows the wall clock from now on."""
         is_first = self.pace is None
         self.go_live()
         self.pace = pace
@@ -156,7 +156,7 @@ class Served(ABC):
             threading.Thread(target=self._keep_up, name="follow", daemon=True).start()
 
     def go_live(self) -> None:
-        """From now on what is under way is told too, where the scenario tells anything."""
+        """From now on rollouts in flight are posted too, if the scenario posts."""
         with self._lock:
             self.tell_what_is_under_way()
 
@@ -175,7 +175,7 @@ class Served(ABC):
             self._advance(self.pace.at(time.time()))
 
     def close(self) -> None:
-        """Stop serving and close the files; the process itself just ends (`leave`)."""
+        """Stops serving and closes the files; the process ends by `leave`."""
         self.pace = None
         for server in self._servers:
             server.shutdown()
@@ -188,7 +188,7 @@ class Served(ABC):
 
 
 def control(demo: Served, commands: Iterable[str], answers: TextIO) -> None:
-    """Answer one JSON object per line until the commands end."""
+    """Answers one JSON object per line until the commands end."""
     _say(answers, demo.ready)
     for line in commands:
         try:
@@ -222,5 +222,5 @@ def _say(answers: TextIO, message: dict[str, object]) -> None:
 
 
 def leave() -> None:
-    """Exit at once: files are flushed after every advance, and no thread may hold the process back."""
+    """Exits at once: files are flushed after every advance, and no thread may delay the exit."""
     os._exit(0)

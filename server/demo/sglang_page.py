@@ -1,4 +1,4 @@
-"""The `/metrics` page of one SGLang engine in the shape of a recorded 0.5.23 page, and what its router says of it.
+"""The `/metrics` page of one SGLang engine in the shape of a recorded 0.5.23 page, and the page of its router.
 
 `sglang_page.txt` is that page with slots in place of the values that move, and the counters beside it that slime's
 engines have (live tokens, aborted requests). Scheduler gauges are fresh here; the real ones are some decode steps old.
@@ -39,7 +39,7 @@ _LENGTHS = (
 
 
 class SglangStats(EngineStats):
-    """What an SGLang engine counts, with its own edges. Prompt and response tokens count when a request ends."""
+    """Statistics of an SGLang engine, with its own edges. Prompt and response tokens count when a request ends."""
 
     def _add_histograms(self) -> None:
         super()._add_histograms()
@@ -52,7 +52,7 @@ class SglangStats(EngineStats):
         self.aborted = 0
 
     def abort(self, rollout: Rollout) -> None:
-        """What runs ends with what it has, as a request does; what still waits is only aborted."""
+        """Ends running requests with the tokens that they have; waiting ones are only aborted."""
         self.aborted += 1
         if not rollout.scheduled:
             return

@@ -1,4 +1,4 @@
-"""slime's `train_async.py` (624b824a): generation and training side by side, and weights when both are done.
+"""slime's `train_async.py` (624b824a): generation and training in parallel, and a weight update after both.
 
 A rollout begins with more groups than a batch needs, all at once; when a batch of groups is complete the engines abort
 the rest (slime/rollout/sglang_rollout.py). Before weights are sent the next rollout is waited for, so no request ever
@@ -40,7 +40,7 @@ class SlimeCluster(BatchFleet):
     # -- the generator -----------------------------------------------------------------------------------------
 
     def _generate(self, now: float) -> None:
-        """`RolloutManager.generate`: everything it samples is asked for at once."""
+        """`RolloutManager.generate`: requests everything it samples at once."""
         self._number, self._begun_at = self._number + 1, now
         self._complete = []
         for _ in range(self.plan.over_sampling_groups):
@@ -63,7 +63,7 @@ class SlimeCluster(BatchFleet):
         group = rollout.group
         rollout.scored, rollout.reward = now, self._tasks.score(rollout)
         group.scored += 1
-        # Its rollout may be over: then nobody asks for the reward any more.
+        # If its rollout has ended, the reward is not used.
         if group.scored < group.size or group.id not in self.open:
             return
         group.completed = now
@@ -72,7 +72,7 @@ class SlimeCluster(BatchFleet):
             self._collected(now)
 
     def _collected(self, now: float) -> None:
-        """A batch is there: the engines drop what they still have."""
+        """A batch is complete: the engines abort the other requests."""
         for engine in self.engines:
             stats = engine.stats
             assert isinstance(stats, SglangStats)
@@ -89,7 +89,7 @@ class SlimeCluster(BatchFleet):
     # -- the trainer -------------------------------------------------------------------------------------------
 
     def _meet(self, now: float) -> None:
-        """The driver's loop: it goes on when the next rollout is there and the last is trained on."""
+        """The driver's loop: continues when the next rollout is complete and the last one is trained."""
         if self._ready is None or self._is_training or self._is_updating:
             return
         if self._ready.number == 0:
@@ -109,7 +109,7 @@ class SlimeCluster(BatchFleet):
         self._turn(now)
 
     def _turn(self, now: float) -> None:
-        """The next rollout begins, and training on the one that is there."""
+        """Starts the next rollout, and training on the complete one."""
         made = self._ready
         assert made is not None
         self._ready, self._is_training = None, True
@@ -120,7 +120,7 @@ class SlimeCluster(BatchFleet):
         self.agenda.plan(begin + timing.compute, lambda at: self._trained(at, made, timing))
 
     def _draw(self, made: Generation, now: float) -> SlimeTiming:
-        """Everything of the step is drawn here, so that nothing that happens meanwhile can change it."""
+        """Draws everything of the step now, so that later events cannot change it."""
         s = self.scenario
         seconds = self._around(made.total_tokens / s.train_tokens_per_second, s.compute_noise)
         return SlimeTiming(

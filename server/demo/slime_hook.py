@@ -1,7 +1,7 @@
-"""What a function for `--custom-rollout-log-function-path` would post of each sample of slime: what its log lacks.
+"""Posts of a function for `--custom-rollout-log-function-path` about each sample of slime: data its log lacks.
 
-NDJSON for `POST /api/v1/runs/RUN/rollouts`. slime hands that function every sample of a rollout when it is over, with
-weight versions and status (slime/utils/types.py); so the past is told. What is under way is told once the demo is live.
+NDJSON for `POST /api/v1/runs/RUN/rollouts`. slime passes every sample of an ended rollout to that function, with weight
+versions and status (slime/utils/types.py), so the past is posted. Samples in flight are posted once the demo is live.
 """
 
 import hashlib
@@ -13,10 +13,10 @@ from server.demo.telling import Telling
 
 
 class SlimeHook(Telling, SlimeObserver):
-    """Gathers lines as things happen. Of a rollout in slime's word that is over before `since` it tells nothing."""
+    """Collects lines as events happen. A rollout (in slime's sense) that ended before `since` is left out."""
 
     def go_live(self, under_way: Iterable[Rollout]) -> None:
-        """From now on tell what begins too; these have begun already."""
+        """From now on also posts starts; the given rollouts have begun already."""
         self.is_live = True
         for rollout in under_way:
             self._say(rollout, **self._about(rollout))

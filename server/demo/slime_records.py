@@ -1,4 +1,4 @@
-"""What the simulation of slime tells those who write it down. Seconds since the run began."""
+"""Records that the simulation of slime passes to its writers. Seconds since the run began."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from server.demo.rollouts import Group, Rollout
 
 @dataclass(frozen=True)
 class Generation(Groups):
-    """One rollout in slime's word: the groups that were complete first, and those that were aborted then."""
+    """One rollout in slime's sense: the groups that were complete first, and those aborted then."""
 
     number: int
     begun: float
     ended: float
-    # The policy version that made it: no weights are sent while it goes on.
+    # The policy version that made it: no weights are sent during generation.
     version: int
     groups: tuple[Group, ...]
     aborted: tuple[Group, ...]
@@ -57,7 +57,7 @@ class SlimeStep:
 
 
 class SlimeObserver(Watcher):
-    """Those who write things down override what they need. Calls come in the order of event time."""
+    """Writers override the calls that they need. Calls come in the order of event time."""
 
     def started(self, now: float) -> None: ...
 

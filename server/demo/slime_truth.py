@@ -1,4 +1,4 @@
-"""What really happened in a run of slime, step by step. No collector reads it; tests judge by it."""
+"""The true state of a slime run, step by step. No collector reads it; tests compare with it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from server.demo.truth import TruthFiles, engine_state, outcomes
 
 
 class SlimeTruth(TruthFiles, SlimeObserver):
-    """As `Truth`, of what slime has: generations, and no checkpoints."""
+    """Like `Truth`, for slime: generations, and no checkpoints."""
 
     def __init__(self, scenario: Scenario, seed: int, folder: Path, start: float, faults: Sequence[Fault]) -> None:
         super().__init__(scenario, seed, folder, start, faults)

@@ -1,4 +1,4 @@
-"""A base of whoever gathers what would be posted of rollouts: NDJSON for `POST /api/v1/runs/RUN/rollouts`."""
+"""Base class of collectors of posts about rollouts: NDJSON for `POST /api/v1/runs/RUN/rollouts`."""
 
 import json
 from collections import deque
@@ -7,14 +7,14 @@ from server.demo.harness import trace_id
 from server.demo.rollouts import Rollout
 from server.demo.scenarios import Scenario
 
-# Nobody takes them: what is older than this is not worth keeping.
+# Lines kept while they cannot be posted; older ones are dropped.
 KEPT_LINES = 50_000
 
 
 class Telling:
-    """`_say` gathers a line, `take` hands them out. `start`: the run's, epoch seconds; `since` too.
+    """`_say` adds a line, `take` returns them. `start`: the run's, epoch seconds; `since` too.
 
-    What ends before `since` is left out by those who tell; `is_live`: what begins is told too.
+    Subclasses leave out what ends before `since`; `is_live`: starts are posted too.
     """
 
     def __init__(self, scenario: Scenario, seed: int, start: float, since: float = 0.0) -> None:
@@ -23,13 +23,13 @@ class Telling:
         self.is_live = False
 
     def take(self) -> list[str]:
-        """The lines since the last call, oldest first."""
+        """Returns the lines since the last call, oldest first."""
         lines = list(self._lines)
         self._lines.clear()
         return lines
 
     def _say(self, rollout: Rollout, **told: object) -> None:
-        """What is None is not known, and left out."""
+        """Adds a record without its None values, which are unknown."""
         known = {key: value for key, value in told.items() if value is not None}
         self._lines.append(json.dumps({"rollout_id": self._name(rollout), **known}, separators=(",", ":")))
 

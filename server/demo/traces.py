@@ -30,8 +30,8 @@ Record = dict[str, object]
 class Traces(Observer):
     """One `Rollout` is one episode with one trace. `start` is the run's, epoch seconds.
 
-    Nothing is written of what is scored before `since` (epoch seconds): of an hour that is filled in while somebody
-    waits for the page, records of every rollout would take twice as long as everything else.
+    Nothing is written of rollouts scored before `since` (epoch seconds): during the fast first hour, records of every
+    rollout would take twice as long as everything else.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Traces(Observer):
         self._start = start
         self._step = 0
         self._file: AppendFile | None = None
-        # Episodes that wait to be shipped, as they were written.
+        # Episodes that wait to be shipped, as written.
         self._waiting: dict[Rollout, str] = {}
 
     def scored(self, now: float, rollout: Rollout) -> None:

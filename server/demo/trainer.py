@@ -1,7 +1,7 @@
 """The trainer: waits for a batch, computes, broadcasts the weights, checkpoints; then again.
 
-The order is prime-rl's. Waiting includes the packing of the batch, as `time/wait_for_batch` does there: the trainer
-cannot tell a batch that is not there from one that is still on its way.
+The order is prime-rl's. Waiting includes the packing of the batch, as in `time/wait_for_batch`, because the trainer
+cannot distinguish a missing batch from one in transit.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class Trainer:
         self.on_stepped: Callable[[Batch, float, float, Timing], None] = lambda batch, start, end, timing: None
         self.request: Callable[[float, Callable[[Batch, float], None]], None] = lambda now, deliver: None
         self.conditions = Conditions()
-        # It never ends the step it is in.
+        # The current step never ends.
         self.hangs = False
         self._scenario = scenario
         self._agenda = agenda
@@ -41,7 +41,7 @@ class Trainer:
     def _train(self, batch: Batch, pack: float, now: float) -> None:
         if self.hangs:
             return
-        # Everything of the step is drawn here, so that nothing that happens meanwhile can change it.
+        # Everything of the step is drawn here, so that later events cannot change it.
         self.on_shipped(now, batch, pack)
         timing = self._draw(batch, now - self._start)
         published = now + timing.load + timing.compute + timing.broadcast

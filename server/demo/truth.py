@@ -1,4 +1,4 @@
-"""What really happened, step by step, from the simulation's own state. No collector reads it; tests judge by it."""
+"""The true state, step by step, from the simulation itself. No collector reads it; tests compare with it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ class Truth(TruthFiles, Observer):
         self._write(step.batch.step, step.start, step.end, step.timing.total, told)
 
     def _more(self, step: Step) -> dict[str, float]:
-        """What only some stacks have."""
+        """Parts of only some stacks."""
         return {}
 
 
@@ -128,7 +128,7 @@ def _state(step: Step) -> dict[str, float]:
 
 
 def parameters(scenario: Scenario) -> dict[str, object]:
-    """All that are set; what a scenario does without is left out."""
+    """Returns all parameters that are set; parts that a scenario lacks are omitted."""
     return {name: value for name, value in asdict(scenario).items() if value is not None}
 
 

@@ -1,7 +1,7 @@
-"""verl's synchronous trainer (0.9.1: trainer/ppo/v1), generator and trainer on the same GPUs, taking turns.
+"""verl's synchronous trainer (0.9.1: trainer/ppo/v1): generator and trainer alternate on the same GPUs.
 
-The whole batch is asked for at once and waited for to the last answer; then the engines sleep until the weights are
-new. Nothing overlaps, so there is no queue and nothing is ever stale.
+The whole batch is requested at once, and the trainer waits for the last answer; then the engines sleep until the
+weights are updated. Nothing overlaps, so there is no queue and nothing is ever stale.
 """
 
 from collections.abc import Iterable, Sequence
@@ -56,7 +56,7 @@ class VerlCluster(BatchFleet):
             self._generated(now)
 
     def _generated(self, now: float) -> None:
-        """The last answer is there: the engines give up their memory, and the trainer does the rest of the step."""
+        """After the last answer the engines release their memory, and the trainer does the rest of the step."""
         running = sum(engine.stats.running_seconds for engine in self.engines) - self._integrals_before[0]
         seconds = now - self._groups[0].rollouts[0].dispatched
         bubble = 1 - running / (self.scenario.batch_samples * seconds)
@@ -73,7 +73,7 @@ class VerlCluster(BatchFleet):
     # -- training ----------------------------------------------------------------------------------------------
 
     def _draw(self, generation: float) -> VerlTiming:
-        """Everything of the step is drawn here, so that nothing that happens meanwhile can change it."""
+        """Draws everything of the step now, so that later events cannot change it."""
         s, plan = self.scenario, self.plan
         tokens = sum(one.group.prompt_tokens + one.response_tokens for group in self._groups for one in group.rollouts)
         seconds = self._around(tokens / s.train_tokens_per_second, s.compute_noise)

@@ -1,4 +1,4 @@
-"""The process of a verl run: the pages of its vLLM servers, and the run's directory."""
+"""Process of a verl run: the pages of its vLLM servers, and the run directory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +11,9 @@ from server.demo.verl_run import VerlRun
 from server.demo.verl_truth import VerlTruth
 from server.demo.vllm_page import Page
 
-# As often as the scrape configuration has it that verl writes for Prometheus.
+# The interval in the scrape configuration that verl writes for Prometheus, s.
 PAGE_SECONDS = 10.0
-# No file says what a task's largest reward is, nor that it needs no sandbox: its user does.
+# Facts in no file, which the user configures: a task's largest reward, and that it needs no sandbox.
 FACTS = {"max_reward": 1.0, "has_sandbox": 0.0}
 
 
@@ -31,7 +31,7 @@ class VerlDemo(Served):
 
     @property
     def teller(self) -> None:
-        """Its files tell everything."""
+        """Nothing to do, because its files contain everything."""
 
     def tell_what_is_under_way(self) -> None:
         """Nothing is posted."""

@@ -1,4 +1,4 @@
-"""What the simulation of verl tells those who write it down. Seconds since the run began."""
+"""Records that the simulation of verl passes to its writers. Seconds since the run began."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ class VerlTiming:
 
 @dataclass(frozen=True)
 class VerlStep(Groups):
-    """One step. `bubble`: share of the generation's engine time that stood empty: 1 - mean running / most running."""
+    """One step. `bubble`: idle share of the generation's engine time: 1 - mean running / most running."""
 
     number: int
     groups: tuple[Group, ...]
@@ -42,7 +42,7 @@ class VerlStep(Groups):
 
 
 class VerlObserver(Watcher):
-    """Those who write things down override what they need. Calls come in the order of event time."""
+    """Writers override the calls that they need. Calls come in the order of event time."""
 
     def started(self, now: float) -> None: ...
 

@@ -18,7 +18,7 @@ from server.demo.scenarios import Scenario
 from server.demo.verl_records import VerlObserver, VerlStep
 
 _PROJECT, _EXPERIMENT = "grpo-math", "qwen3-8b-sync"
-# Of the folders of generations: more than any window looks at. verl keeps them all.
+# Folders of generations kept: more than any window reads. verl keeps them all.
 _KEPT_STEPS = 32
 
 
@@ -43,7 +43,7 @@ class FileLogger(Files):
 
 
 class VerlRun(FileLogger, VerlObserver):
-    """`run_dir` becomes a verl run that began at epoch `start`. No generation before `since` (epoch) is written."""
+    """Writes a verl run that began at epoch `start` to `run_dir`. No generation before `since` (epoch) is written."""
 
     def __init__(self, scenario: Scenario, seed: int, run_dir: Path, start: float, since: float = 0.0) -> None:
         assert scenario.verl is not None
@@ -104,7 +104,7 @@ class VerlRun(FileLogger, VerlObserver):
         }
 
     def _actor(self, step: VerlStep) -> dict[str, float]:
-        """Entropy falls slowly. The model's FLOPs are counted over the update alone."""
+        """Entropy decreases slowly. The model's FLOPs are divided by the update's time only."""
         s, noise = self._scenario, self._noise
         flops = 6 * s.parameters_billion * 1e9 * step.total_tokens
         return {
@@ -146,7 +146,7 @@ def _lengths(name: str, values: Sequence[float], cut: float) -> dict[str, float]
 
 
 def _config(scenario: Scenario) -> dict[str, object]:
-    """What of the configuration anybody reads, printed as verl prints all of it."""
+    """The part of the configuration that readers use, printed as verl prints all of it."""
     plan = scenario.verl
     assert plan is not None
     rollout = {

@@ -1,11 +1,11 @@
-"""What really happened in a run of verl, step by step. No collector reads it; tests judge by it."""
+"""The true state of a verl run, step by step. No collector reads it; tests compare with it."""
 
 from server.demo.truth import TruthFiles, engine_state, outcomes
 from server.demo.verl_records import VerlObserver, VerlStep
 
 
 class VerlTruth(TruthFiles, VerlObserver):
-    """As `Truth`, of what a synchronous verl has: nothing is waited for, and no weights are old."""
+    """Like `Truth`, for synchronous verl: nothing waits, and no weights are old."""
 
     def stepped(self, step: VerlStep) -> None:
         state = engine_state(step.number, step.means, step.generation_tokens)

@@ -1,7 +1,7 @@
-"""Which policy version produced which token, and what each turn did to its sandbox.
+"""Determines which policy version produced which token, and what each turn did to its sandbox.
 
-Engines keep requests over an update of the weights, and go on with the new ones: a rollout that is under way then is
-made by two versions. What a turn does to the sandbox is drawn from a stream of its own, so that it moves nothing else.
+Engines keep requests during a weight update and continue with the new weights, so a rollout in flight is made by two
+versions. Effects of turns on sandboxes have their own random stream, so that they change nothing else.
 """
 
 from collections.abc import Iterable
@@ -10,20 +10,20 @@ from random import Random
 from server.demo.engine import Engine
 from server.demo.rollouts import Call, Rollout, Turn
 
-# Of commands between two turns: the others only look (ls, cat, a test that leaves nothing).
+# Share of commands between two turns that change the sandbox; the others only read.
 _MUTATES = 0.7
-# Of later turns: an agent that starts over from a clean checkout.
+# Share of later turns in which the agent starts over from a clean checkout.
 _RESETS = 0.05
 
 
 class Ledger:
-    """Keeps `made` and `calls` of every rollout."""
+    """Updates `made` and `calls` of every rollout."""
 
     def __init__(self, seed: int) -> None:
         self._draw = Random(f"{seed}:effects")
 
     def published(self, engines: Iterable[Engine], version: int, now: float) -> None:
-        """The engines leave `version`: what they have so far is its work."""
+        """Attributes tokens so far to `version`, which the engines now replace."""
         for engine in engines:
             for request in (*engine.running.values(), *engine.waiting):
                 owner = _owner(request)
@@ -31,7 +31,7 @@ class Ledger:
                 _credit(owner, before + engine.rollout_tokens_at(request, now), version)
 
     def answered(self, request: Rollout, version: int) -> None:
-        """A request is done: one turn of a rollout, or all of one that has a single turn."""
+        """Handles the end of a request: one turn of a rollout, or all of a single-turn one."""
         owner = _owner(request)
         is_last = owner is request or len(owner.calls) + 1 == owner.turns
         reset, mutated = self._effects() if owner is not request else (False, False)
@@ -50,7 +50,7 @@ class Ledger:
         _credit(owner, before + request.response_tokens, version)
 
     def lost(self, request: Rollout) -> None:
-        """A request begins again elsewhere: what it had made is nobody's work."""
+        """A request starts over on another engine: its tokens are dropped."""
         owner = _owner(request)
         kept = owner.generated if owner is not request else 0
         while (extra := sum(count for _, count in owner.made) - kept) > 0:
@@ -67,7 +67,7 @@ def _owner(request: Rollout) -> Rollout:
 
 
 def _credit(rollout: Rollout, tokens: int, version: int) -> None:
-    """Whatever it has beyond what is credited already was made by `version`."""
+    """Attributes tokens that are not attributed yet to `version`."""
     new = tokens - sum(count for _, count in rollout.made)
     if new <= 0:
         return

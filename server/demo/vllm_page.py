@@ -1,7 +1,7 @@
 """The `/metrics` page of one engine, byte for byte in the shape of a recorded vLLM 0.32.0 page.
 
-`vllm_page.txt` is that page with slots in place of the values that move. Everything that never moves is put together
-once per engine; a request fills the slots. What it does not know: where the numbers come from, see `engine_stats`.
+`vllm_page.txt` is that page with slots in place of the values that move. Constant parts are assembled once per engine;
+a request fills the slots. The numbers come from `engine_stats`.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from server.demo.prometheus_text import number
 from server.demo.vllm_http import http_families
 
 _LAYOUT = Path(__file__).with_name("vllm_page.txt")
-# An engine is up a minute and a half before the run begins: load, compile, capture.
+# An engine starts a minute and a half before the run begins: load, compile, capture.
 _BOOT_SECONDS = 97.25
 _READY_SECONDS = 41.5
 _CREATED_GAP_SECONDS = 1.3e-05  # between two metrics' constructors, as recorded
@@ -96,7 +96,7 @@ class Page:
             if isinstance(histogram, Histogram):
                 values.update((f"{name}[{i}]", count) for i, count in enumerate(histogram.cumulative()))
                 values[f"{name}[sum]"] = histogram.total
-        # The fluid has fractions of a token; the page must not.
+        # The fluid has fractions of a token; the page has none.
         values["iteration_tokens[sum]"] = int(values["iteration_tokens[sum]"])
         return values
 
@@ -133,7 +133,7 @@ def _awake(engine: Engine) -> dict[str, float]:
 
 
 def _process(engine: Engine, start: float, now: float) -> dict[str, float]:
-    """python_ and process_ families of the API server: nothing of the simulation, only plausible."""
+    """python_ and process_ families of the API server: plausible values, not simulated."""
     return {
         "gc_0": 1845 + int(now * 0.9),
         "gc_1": 167 + int(now * 0.08),
