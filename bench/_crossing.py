@@ -1,8 +1,8 @@
-"""From an engine's page that crosses a level to the webhook: Rollscope beside Prometheus with Alertmanager.
+"""Latency from an engine's page that crosses a threshold to the webhook: Rollscope, Prometheus with Alertmanager.
 
-All systems watch the same pages over HTTP at once and call the same receiver, each on a path of its own; every program
-is started as its users start it. A crossing falls anywhere into the scrape interval: its place in the 5 s is stratified
-over the trials and then shuffled, so that a median of 20 is worth more than 20 throws of a dice.
+All systems scrape the same pages at once and call the same receiver, each with its own path; every program is started
+as its users start it. The phase of a crossing in the 5 s scrape interval is stratified over the trials and then shuffled,
+which makes the median of 20 more accurate than random phases.
 """
 
 import os
@@ -27,7 +27,7 @@ TRIALS = 20
 LEVEL, OVER = 100, 250
 INTERVAL = 5.0
 PER_INTERVAL = 2
-# As long as the slowest system may take: an interval, an evaluation and a group wait of the example settings.
+# Longest latency measured, s: an interval, an evaluation and a group wait of the example settings.
 LOST_SECONDS = 90.0
 START_SECONDS = 60.0
 TARGET_SECONDS = 3.0
@@ -73,7 +73,7 @@ receivers: [{{name: hook, webhook_configs: [{{url: "{url}"}}]}}]
 
 @dataclass(frozen=True)
 class Settings:
-    """Of one Prometheus with its Alertmanager, in seconds."""
+    """Settings of one Prometheus with its Alertmanager, in seconds."""
 
     path: str
     scrape: int
@@ -86,13 +86,13 @@ class Settings:
         return f"Prometheus + Alertmanager (scrape {self.scrape} s, evaluation {self.evaluation} s, {wait})"
 
 
-# No slack at all, and what Prometheus' and Alertmanager's own example files say.
+# No delays at all, and the values in Prometheus' and Alertmanager's own example files.
 OTHERS = (Settings("/fast", 5, 5, 0), Settings("/example", 15, 15, 30))
 OURS = "/rollscope"
 
 
 def lines() -> Iterator[dict[str, object]]:
-    """One line per system: seconds from crossing to POST; ``reference`` is ours beside it."""
+    """One line per system: seconds from crossing to POST; ``reference`` is Rollscope's value."""
     names = [f"engine-{n:02}" for n in range(TRIALS)]
     installed = PROMETHEUS is not None and ALERTMANAGER is not None
     with ExitStack() as stack:
@@ -141,7 +141,7 @@ def _beside(theirs: Sequence[float], ours: Sequence[float]) -> dict[str, object]
 
 
 def _cross(pages: Engines, names: Sequence[str]) -> Mapping[str, float]:
-    """Let every engine cross once; name -> when (`time.time()`)."""
+    """Makes every engine cross once; returns name -> when (`time.time()`)."""
     rng = random.Random(3)
     places = [INTERVAL * (n + rng.random()) / TRIALS for n in range(TRIALS)]
     rng.shuffle(places)
@@ -156,18 +156,18 @@ def _cross(pages: Engines, names: Sequence[str]) -> Mapping[str, float]:
 
 
 def _wait(hook: Receiver, paths: Sequence[str], names: Sequence[str]) -> None:
-    """Until every system has told of every engine, or has had its time."""
+    """Waits until every system has reported every engine, or the time is over."""
     whole = len(paths) * len(names)
     try:
         hook.until(
             lambda got: len({(one.path, name) for one in got for name in _firing(one.body)}) == whole, LOST_SECONDS
         )
     except AssertionError:
-        return  # what is missing is counted as lost
+        return  # missing notifications count as lost
 
 
 def _took(hook: Receiver, path: str, crossed: Mapping[str, float]) -> list[float]:
-    """Seconds from each crossing to the first POST that tells of it."""
+    """Returns seconds from each crossing to the first POST that contains it."""
     first: dict[str, float] = {}
     for got in hook.got:
         if got.path == path:
@@ -238,7 +238,7 @@ def _rules(port: int) -> str:
 
 @contextmanager
 def _running(command: Sequence[str], folder: Path, **more: int) -> Iterator["subprocess.Popen[str]"]:
-    """A program, ended by its own process id; what it says against it is in the folder."""
+    """Starts a program, ended by its own process id; its error output is in the folder."""
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     with (folder / f"{Path(command[0]).name}.log").open("w") as errors:
         process = subprocess.Popen(command, cwd=folder, env=environment, stderr=errors, text=True, **more)  # type: ignore[call-overload]

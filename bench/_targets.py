@@ -1,4 +1,4 @@
-"""Fake engines for `bench.scrape`: one process that serves a recorded page under as many addresses as are asked for.
+"""Fake engines for `bench.scrape`: one process that serves a recorded page under any number of addresses.
 
     python -m bench._targets
 
@@ -20,24 +20,26 @@ from pathlib import Path
 PAGES = sorted((Path(__file__).parent.parent / "tests/testdata/vllm/default").glob("metrics_*_load.prom"))
 TYPE = b"Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
 ABSENT = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
-# A gap of one and a half intervals is a scrape that was missed.
-INTERVAL, GAP = 5.0, 7.5
+# Scrape interval, s.
+INTERVAL = 5.0
+# A gap of one and a half intervals is a missed scrape, s.
+GAP = 7.5
 
 
 def answer(body: bytes, extra: bytes = b"") -> bytes:
-    """A whole 200 answer."""
+    """A whole response with status 200."""
     return b"HTTP/1.1 200 OK\r\n" + TYPE + extra + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 @dataclass(slots=True)
 class Served:
-    """When each engine's page was asked for, and how often anything else was."""
+    """Times of requests for each engine's page, and the number of other requests."""
 
     pages: dict[bytes, list[float]] = field(default_factory=lambda: defaultdict(list))
     other: list[float] = field(default_factory=list)
 
     def told(self, since: float) -> dict[str, object]:
-        """What happened from ``since`` on; a gap that was open then counts with its whole length."""
+        """Returns statistics since ``since``; a gap open at that time counts with its whole length."""
         now, pages, missed, longest = time.monotonic(), 0, 0, 0.0
         for times in self.pages.values():
             late = [at for at in times if at >= since]
@@ -51,7 +53,7 @@ class Served:
 
 
 class Engine(asyncio.Protocol):
-    """One connection: pages in turn, plain or compressed as asked."""
+    """One connection: answers with pages in turn, plain or compressed as requested."""
 
     def __init__(self, served: Served, plain: list[bytes], packed: list[bytes]) -> None:
         self._served, self._plain, self._packed, self._rest = served, plain, packed, b""
@@ -83,7 +85,7 @@ class Engine(asyncio.Protocol):
 
 
 async def serve() -> None:
-    """Serve until killed."""
+    """Serves until killed."""
     bodies = [page.read_bytes() for page in PAGES]
     plain = [answer(body) for body in bodies]
     packed = [answer(gzip.compress(body, 6), b"Content-Encoding: gzip\r\n") for body in bodies]

@@ -1,4 +1,4 @@
-"""What alerting costs and how soon it tells. JSON lines: bench, figures, target, ok.
+"""Cost of alerting, and its latency. JSON lines: bench, figures, target, ok.
 
     python -m bench.alerts [--quick]
 
@@ -33,9 +33,9 @@ from tests.driven_run import T0, TRAINER, Bench, steps
 
 TARGETS, SERIES, RULES = 1_000, 10_000, 100
 TARGET_MS = 200.0
-# A series keeps five minutes: until they are full, a tick is cheaper than it will be.
+# Ticks before measuring: a series keeps five minutes, and ticks are cheaper until these are full.
 WARM_TICKS, TICKS = 62, 30
-# Of ten thousand series so many are over their level, always the same: few alerts, which is how it should be.
+# Series over their threshold among ten thousand, always the same ones: few alerts are the normal case.
 BAD = 20
 
 GAUGES = {
@@ -46,23 +46,23 @@ COUNTERS = {
     "generator_tokens_total": 5000.0, "generator_prompt_tokens_total": 900.0, "generator_preemptions_total": 1.0,
     "generator_requests_finished_total": 4.0,
 }  # fmt: skip
-"""Metric -> what a healthy target shows; of a counter, what it grows by within a tick."""
+"""Metric -> value of a healthy target; for a counter, its increase per tick."""
 
 WAITING = "generator_requests_waiting"
-# Looked at by one rule only, and crossed by nobody until all do.
+# Used by one rule only, and not crossed before all targets cross it.
 BURST, BURSTS = "generator_token_throughput", 3
 # A group's interval and a tick more: the next burst is a new group.
 QUIET_TICKS = 14
 
 
 class Cluster:
-    """Samples of every series at an instant. Healthy values are within a tenth of the middle, bad ones three times it.
+    """Returns samples of every series at an instant. Healthy values are within 10 % of the middle, bad ones 3 times it.
 
     Args:
         wide: ten metrics of every target; else one metric of ten engines behind every target.
 
     Attributes:
-        everywhere: the metric that is over its level at every target.
+        everywhere: the metric that is over its threshold at every target.
     """
 
     def __init__(self, wide: bool) -> None:
@@ -78,7 +78,7 @@ class Cluster:
         assert len(self._series) == SERIES
 
     def at(self, t: float) -> Arrivals:
-        """What a scrape of all of them brings."""
+        """Returns the arrivals of a scrape of all targets."""
         samples: list[SampleArrival] = []
         for i, (name, metric, labels, middle) in enumerate(self._series):
             bad = name in self._bad if metric != BURST else metric == self.everywhere
@@ -91,7 +91,7 @@ class Cluster:
 
 
 class Timed:
-    """The run's alerts, with the CPU time they took since `take`: the machine is shared, and they wait for nothing."""
+    """The run's alerts, with the CPU time they took since `take` (CPU, because the machine is shared)."""
 
     def __init__(self, alerts: RunAlerts) -> None:
         self._alerts, self._seconds = alerts, 0.0
@@ -110,7 +110,7 @@ class Timed:
         self._seconds += time.thread_time() - begun
 
     def take(self) -> float:
-        """Milliseconds since the last call."""
+        """Returns milliseconds since the last call."""
         taken, self._seconds = 1000 * self._seconds, 0.0
         return taken
 
@@ -119,7 +119,7 @@ class Timed:
 
 
 def settings(wide: bool) -> AlertSettings:
-    """A hundred rules and a receiver that is never asked: what is put into its outbox is what counts."""
+    """Returns a hundred rules and a receiver that is never called: only entries of its outbox count."""
     rules = _wide_rules() if wide else _deep_rules()
     assert len(rules) == RULES
     hook = {"name": "hook", "kind": "webhook", "url": "http://127.0.0.1:9/", "group_by": ["alertname"]}
@@ -130,7 +130,7 @@ def settings(wide: bool) -> AlertSettings:
 
 
 def _wide_rules() -> list[dict[str, Any]]:
-    """Ten over everything, twenty on growth, ten with a second condition, the rest on parts of the targets."""
+    """Returns ten rules over everything, twenty on increases, ten with a second condition, others on some targets."""
     rules = [_gauge(f"All{n}", metric, middle) for n, (metric, middle) in enumerate(GAUGES.items())]
     rules += [_growth(f"AllGrowth{n}", metric, middle, "1m") for n, (metric, middle) in enumerate(COUNTERS.items())]
     for n in range(16):
@@ -146,7 +146,7 @@ def _wide_rules() -> list[dict[str, Any]]:
 
 
 def _deep_rules() -> list[dict[str, Any]]:
-    """Ten over all 10,000 series of one metric, the rest on a tenth of its targets each."""
+    """Returns ten rules over all 10,000 series of one metric, the rest on a tenth of its targets each."""
     rules = [_gauge(f"All{n}", WAITING, 100.0 + n) for n in range(10)]
     return rules + [_gauge(f"Part{n}", WAITING, 100.0) | _part(n) | {"for": "10s"} for n in range(RULES - 10)]
 
@@ -167,7 +167,7 @@ def _growth(name: str, metric: str, per_tick: float, window: str) -> dict[str, A
 
 
 def _part(n: int) -> dict[str, Any]:
-    """A tenth of the targets, by a regular expression, and by nothing but it."""
+    """Returns a matcher of a tenth of the targets, by a regular expression only."""
     return {"match": [f'target=~"engine-[0-9]*{n % 10}"', 'target!="engine-nobody"']}
 
 
@@ -176,7 +176,7 @@ def _part(n: int) -> dict[str, Any]:
 
 @contextmanager
 def driven(wide: bool) -> Iterator[tuple[Bench, Timed]]:
-    """A run in a fresh SQLite store, under way."""
+    """Yields a run in a new SQLite store, after its first ticks."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{Path(folder) / 'bench.db'}"
         migrate(url)
@@ -194,7 +194,7 @@ def driven(wide: bool) -> Iterator[tuple[Bench, Timed]]:
 
 
 def tick(run: Bench, cluster: Cluster, t: float) -> float:
-    """One live tick; milliseconds of `advance`."""
+    """Runs one live tick; returns milliseconds of `advance`."""
     run.driver.feed(cluster.at(t))
     begun = time.perf_counter()
     run.advance(t, live=True)
@@ -202,7 +202,7 @@ def tick(run: Bench, cluster: Cluster, t: float) -> float:
 
 
 def evaluation(wide: bool, warm: int, ticks: int) -> Iterator[dict[str, object]]:
-    """Steady ticks with few alerts; then ticks in which a thousand alerts fire at once, and those after them."""
+    """Measures steady ticks with few alerts; then ticks in which a thousand alerts fire at once, and the next ones."""
     cluster = Cluster(wide)
     shape = "1,000 targets x 10 metrics" if wide else "one metric of 10,000 series"
     with driven(wide) as (run, timed):
@@ -217,7 +217,7 @@ def evaluation(wide: bool, warm: int, ticks: int) -> Iterator[dict[str, object]]
 
 
 def _bursts(run: Bench, timed: Timed, cluster: Cluster, times: Iterator[float]) -> Iterator[dict[str, object]]:
-    """Every target crosses the level of the one rule that looks at `BURST`: one notification of them all."""
+    """All targets cross the threshold of the one rule on `BURST`: one notification for all of them."""
     first, after = [], []
     for _ in range(BURSTS):
         cluster.everywhere = BURST
@@ -248,7 +248,7 @@ def _line(name: str, found: Sequence[tuple[float, float]], firing: int) -> dict[
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description="what alerting costs and how soon it tells")
     parser.add_argument("--quick", action="store_true", help="evaluation only, with fewer ticks")
     quick = parser.parse_args().quick

@@ -1,4 +1,4 @@
-"""How fast is history back-filled? JSON lines: bench, what a row costs, in all and by part.
+"""Rate of back-filling history. JSON lines: bench, cost of a row, in total and by part.
 
     python -m bench.backfill [sqlite] [postgres] [--rows 1000000]
 
@@ -48,11 +48,11 @@ SAID: dict[str, float] = {
     "response_length/clip_ratio": 0.02,
     "perf/throughput": 5100.0,
 }
-# A million rows within a minute.
+# Microseconds per row: a million rows within a minute.
 TARGET_US = 60.0
-# A short file of today would be on the fine grid of today, and say nothing of a long one.
+# A short recent file would be derived on the fine grid, which a long file is not.
 AGE_SECONDS = 2 * 86_400.0
-# A busy machine is slow and not broken: a read that takes too long would end the measurement.
+# A long limit, because a read that times out on a busy machine would end the measurement.
 PATIENT = Limits(timeout_seconds=600.0)
 TABLES = ("points", "step_values", "steps", "samples")
 PARTS = ((Ingest, "reading", "ingest"), (RunDriver, "advance", "advance"), (Store, "write_many", "store"),
@@ -60,7 +60,7 @@ PARTS = ((Ingest, "reading", "ingest"), (RunDriver, "advance", "advance"), (Stor
 
 
 def write_log(path: Path, rows: int) -> None:
-    """Lines as verl's file logger writes them (utils/tracking.py)."""
+    """Writes lines as verl's file logger does (utils/tracking.py)."""
     rng = random.Random(1)
     with path.open("w") as out:
         for step in range(1, rows + 1):
@@ -69,20 +69,20 @@ def write_log(path: Path, rows: int) -> None:
 
 
 class Parts:
-    """CPU seconds by part, each on the thread that did it."""
+    """CPU seconds by part, each on the thread that does the work."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._guard = threading.Lock()
 
     def around(self, stack: ExitStack, owner: type, name: str, part: str) -> None:
-        """Count what a method takes until the stack is closed."""
+        """Measures a method until the stack is closed."""
         real = getattr(owner, name)
         setattr(owner, name, self.counted(real, part))
         stack.callback(setattr, owner, name, real)
 
     def counted(self, real: Callable[..., Any], part: str) -> Callable[..., Any]:
-        """The same function, its CPU time added to the part."""
+        """Returns the function with its CPU time added to the part."""
 
         def call(*args: Any, **more: Any) -> Any:
             start = time.thread_time()
@@ -99,7 +99,7 @@ class Parts:
 
 
 async def backfill(store: Store, writer: Writer, log: Path, parts: Parts) -> None:
-    """The run's loop over the whole file, as at the start of `rollscope watch`."""
+    """Runs the loop over the whole file, as at the start of `rollscope watch`."""
     now = log.stat().st_mtime + AGE_SECONDS
     target = Target("log", "run", "verl", "trainer", path=str(log))
     loop = RunLoop("run", [target], store, writer, ScaledClock(now), limits=PATIENT)
@@ -115,7 +115,7 @@ async def backfill(store: Store, writer: Writer, log: Path, parts: Parts) -> Non
 
 
 def database_rows(url: str) -> int:
-    """What was stored."""
+    """Returns counts of stored rows."""
     engine = create_engine(url)
     with engine.connect() as connection:
         found = sum(int(connection.execute(text(f"SELECT count(*) FROM {name}")).scalar_one()) for name in TABLES)
@@ -124,7 +124,7 @@ def database_rows(url: str) -> int:
 
 
 def run(name: str, url: str, log: Path, rows: int) -> None:
-    """One database: lines for the whole and for each part."""
+    """Measures one database: lines for the whole and for each part."""
     migrate(url)
     store, parts = Store.open(url), Parts()
     writer = Writer(store)
@@ -145,7 +145,7 @@ def run(name: str, url: str, log: Path, rows: int) -> None:
 
 
 def main() -> None:
-    """Run what was asked for; SQLite by default."""
+    """Runs the requested databases; SQLite by default."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("backends", nargs="*", choices=["sqlite", "postgres", []])
     parser.add_argument("--rows", type=int, default=ROWS)

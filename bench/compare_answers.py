@@ -1,4 +1,4 @@
-"""Do two checkouts give the same answers? Plays a recorded run and a demo through both and compares what they return.
+"""Compares the answers of two checkouts, which play the same recorded run and the same demo.
 
 `python -m bench.compare_answers OLD NEW` prints every difference in verdicts, `/metrics` and `/api/v1`; exit 1 when
 there is one. Time is event time. What differs between two plays of OLD itself (ports, durations, the jitter of the
@@ -51,7 +51,7 @@ Flat = dict[str, Any]
 
 
 def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Leaves of JSON by their path."""
+    """Returns leaves of JSON by path."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             yield from flat(one, f"{path}.{key}")
@@ -64,12 +64,12 @@ def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def metrics(text: str) -> Flat:
-    """Value by series."""
+    """Returns value by series."""
     return {series: value for series, _, value in (line.rpartition(" ") for line in text.splitlines()) if series}
 
 
 def application(store: Store, reader: StoreReader, clock: Clock) -> FastAPI:
-    """Every route that answers about a run."""
+    """Returns every route that answers about a run."""
     api = create_api(reader, version="compare", ready=lambda: None)
     add_alerts(api, reader, store, clock, lambda name: False)
     add_sandboxes(api, reader, store, clock)
@@ -80,7 +80,7 @@ def application(store: Store, reader: StoreReader, clock: Clock) -> FastAPI:
 
 
 def answers(api: FastAPI, run: str) -> Flat:
-    """What every GET route returns; one that needs more than a run returns its refusal, which is an answer, too."""
+    """Returns the answer of every GET route; a route that needs more than a run returns its refusal."""
     found: Flat = {}
     paths = sorted(
         {route.path for route in api.routes if isinstance(route, APIRoute) and "GET" in (route.methods or ())}
@@ -90,7 +90,7 @@ def answers(api: FastAPI, run: str) -> Flat:
         for path in paths:
             if path == "/metrics":
                 continue
-            # Runs are `{name}` or `{run}`; other parameters name what no run has.
+            # Runs are `{name}` or `{run}`; other parameters get a name that does not exist.
             answer = client.get(re.sub(r"\{(name|run)\}", run, re.sub(r"\{(?!name|run)\w+(:\w+)?\}", "none", path)))
             body = answer.json() if "json" in answer.headers.get("content-type", "") else answer.text
             found[f"{path} status"] = answer.status_code
@@ -99,7 +99,7 @@ def answers(api: FastAPI, run: str) -> Flat:
 
 
 class Recorded:
-    """A recording of a real run: engines' pages over HTTP and the trainer's log, at the recorded times."""
+    """Plays a recording of a real run: engines' pages over HTTP and the trainer's log, at the recorded times."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.recording, self.folder, self.name = recording.load(name), folder, "recorded"
@@ -129,7 +129,7 @@ class Recorded:
                             attach, RunSettings(self.name, tuple(map(source_of, sources)))
                         )
                     except ConfigError:
-                        continue  # a source is not there yet
+                        continue  # a source does not exist yet
                     loop = RunLoop(self.name, attached.targets, store, writer, clock, facts=attached.facts)
                     for one in loop.readers:
                         one._random = random.Random(0)
@@ -142,7 +142,7 @@ class Recorded:
 
 
 class Demo:
-    """A scenario of the demo with a fixed seed, in this process."""
+    """Plays a scenario of the demo with a fixed seed, in this process."""
 
     def __init__(self, scenario: str, seconds: float, folder: Path) -> None:
         self.scenario, self.seconds, self.folder = scenario, seconds, folder
@@ -173,7 +173,7 @@ class Demo:
 
 
 def verdict(reader: StoreReader, run: str, t: float) -> Flat:
-    """The verdict at an instant, with its evidence."""
+    """Returns the verdict at an instant, with its evidence."""
     try:
         now = reader.status(run).verdict
     except UnknownRun:
@@ -199,7 +199,7 @@ def dump(parts: list[tuple[str, Any]], out: Path) -> None:
 
 
 def played(checkout: Path, args: argparse.Namespace, out: Path) -> Flat:
-    """The answers of another checkout, by a process of its own."""
+    """Returns the answers of another checkout, from a child process."""
     command = [sys.executable, "-m", "bench.compare_answers", "--dump", str(out), "--demo", args.demo]
     command += ["--seconds", str(args.seconds), "--recording", args.recording]
     environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONHASHSEED": "0"}

@@ -1,7 +1,7 @@
-"""Parts of `bench.ui`: programs that serve, tabs that look at them in a real Chromium, and viewers without a screen.
+"""Parts of `bench.ui`: programs that serve, tabs in a real Chromium, and viewers without a screen.
 
-Server figures are the server process' own (/proc), so that the browser's work beside it on the same cores does not
-count. The machine's speed of the moment stands beside times (`slowness`): ratios hold on any.
+Server figures are from the server process (/proc), so that the browser's work on the same cores does not count. The
+current speed of the machine is printed with times (`slowness`); ratios hold on any machine.
 """
 
 import contextlib
@@ -22,24 +22,24 @@ from bench.server import cpu_seconds
 from dashboard.shell.layout import INTERVAL_MS
 
 SCENARIO = "generator-bound"
-# A line of a chart has been drawn, of a page that says it is whole.
+# True when a line of a chart is drawn on a complete page.
 DRAWN = "() => document.querySelector('[data-page=ok]') && document.querySelector('.scatterlayer .lines path')"
 SIZE = {"width": 1440, "height": 900}
 PULL = '"delta.data"'
 ASK = "/_dash-update-component"
-# What a fixed piece of Python took here on an idle machine is 1; beside eight other jobs it has been 2.
+# Milliseconds of a fixed piece of Python on an idle machine; with eight other jobs it has been twice as much.
 _UNIT_MS, _UNIT_LOOPS = 3.7, 400
 
 
 def report(bench: str, value: float | None, target: float | None = None, **more: Any) -> None:
-    """One JSON line; ``value`` None: not measured, and ``more`` says why."""
+    """Prints one JSON line; ``value`` None: not measured, and ``more`` has the reason."""
     judged = {} if target is None or value is None else {"target": target, "ok": value <= target}
     shown = None if value is None else round(value, 3)
     print(json.dumps({"bench": bench, "value": shown, **judged, **more}), flush=True)
 
 
 def slowness() -> float:
-    """How many times as long as on the idle machine of the README's figures a fixed piece of work takes now."""
+    """Returns the time of a fixed piece of work relative to the idle machine of the README's figures."""
     example, began = {"a": [1, 2, 3], "b": {"c": "x" * 20}}, time.process_time()
     for _ in range(_UNIT_LOOPS):
         json.loads(json.dumps(example))
@@ -56,22 +56,22 @@ class Served:
     url: str
 
     def cpu(self) -> float:
-        """Processor seconds so far."""
+        """Returns processor seconds so far."""
         return cpu_seconds(self.process.pid)
 
     def rss_mb(self) -> float:
-        """Resident memory now."""
+        """Returns resident memory now."""
         with open(f"/proc/{self.process.pid}/status") as status:
             return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
 
     def runs(self) -> list[str]:
-        """Names, the one with the newest data first."""
+        """Returns run names, the one with the newest data first."""
         return [run["name"] for run in httpx.get(f"{self.url}/api/v1/runs", trust_env=False).json()]
 
 
 @contextlib.contextmanager
 def installed(*words: str, errors: int = subprocess.DEVNULL) -> Iterator[Served]:
-    """`rollscope` with these words, until the block ends.
+    """Runs `rollscope` with these arguments until the block ends.
 
     Raises:
         RuntimeError: it ended without serving.
@@ -91,7 +91,7 @@ def installed(*words: str, errors: int = subprocess.DEVNULL) -> Iterator[Served]
 
 @contextlib.contextmanager
 def demo(folder: str, speed: float) -> Iterator[Served]:
-    """`rollscope demo`, once its first hour is there; its store is ``folder``/demo.db."""
+    """Runs `rollscope demo` until its first hour is collected; its store is ``folder``/demo.db."""
     words = ["demo", "--scenario", SCENARIO, "--speed", str(speed), "--store", f"sqlite:///{folder}/demo.db"]
     with installed(*words, errors=subprocess.PIPE) as served:
         assert served.process.stderr is not None
@@ -102,7 +102,7 @@ def demo(folder: str, speed: float) -> Iterator[Served]:
 
 
 class Counted:
-    """Bytes on the wire of one tab, with headers and compressed, as the browser's own network log counts them."""
+    """Counts bytes on the wire of one tab, with headers and compressed, from the browser's network log."""
 
     def __init__(self, page: Page) -> None:
         self.bytes, self.requests = 0.0, 0
@@ -116,14 +116,14 @@ class Counted:
 
 
 def cold(browser: Browser, url: str, drawn: str = DRAWN) -> tuple[float, float]:
-    """(seconds to the first chart drawn, MB until then) of a browser that has seen nothing."""
+    """Returns (seconds to the first chart drawn, MB until then) of a browser with an empty cache."""
     context = browser.new_context(viewport=SIZE)  # type: ignore[arg-type]
     page = context.new_page()
     counted = Counted(page)
     page.goto(url, wait_until="commit")
     page.wait_for_function(drawn, polling=20, timeout=120_000)
     seconds = page.evaluate("performance.now() / 1000")
-    # What was on its way when the chart was there belongs to it: asked for before, or not needed for it.
+    # Requests in flight when the chart was drawn belong to the page load.
     page.wait_for_timeout(300)
     found = counted.bytes / 1e6
     context.close()
@@ -132,7 +132,7 @@ def cold(browser: Browser, url: str, drawn: str = DRAWN) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def tabs(browser: Browser, url: str, count: int, drawn: str = DRAWN) -> Iterator[list[tuple[Page, Counted]]]:
-    """So many tabs, each with its chart drawn."""
+    """Opens tabs, each with its chart drawn."""
     context = browser.new_context(viewport=SIZE)  # type: ignore[arg-type]
     found = []
     for _ in range(count):
@@ -145,7 +145,7 @@ def tabs(browser: Browser, url: str, count: int, drawn: str = DRAWN) -> Iterator
 
 
 def heap_mb(page: Page) -> float:
-    """What the page's scripts hold, after a collection."""
+    """Returns the memory of the page's scripts after a garbage collection."""
     session = page.context.new_cdp_session(page)
     session.send("HeapProfiler.collectGarbage")
     used: float = session.send("Runtime.getHeapUsage")["usedSize"]
@@ -154,7 +154,7 @@ def heap_mb(page: Page) -> float:
 
 
 def pull_of(page: Page) -> dict[str, Any]:
-    """What this tab asks the server at a tick."""
+    """Returns the request of this tab at a tick."""
 
     def asks(request: Request) -> bool:
         return ASK in request.url and PULL in (request.post_data or "")
@@ -167,9 +167,9 @@ def pull_of(page: Page) -> dict[str, Any]:
 
 @dataclass
 class Viewers:
-    """Tabs without a screen: each asks what a real one asked, as often, and goes on from the answer.
+    """Tabs without a screen: each sends the requests of a real tab, at the same rate, and uses the answers.
 
-    ``bytes``: of the answers' bodies; ``asked``: how many there were, ``failed``: how many were not 200.
+    ``bytes``: of the answers' bodies; ``asked``: number of requests, ``failed``: number of answers that were not 200.
     """
 
     url: str
@@ -203,7 +203,7 @@ class Viewers:
                 if answer.status_code == httpx.codes.OK:
                     told = answer.json()["response"]["delta"]["data"]
                     wanted |= {key: told[key] for key in ("cursor", "have") if key in told} | {"n": wanted["n"] + 1}
-                # A tick while a call is pending is left out, as a tab leaves it out.
+                # A tick while a request is pending is skipped, as in a tab.
                 due = max(due + every, time.monotonic())
 
     def _note(self, answer: httpx.Response) -> None:
@@ -214,7 +214,7 @@ class Viewers:
 
 
 def slope(samples: Sequence[tuple[float, float]]) -> float:
-    """Least squares: how much the second grows per unit of the first."""
+    """Least squares: increase of the second per unit of the first."""
     n, xs, ys = len(samples), [x for x, _ in samples], [y for _, y in samples]
     mean_x, mean_y = sum(xs) / n, sum(ys) / n
     spread = sum((x - mean_x) ** 2 for x in xs)

@@ -1,4 +1,4 @@
-"""Is the verdict right? Simulated runs, measured truth. Exits 1 when a target is missed.
+"""Accuracy of the verdict on simulated runs with measured truth. Exits 1 if a target is missed.
 
     python -m bench.eval_verdict [--tuning] [--runs N] [--changes N] [--stalls N] [--noisy N] [--stops N] [--dead N]
                                  [--jobs N]
@@ -31,7 +31,7 @@ from bench.verdict.truth import truth
 
 TUNING, JUDGING = range(0, 100_000), range(7_700_000, 7_800_000)
 RUNS, CHANGES, STALLS = 308, 60, 15
-# With the noise of the recorded runs: steady ones, trainers that stop, fleets that lose an engine.
+# Runs with the noise of the recorded ones: steady runs, trainers that stop, fleets that lose an engine.
 NOISY, STOPS, DEAD = 90, 15, 15
 
 Result = TypeVar("Result")
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     seeds, begun = (TUNING if options.tuning else JUDGING), time.monotonic()
     print(f"seeds {'of tuning' if options.tuning else 'of judging'}: from {seeds.start} on", flush=True)
-    # A simulated run is made of objects that know each other and all live to its end: looking for garbage is in vain.
+    # Objects of a simulated run reference each other and stay until its end, so garbage collection finds nothing.
     with ProcessPoolExecutor(options.jobs, initializer=gc.set_threshold, initargs=(200_000,)) as pool:
 
         def each(judge: Callable[[int], Result], count: int) -> list[Result]:
@@ -74,7 +74,7 @@ def show(lines: Iterable[str]) -> None:
 
 
 def explain(seed: int, without: str) -> None:
-    """One run: its configuration, what was said when, and the arithmetic behind the last word."""
+    """Prints one run: its configuration, the verdicts by time, and the arithmetic behind the last one."""
     config = draw(seed)
     print(config, "\nmeasured:", truth(config))
     before, told = None, None

@@ -1,10 +1,10 @@
-"""What reading one vLLM page costs, beside prometheus_client in the same run. Prints one JSON line.
+"""Cost of reading one vLLM page, compared with prometheus_client in the same run. Prints one JSON line.
 
     python -m bench.parse [PAGE]
 
 Cold is the first page of a target, warm every later one (the key cache is filled). ``reader`` is the exposition
 reader alone and what ``ratio_*`` compare; ``collector`` is vLLM's whole `parse`, mapping and histograms included.
-Times are the median of CPU time, for the machine is shared.
+Times are the median of CPU time, because the machine is shared.
 """
 
 import json
@@ -26,7 +26,7 @@ ROUNDS = 60
 
 
 def milliseconds(call: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """Median CPU time of a call."""
+    """Returns the median CPU time of a call."""
     times = []
     for _ in range(rounds):
         start = time.process_time_ns()
@@ -36,7 +36,7 @@ def milliseconds(call: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 
 def identical(body: bytes) -> bool:
-    """Do both readers bring the same names, labels and values, cold and warm?"""
+    """Do both readers return the same names, labels and values, cold and warm?"""
     expected = sorted(
         (sample.name, tuple(sorted(sample.labels.items())), repr(float(sample.value)))
         for family in text_string_to_metric_families(body.decode())
@@ -48,7 +48,7 @@ def identical(body: bytes) -> bool:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE
     body, limits = path.read_bytes(), Limits()
     state: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""Rollout records: how fast they are taken, and what a page of a million costs. JSON lines: bench, value, target, ok.
+"""Rollout records: rate of ingest, and cost of a page among a million. JSON lines: bench, value, target, ok.
 
     python -m bench.rollouts [sqlite] [postgres] [--only ingest|pages] [--rows N] [--seconds S] [--quick]
     python -m bench.rollouts --store URL [--rows N]
@@ -8,8 +8,8 @@ Ingest is measured from outside: a real server, records over HTTP as NDJSON, unt
 own processes are in neither). Pages are asked of the reader that the dashboard and the API have, in every order, with
 every filter, at their beginning and deep inside; ``cpu_p95`` is the processor time of both sides (of a PostgreSQL on
 this machine too), which a busy machine changes less.
-PostgreSQL comes from the tests' wheel, or from ROLLSCOPE_TEST_POSTGRES. ``--store`` asks pages of a database that is
-kept: it is filled if it is empty, and serves again.
+PostgreSQL comes from the tests' wheel, or from ROLLSCOPE_TEST_POSTGRES. ``--store`` queries pages of an existing
+database; it is filled if it is empty, and can be used again.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, R
 from tests import support_postgres
 
 RATE, PAGE_MS = 2_000.0, 50.0
-# As docker-compose.yml has it (docs/reference/store.md).
+# As in docker-compose.yml (docs/reference/store.md).
 BUFFERS = "512MB"
 GROUP, STEP = 16, 512
 ENVIRONMENTS = ("math", "code", "search", "swe", "tools")
@@ -48,7 +48,7 @@ BODY = 250
 
 
 def line(bench: str, value: float, target: float, *, at_most: bool = False, **more: object) -> None:
-    """One result. ``at_most``: the value is bounded from above."""
+    """Prints one result. ``at_most``: the value is bounded from above."""
     ok = value <= target if at_most else value >= target
     print(json.dumps({"bench": bench, "value": round(value, 2), **more, "target": target, "ok": ok}), flush=True)
 
@@ -57,7 +57,7 @@ def line(bench: str, value: float, target: float, *, at_most: bool = False, **mo
 
 
 def records(count: int, now: float, parts: int) -> list[dict[str, Any]]:
-    """What an asynchronous trainer tells, each rollout in one line or in two: when it ended, when it was used."""
+    """Records of an asynchronous trainer, each rollout in one line or in two: when it ended, when it was used."""
     rng, found = random.Random(1), []
     for n in range(count):
         version, begun = n // STEP, now - 600 + 600 * n / count
@@ -76,12 +76,12 @@ def records(count: int, now: float, parts: int) -> list[dict[str, Any]]:
 
 
 def ingest(name: str, url: str, seconds: float, parts: int) -> None:
-    """Post as fast as the server takes it, for ``seconds``; then wait until every record is a row."""
+    """Posts as fast as the server accepts, for ``seconds``; then waits until every record is a row."""
     command = [sys.executable, "-m", "server.main", "up", "--port", "0", "--no-browser", "--store", url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
-        # It says first that no run is configured, and what could be watched here.
+        # Before the address it prints that no run is configured, and what could be watched here.
         address = next(line for line in process.stdout if line.startswith("Rollscope is at ")).split()[-1]
         run = f"ingest{parts}"
         with httpx.Client(base_url=address, timeout=60) as client:
@@ -89,7 +89,7 @@ def ingest(name: str, url: str, seconds: float, parts: int) -> None:
             cpu, begun = cpu_seconds(process.pid), time.monotonic()
             sent, refused = _post(client, run, bodies, begun + seconds)
             store = Store.open(url)
-            # Whole bodies were taken: so the newest id of the last one is the last row to come.
+            # Bodies are accepted as a whole, so the newest id of the last one is the last row to appear.
             wanted = sent * BODY // parts
             while _rows(store, run) < wanted:
                 time.sleep(0.25)
@@ -118,7 +118,7 @@ def _bodies(lines: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def _post(client: httpx.Client, run: str, bodies: Sequence[bytes], until: float) -> tuple[int, int]:
-    """(bodies taken, times told to wait)."""
+    """Returns (bodies accepted, refusals with Retry-After)."""
     sent = refused = 0
     for body in bodies:
         answer = client.post(f"/api/v1/runs/{run}/rollouts", content=body)
@@ -142,7 +142,7 @@ def _rows(store: Store, run: str) -> int:
 
 
 def rows(count: int, end: int) -> Iterator[list[RolloutRow]]:
-    """A run of three days, in the order in which things happened."""
+    """Generates a run of three days, in the order of events."""
     rng, span, held = random.Random(2), 3 * 86_400_000, []
     for n in range(count):
         moved = end - span + span * n // count + rng.randrange(1000)
@@ -173,12 +173,12 @@ def rows(count: int, end: int) -> Iterator[list[RolloutRow]]:
 
 
 def _scattered(number: int) -> str:
-    """An id as most frameworks make them: what begins alike lies anywhere."""
+    """Returns a random id, as most frameworks make them: ids of one time do not share a prefix."""
     return f"{number * 2_654_435_761 % (1 << 32):08x}"
 
 
 def fill(name: str, store: Store, count: int, end: int) -> None:
-    """A store with ``count`` rollouts; how fast rows are written when nothing has to be worked out."""
+    """Fills a store with ``count`` rollouts; returns the rate of writing rows without ingest."""
     took = written = 0.0
     for held in rows(count, end):
         batch = Batch("run", rollouts=held, rollout_groups=list(_groups(held)))
@@ -209,7 +209,7 @@ def _totals(held: Sequence[RolloutRow]) -> tuple[list[RolloutSum], list[RolloutB
 
 
 def questions(reader: StoreReader, end: float) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Every query of the Rollouts page, by name; the same one several times, from another place."""
+    """Returns every query of the Rollouts page by name, each several times with other positions."""
     hour, day = RolloutFilter(start=end - 3600), RolloutFilter(start=end - 86_400)
     filters = {
         "all": RolloutFilter(), "state": RolloutFilter(states=("infra_error",)),
@@ -234,7 +234,7 @@ def questions(reader: StoreReader, end: float) -> Iterator[tuple[str, Callable[[
     for outcomes in ((), ("too_few_valid",), ("mixed", "all_solved")):
         for environment in ("", "code", "rare"):
             yield "groups", partial(reader.rollout_groups, "run", outcomes, environment=environment)
-    # The longest time that is drawn of minutes is just short of sixty hours.
+    # The longest range that is drawn with minutes is just short of sixty hours.
     for hours in (1, 24, 59, 72):
         start = end - 3600 * hours
         yield f"funnel, {hours} h", partial(reader.rollout_funnel, "run", start, end)
@@ -246,13 +246,13 @@ def questions(reader: StoreReader, end: float) -> Iterator[tuple[str, Callable[[
 
 
 def pages(name: str, url: str, count: int, rounds: int) -> None:
-    """p95 of every kind of query, each asked several times."""
+    """Returns p95 of every kind of query, each run several times."""
     store = Store.open(url)
     reader = StoreReader(store, WallClock())
     if not _rows(store, "run"):
         fill(name, store, count, round(time.time() * 1000))
     count = _rows(store, "run")
-    # Windows end where the run does: a store that is kept grows old.
+    # Windows end at the run's end, because an existing store may be old.
     (newest,) = reader.rollouts("run", RolloutFilter(), sort="moved", descending=True, limit=1).rows
     asked = list(questions(reader, newest.moved_at))
     took: dict[str, list[float]] = {}
@@ -271,7 +271,7 @@ def pages(name: str, url: str, count: int, rounds: int) -> None:
 
 
 def _backends(url: str) -> list[Path]:
-    """Where the kernel tells, to the nanosecond, what PostgreSQL's processes used for us; none of another machine's."""
+    """Returns CPU time of PostgreSQL's processes for us, to the nanosecond; 0 if it is on another machine."""
     if not url.startswith("postgres"):
         return []
     sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'rollscope' AND datname = current_database()"
@@ -281,7 +281,7 @@ def _backends(url: str) -> list[Path]:
 
 
 def _used(backends: Sequence[Path]) -> float:
-    """Seconds of the processor."""
+    """Returns CPU seconds."""
     return sum(int(path.read_text().split()[0]) for path in backends) / 1e9
 
 
@@ -290,7 +290,7 @@ def _part(times: Sequence[float], part: float) -> float:
 
 
 def run(name: str, url: str, count: int, seconds: float, only: str) -> None:
-    """Everything for one database, or one half of it."""
+    """Runs everything for one database, or one half of it."""
     migrate(url)
     for parts in (1, 2) if only != "pages" else ():
         ingest(name, url, seconds, parts)
@@ -299,7 +299,7 @@ def run(name: str, url: str, count: int, seconds: float, only: str) -> None:
 
 
 def main() -> None:
-    """Run what was asked for; both by default."""
+    """Runs the requested parts; all by default."""
     parser = argparse.ArgumentParser(description="rollout records: taken per second, and pages of a million")
     parser.add_argument("backends", nargs="*", choices=["sqlite", "postgres", []])
     parser.add_argument("--only", choices=["ingest", "pages"], default="")

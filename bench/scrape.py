@@ -1,4 +1,4 @@
-"""What scraping costs: Prometheus, then Rollscope, one after the other on the same fake engines. JSON lines.
+"""Cost of scraping: Prometheus, then Rollscope, one after the other on the same fake engines. JSON lines.
 
     python -m bench.scrape [--engines 50,200,1000] [--seconds 60] [--only rollscope]
 
@@ -30,7 +30,7 @@ import httpx
 from server.store import Store
 
 RUN = "bench"
-# Twice round the interval and what starting costs, before anything is counted.
+# Before measuring, s: two intervals and the start-up.
 WARM_SECONDS = 15.0
 START_SECONDS = 120.0
 MAX_RSS_MB = 400
@@ -43,7 +43,7 @@ scrape_configs: [{{job_name: engines, static_configs: [{{targets: [{targets}]}}]
 
 
 def host(number: int) -> str:
-    """An engine's address: a host of its own on loopback."""
+    """Returns an engine's address: a separate host on loopback."""
     return f"127.1.{number // 250}.{number % 250 + 1}"
 
 
@@ -56,14 +56,14 @@ class Spent:
 
 
 def spent(pid: int) -> Spent:
-    """Of one process, so far."""
+    """Returns the usage of one process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     status = Path(f"/proc/{pid}/statm").read_text().split()
     return Spent((int(fields[11]) + int(fields[12])) / TICKS, int(status[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20))
 
 
 def children(pid: int) -> list[int]:
-    """Process ids of the children of any thread."""
+    """Returns process ids of the children of any thread."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):
@@ -73,7 +73,7 @@ def children(pid: int) -> list[int]:
 
 @contextmanager
 def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """Terminate what was started, at the end."""
+    """Terminates the started processes at the end."""
     try:
         yield process
     finally:
@@ -83,7 +83,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def engines() -> Iterator[httpx.Client]:
-    """The fake engines' process; a client of its statistics."""
+    """Starts the fake engines; yields a client of their statistics."""
     command = [sys.executable, "-m", "bench._targets"]
     with ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as process:
         assert process.stdout is not None
@@ -93,7 +93,7 @@ def engines() -> Iterator[httpx.Client]:
 
 
 def wait_for(good: Callable[[], bool], what: str) -> None:
-    """Until it is so.
+    """Waits until the condition is true.
 
     Raises:
         TimeoutError: not within two minutes.
@@ -106,7 +106,7 @@ def wait_for(good: Callable[[], bool], what: str) -> None:
 
 
 def watched(asked: httpx.Client, workers: Callable[[], Sequence[int]], count: int, seconds: float) -> dict[str, Any]:
-    """Warm up, then count for ``seconds``. The first of ``workers`` is the one that scrapes."""
+    """Warms up, then measures for ``seconds``. The first of ``workers`` is the one that scrapes."""
     wait_for(lambda: asked.get("/stats").json()["engines"] >= count, f"{count} engines scraped")
     time.sleep(WARM_SECONDS)
     since, pids = float(asked.get("/now").text), workers()
@@ -126,14 +126,14 @@ def watched(asked: httpx.Client, workers: Callable[[], Sequence[int]], count: in
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Returns a free port."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
 def prometheus(binary: str, asked: httpx.Client, count: int, seconds: float, folder: Path) -> dict[str, Any]:
-    """Prometheus as its users start it, with nothing but these targets."""
+    """Runs Prometheus as its users start it, with only these targets."""
     port, served = free_port(), asked.base_url.port
     targets = ", ".join(f'"{host(number)}:{served}"' for number in range(count))
     (folder / "prometheus.yml").write_text(PROMETHEUS_YML.format(targets=targets))
@@ -152,14 +152,14 @@ def prometheus(binary: str, asked: httpx.Client, count: int, seconds: float, fol
 
 
 def rollscope(asked: httpx.Client, count: int, seconds: float, folder: Path) -> dict[str, Any]:
-    """Rollscope as its users start it: one command, the dashboard beside."""
+    """Runs Rollscope as its users start it: one command, including the dashboard."""
     port, store = asked.base_url.port, f"sqlite:///{folder}/bench.db"
     named = "\n".join(
         f'[[run.{RUN}.target]]\ncollector = "vllm"\nname = "engine-{number}"\nurl = "http://{host(number)}:{port}"'
         for number in range(count)
     )
     (folder / "rollscope.toml").write_text(f'[store]\nurl = "{store}"\n{named}\n')
-    # Not the installed script: that may be of another tree than this one.
+    # Not the installed script, which may be of another checkout.
     command = [
         sys.executable,
         "-m",
@@ -181,7 +181,7 @@ def rollscope(asked: httpx.Client, count: int, seconds: float, folder: Path) -> 
 
 
 def p95(seconds: Sequence[float]) -> float:
-    """In ms."""
+    """Returns milliseconds."""
     return round(1e3 * statistics.quantiles(seconds, n=20)[-1], 1)
 
 
@@ -190,7 +190,7 @@ def say(system: str, count: int, **more: object) -> None:
 
 
 def compare(count: int, seconds: float, only: str) -> None:
-    """One size: each system on engines of its own."""
+    """Measures one size: each system with its own engines."""
     binary, reference = shutil.which("prometheus"), None
     if binary is None:
         say("prometheus", count, absent="no prometheus on PATH")
@@ -208,7 +208,7 @@ def compare(count: int, seconds: float, only: str) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engines", default="50,200,1000", help="sizes, separated by commas")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each is measured")

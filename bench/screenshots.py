@@ -1,9 +1,9 @@
-"""Every page of the dashboard, light and dark, wide and narrow, from demos whose clock stands still.
+"""Screenshots of every page of the dashboard, light and dark, wide and narrow, from demos with a stopped clock.
 
     python -m bench.screenshots [--out FOLDER] [--page KEY] [--hours 1]
 
-Three imaginary runs are collected for an hour of a fixed day through the product's own path (process, sockets, files,
-store, signals, verdict, alerts); then the clock stands, so that the same commit gives the same pictures.
+Three simulated runs are collected for an hour of a fixed day through the product's own path (process, sockets, files,
+store, signals, verdict, alerts); then the clock stops, so that the same commit gives the same pictures.
 """
 
 import argparse
@@ -44,7 +44,7 @@ START = 1_800_000_000.0
 TICK_SECONDS = 5.0
 SEED = 7
 SCENARIOS = ("healthy", "gb300-sandbox-wall", "generator-bound")
-"""The last one collected is the run that is shown first; pages named in `SHOWN` show another."""
+"""The last collected run is shown first; pages named in `SHOWN` show another."""
 SHOWN = {"sandboxes": "gb300-sandbox-wall", "preflight": "gb300-sandbox-wall"}
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
 README, ITS_PAGES = Path(__file__).parent.parent / "docs" / "images", ("overview", "rollouts", "sandboxes", "alerts")
@@ -61,7 +61,7 @@ async def collect(cluster: Cluster, loop: RunLoop, clock: ScaledClock, seconds: 
 
 
 def filled(store: Store, folder: Path, clock: ScaledClock, seconds: float) -> list[RunSettings]:
-    """Every scenario's hour in the store; the runs' settings."""
+    """Collects every scenario's hour into the store; returns the runs' settings."""
     writer, runs = Writer(store), []
     for scenario in SCENARIOS:
         clock.set(START)
@@ -106,13 +106,13 @@ def serving(api: FastAPI) -> Iterator[str]:
 
 
 def shoot(browser: Browser, url: str, path: str, theme: str, size: tuple[int, int], out: Path, *, whole: bool) -> None:
-    """One picture, once the page says that it is drawn."""
+    """Takes one picture, once the page reports that it is drawn."""
     page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)  # type: ignore[arg-type]
     page.emulate_media(reduced_motion="reduce")
     page.goto(url + path)
     page.wait_for_selector("[data-page=ok]")
     page.wait_for_function("RS.chartsReady()")
-    # Two answers of the server: by then every cell, row and chart is drawn.
+    # Two ticks of the server: then every cell, row and chart is drawn.
     page.wait_for_function("n => RS.ticks() >= n", arg=2)
     if whole:
         page.evaluate("RS.drawAll()")
@@ -133,7 +133,7 @@ def pictures(browser: Browser, url: str, out: Path, only: str) -> Iterator[Path]
 
 
 RUNS: dict[str, str] = {}
-"""Scenario -> what the demo calls its run."""
+"""Scenario -> name of its run in the demo."""
 
 
 def main() -> None:

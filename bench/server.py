@@ -1,4 +1,4 @@
-"""What the whole program costs: idle CPU, and from an engine's page to the API.
+"""Cost of the whole program: idle CPU, and latency from an engine's page to the API.
 
 Starts the installed program against a real engine page on loopback and measures its process from outside.
 Prints JSON lines; each names its reference or its target.
@@ -26,7 +26,7 @@ TICK = 5.0
 
 
 class Engine(ThreadingHTTPServer):
-    """Serves one recorded page with a `running` of our choice; knows when that changed."""
+    """Serves one recorded page with a settable `running`; records when it changed."""
 
     daemon_threads = True
 
@@ -35,7 +35,7 @@ class Engine(ThreadingHTTPServer):
         self.body = PAGES[0].read_bytes()
 
     def show(self, running: int) -> None:
-        """The page an engine would serve with that many requests running."""
+        """Returns the page of an engine with that many running requests."""
         lines = PAGES[0].read_bytes().splitlines(keepends=True)
         name = b'vllm:num_requests_running{engine="0",model_name="tiny"}'
         self.body = b"".join(name + b" %d\n" % running if line.startswith(name) else line for line in lines)
@@ -52,11 +52,11 @@ class _Page(BaseHTTPRequestHandler):
         self.wfile.write(self.server.body)
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Logs nothing."""
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far (Linux)."""
+    """Returns user and system time of a process so far (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / 100.0
 
@@ -97,10 +97,10 @@ def idle(process: subprocess.Popen[str]) -> dict[str, object]:
 
 
 def visibility(client: httpx.Client, engine: Engine) -> dict[str, object]:
-    """From the moment an engine's page changes to the API that says so."""
+    """Measures from the moment an engine's page changes to the API's answer that contains it."""
     seconds = []
     for trial in range(TRIALS):
-        time.sleep((trial * 1.93) % TICK)  # changes fall anywhere into the scrape interval
+        time.sleep((trial * 1.93) % TICK)  # so that changes fall into all phases of the scrape interval
         engine.show(1000 + trial)
         began = time.monotonic()
         wait_for(lambda: running(client), lambda value, n=trial: value is not None and value >= 1000 + n)

@@ -1,4 +1,4 @@
-"""What runs cost that log nothing: 20 run directories with a long metrics file each, polled as live. JSON lines.
+"""Cost of runs without new log data: 20 run directories with a long metrics file each, polled as live. JSON lines.
 
     python -m bench.steady [--rows 1000000]
 
@@ -36,7 +36,7 @@ TARGET_PERCENT = 5.0
 
 
 def drained(log: Path) -> Reading:
-    """The last reading of a file, whose cursor is at its end."""
+    """Returns the last reading of a file, whose cursor is at its end."""
     tail = collectors.load()["verl"].tail
     assert tail is not None
     cursor: Cursor = {}
@@ -49,14 +49,14 @@ def drained(log: Path) -> Reading:
 
 
 def linked(log: Path, folder: Path) -> Path:
-    """A run directory with the same file."""
+    """Makes a run directory with the same file."""
     folder.mkdir()
     os.link(log, folder / log.name)
     return folder
 
 
 def follow(store: Store, writer: Writer, folder: Path, reading: Reading, now: float) -> RunLoop:
-    """The loop of a run of which all was read."""
+    """Returns the loop of a run whose file is fully read."""
     assert reading.cursor is not None
     source = {**reading.cursor["source"], "path": str(next(folder.iterdir()))}
     target = Target("log", folder.name, "verl", "trainer", path=str(folder))
@@ -64,13 +64,13 @@ def follow(store: Store, writer: Writer, folder: Path, reading: Reading, now: fl
     own = replace(reading, samples=kept, cursor={**reading.cursor, "source": source})
     batch, _ = Ingest(store, folder.name).reading(target, own, now, 0.0)
     writer.submit(batch).result()
-    # Nothing is told of the files' beginnings: what was stored is where the watermark stands.
+    # The files' beginnings are not ingested, so the watermark is set to the stored end.
     writer.submit(Batch(folder.name, run_fields={"watermark": round(now * 1000)})).result()
     return RunLoop(folder.name, [target], store, writer, ScaledClock(now))
 
 
 async def poll(loops: list[RunLoop], begin: float, steps: int) -> None:
-    """Every loop at every instant of the grid."""
+    """Steps every loop at every instant of the grid."""
     for at in range(steps):
         for loop in loops:
             await loop.step(begin + at * TICK_SECONDS)
@@ -78,12 +78,12 @@ async def poll(loops: list[RunLoop], begin: float, steps: int) -> None:
 
 
 def resident_mb() -> float:
-    """What the process holds now (Linux)."""
+    """Returns the memory of the process now (Linux)."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 async def measure(loops: list[RunLoop], begin: float, rows: int) -> None:
-    """A tenth of the grid to settle, then what is counted."""
+    """Runs a tenth of the grid to settle, then measures."""
     settle = STEPS // 10
     await poll(loops, begin, settle)
     memory, cpu = resident_mb(), time.process_time()
@@ -99,7 +99,7 @@ async def measure(loops: list[RunLoop], begin: float, rows: int) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     rows = parser.parse_args(sys.argv[1:]).rows

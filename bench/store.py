@@ -1,8 +1,8 @@
-"""How fast is the store? JSON lines: bench, value, reference, ratio, target, ok.
+"""Speed of the store. JSON lines: bench, value, reference, ratio, target, ok.
 
     python bench/store.py [sqlite] [postgres] [--quick]
 
-Writes go beside the driver's own fastest way in the same run: the ratio holds on any machine, the rates only on
+Writes are compared with the driver's own fastest way in the same run: the ratio holds on any machine, the rates only on
 this one. Queries are charts of 600 points over 1 h, 24 h and 7 d; their target is absolute: 20 ms at p95.
 PostgreSQL comes from the tests' wheel, or from ROLLSCOPE_TEST_POSTGRES.
 """
@@ -37,7 +37,7 @@ Row = tuple[int, int, float]
 
 
 def report(bench: str, value: float, reference: float, target: float, *, at_most: bool = False) -> None:
-    """One line. ``at_most``: the value itself is bounded; else its ratio to the reference is."""
+    """Prints one line. ``at_most``: the value itself is bounded; otherwise its ratio to the reference is."""
     ratio = value / reference
     ok = value <= target if at_most else ratio >= target
     line = {"bench": bench, "value": round(value, 2), "reference": round(reference, 2), "ratio": round(ratio, 3)}
@@ -45,7 +45,7 @@ def report(bench: str, value: float, reference: float, target: float, *, at_most
 
 
 def scrapes(ids: list[int], batches: int) -> Iterator[list[Row]]:
-    """Rows as they come live: all series at one time, then all at the next."""
+    """Yields rows in live order: all series at one time, then all at the next."""
     rng = random.Random(1)
     ts, rows = START, []
     while batches:
@@ -57,14 +57,14 @@ def scrapes(ids: list[int], batches: int) -> Iterator[list[Row]]:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long ``work`` takes."""
+    """Returns the duration of ``work``."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
 
 
 def bench_writes(name: str, store: Store, raw: Callable[[list[Row]], object], batches: int) -> None:
-    """Ours and the raw way take turns, batch by batch, so that a busy machine slows both."""
+    """Alternates our way and the raw way, batch by batch, so that a busy machine slows both."""
     ids = store.intern("write", [SeriesKey("t", "m", (("n", str(n)),)) for n in range(SERIES)])
     ours, theirs = [], []
     for rows in scrapes(ids, batches):
@@ -116,7 +116,7 @@ def raw_postgres(url: str) -> Callable[[list[Row]], object]:
 
 
 def fill_week(store: Store) -> list[int]:
-    """Seven days of twelve series at 5 s, half raw samples and half signals, rolled up as it would be live."""
+    """Stores seven days of twelve series at 5 s, half raw samples and half signals, rolled up as live."""
     keys = [SeriesKey("t", f"m{n}") for n in range(6)] + [SeriesKey("", f"s{n}") for n in range(6)]
     ids = store.intern("read", keys)
     rng = random.Random(2)
@@ -130,7 +130,7 @@ def fill_week(store: Store) -> list[int]:
 
 
 def bench_reads(name: str, store: Store, rounds: int) -> None:
-    """One chart: 600 points of one series that end now."""
+    """Queries one chart: 600 points of one series that end now."""
     ids = fill_week(store)
     end = START + 7 * DAY
     for span_name, span in (("1h", HOUR), ("24h", DAY), ("7d", 7 * DAY)):
@@ -143,7 +143,7 @@ def bench_reads(name: str, store: Store, rounds: int) -> None:
 
 
 def run(name: str, url: str, raw: Callable[[list[Row]], object], quick: bool) -> None:
-    """Everything for one database."""
+    """Runs everything for one database."""
     migrate(url)
     store = Store.open(url)
     bench_writes(name, store, raw, 20 if quick else 360)  # 360 batches are one hour
@@ -154,14 +154,14 @@ def run(name: str, url: str, raw: Callable[[list[Row]], object], quick: bool) ->
 
 
 def bench_rollup(name: str, store: Store) -> None:
-    """Closing one minute of 6,000 series must take far less than the minute."""
+    """Rolls up one minute of 6,000 series, which must take far less than a minute."""
     store.rollup("write", START + 60_000, 0)
     took = 1000 * seconds(lambda: store.rollup("write", START + 120_000, 0))
     report(f"{name}_rollup_minute_ms", took, 60_000.0, 3_000.0, at_most=True)
 
 
 def bench_crowd(name: str, store: Store) -> None:
-    """A raw chart of one series among 6,000: it must read its own pages only."""
+    """Queries a raw chart of one series among 6,000, which must read only its own pages."""
     ids = [number for number, _ in store.series("write")]
     some = random.Random(3).sample(ids, 100)
     took = sorted(1000 * seconds(partial(store.buckets, i, START, START + HOUR, 6_000)) for i in some)
@@ -169,7 +169,7 @@ def bench_crowd(name: str, store: Store) -> None:
 
 
 def main() -> None:
-    """Run what was asked for; both by default."""
+    """Runs the requested databases; both by default."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("backends", nargs="*", choices=["sqlite", "postgres", []])
     parser.add_argument("--quick", action="store_true", help="fewer rounds")

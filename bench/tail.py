@@ -1,4 +1,4 @@
-"""What reading a trainer's logs costs, beside the writers' own readers in the same run. JSON lines.
+"""Cost of reading a trainer's logs, compared with the writers' own readers in the same run. JSON lines.
 
     python -m bench.tail [--quick]
 
@@ -23,7 +23,7 @@ from collectors.training_logs import tail
 from tests.support_writers import run_writer
 
 KEYS = 50
-WRITTEN_STEPS = 500  # by the real writer; the rest are copies, for it takes a minute for a million
+WRITTEN_STEPS = 500  # by the real writer, which takes a minute for a million; the rest are copies
 DIRECTORIES = 20
 POLLS = 1000
 
@@ -88,19 +88,19 @@ print((time.process_time() - start) / count * 1e6)
 
 
 def report(bench: str, value: float, **more: object) -> None:
-    """One line; ``value`` in microseconds of CPU."""
+    """Returns one line; ``value`` in microseconds of CPU."""
     print(json.dumps({"bench": bench, "us": round(value, 2), **more}), flush=True)
 
 
 def cpu(call: Callable[[], object]) -> float:
-    """Seconds of CPU."""
+    """Returns seconds of CPU."""
     start = time.process_time()
     call()
     return time.process_time() - start
 
 
 def drain(sink: Sink, path: Path) -> tuple[int, Cursor]:
-    """Scalars of a log, read call by call; and the cursor at its end."""
+    """Returns the scalars of a log, read call by call, and the cursor at its end."""
     count, cursor, more = 0, {}, True
     while more:
         logs = sink.read(path, cursor, Limits())
@@ -111,7 +111,7 @@ def drain(sink: Sink, path: Path) -> tuple[int, Cursor]:
 
 
 def per_scalar(sink: Sink, paths: list[Path], expected: int) -> float:
-    """Microseconds for a scalar, over all logs."""
+    """Returns microseconds per scalar, over all logs."""
     counts: list[int] = []
     seconds = cpu(lambda: counts.extend(drain(sink, path)[0] for path in paths))
     assert sum(counts) == expected, (sum(counts), expected)
@@ -119,7 +119,7 @@ def per_scalar(sink: Sink, paths: list[Path], expected: int) -> float:
 
 
 def run_tensorboard(folder: Path, scalars: int) -> Path:
-    """The written file, for the idle part."""
+    """Returns the written file, for the idle part."""
     run_writer(WRITE_TENSORBOARD, folder / "one", WRITTEN_STEPS, KEYS)
     (one,) = (folder / "one").iterdir()
     legacy, loader, accumulator = map(float, run_writer(READ_TENSORBOARD, one).split())
@@ -142,7 +142,7 @@ def run_tensorboard(folder: Path, scalars: int) -> Path:
 
 
 def run_wandb(folder: Path, scalars: int) -> None:
-    """Copies are read one by one: blocks are counted from a file's start."""
+    """Copies are read one by one, because blocks are counted from a file's start."""
     run_writer(WRITE_WANDB, folder, WRITTEN_STEPS, KEYS)
     (one,) = wandb_log.SINK.find(folder)
     theirs = float(run_writer(READ_WANDB, one))
@@ -158,7 +158,7 @@ def run_wandb(folder: Path, scalars: int) -> None:
 
 
 def run_idle(folder: Path, one: Path) -> None:
-    """Polls of runs that logged nothing since: the sink alone, then a collector's whole `tail`."""
+    """Measures polls of runs without new log data: the sink alone, then a collector's whole `tail`."""
     runs = [folder / f"run{number}" for number in range(DIRECTORIES)]
     for run in runs:
         (run / "tb").mkdir(parents=True)
@@ -192,7 +192,7 @@ def _tailed(framework: tail.Framework, run: Path) -> Cursor:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="a tenth of the scalars")
     scalars = 100_000 if parser.parse_args(sys.argv[1:]).quick else 1_000_000

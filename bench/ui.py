@@ -1,4 +1,4 @@
-"""What looking at a run costs: first chart, datum to pixel, open tabs, memory; beside TensorBoard and trackio.
+"""Cost of viewing a run: first chart, datum to pixel, open tabs, memory; compared with TensorBoard and trackio.
 
     python -m bench.ui [--only cold,pixel,tabs,collect,month,memory] [--hours 4] [--speed 60]
 
@@ -33,7 +33,7 @@ RUN = "verl"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How long and how much."""
+    """Durations and counts."""
 
     opens: int
     steps: int
@@ -46,7 +46,7 @@ class Asked:
 
 
 def first_charts(browser: Browser, asked: Asked, folder: Path) -> None:
-    """The same run in three viewers: the first chart, megabytes, and what an open tab costs that nobody touches."""
+    """The same run in three viewers: the first chart, megabytes, and the cost of an open, untouched tab."""
     begin = time.time() - asked.steps * ui_peers.STEP_SECONDS
     logs = folder / "tensorboard"
     ui_peers.write("tensorboard", logs, asked.steps, asked.keys, begin)
@@ -56,7 +56,7 @@ def first_charts(browser: Browser, asked: Asked, folder: Path) -> None:
         _collected(served.url)
         ours = Peer("rollscope", f"{served.url}/?run={RUN}&range=all", DRAWN, served.process.pid)
         viewers = [ours, *_peers(stack, asked, folder, logs, begin)]
-        # Turn by turn: what else the machine does meets all of them.
+        # In turn, so that other load on the machine affects all of them.
         opens = [[cold(browser, one.url, one.drawn) for one in viewers] for _ in range(asked.opens + 1)][1:]
         for number, one in enumerate(viewers):
             seconds = statistics.median(turn[number][0] for turn in opens)
@@ -67,7 +67,7 @@ def first_charts(browser: Browser, asked: Asked, folder: Path) -> None:
 
 
 def _collected(url: str) -> None:
-    """Until every step of the log is stored: the newest value does not move any more."""
+    """Waits until every step of the log is stored: the newest value does not change any more."""
     before: float | None = None
     with httpx.Client(base_url=url, trust_env=False, timeout=60.0) as client:
         while True:
@@ -80,7 +80,7 @@ def _collected(url: str) -> None:
 
 
 def _peers(stack: ExitStack, asked: Asked, folder: Path, logs: Path, begin: float) -> list[Peer]:
-    """Those that start; of the others a line that says why not."""
+    """Starts the viewers; prints a line with the reason for each that cannot start."""
 
     def written() -> Path:
         ui_peers.write("trackio", folder / "trackio", asked.steps, asked.keys, begin)
@@ -118,7 +118,7 @@ def _say_idle(browser: Browser, one: Peer, seconds: float) -> None:
 
 
 def month(browser: Browser, asked: Asked, folder: Path, like: str, run: str) -> None:
-    """The first chart of a run of a month beside one of half an hour, both with all of their time shown."""
+    """Measures the first chart of a run of a month and one of half an hour, both over all of their time."""
     began = time.monotonic()
     store = lengths(str(folder), like, run, asked.days)
     filled = round(time.monotonic() - began)
@@ -135,7 +135,7 @@ def month(browser: Browser, asked: Asked, folder: Path, like: str, run: str) -> 
 
 
 def _answer_ms(cpu: Callable[[], float], url: str, run: str, times: int = 20) -> float:
-    """Server CPU of one page load's answer."""
+    """Returns server CPU of one page load's answer."""
     body = ui_live.page_request(run)
     with httpx.Client(base_url=url, trust_env=False, timeout=60.0) as client:
         client.post("/_dash-update-component", json=body).raise_for_status()
@@ -146,7 +146,7 @@ def _answer_ms(cpu: Callable[[], float], url: str, run: str, times: int = 20) ->
 
 
 def measure(browser: Browser, only: Sequence[str], asked: Asked) -> None:
-    """The parts asked for, each with folders of its own."""
+    """Runs the requested parts, each with its own folders."""
     with tempfile.TemporaryDirectory(prefix="rs-bench-") as name:
         folder = Path(name)
         if "cold" in only:
@@ -156,7 +156,7 @@ def measure(browser: Browser, only: Sequence[str], asked: Asked) -> None:
             if "pixel" in only:
                 ui_live.pixels(browser, store, run, asked.seconds)
             if "tabs" in only:
-                # A run's own tick, and five times as fast.
+                # A run's own tick, and five times as often.
                 for every in (TICK_SECONDS, 1.0):
                     ui_live.costs(browser, store, run, (1, asked.viewers), asked.seconds, every)
                 ui_live.finished(browser, store, run, asked.seconds)

@@ -1,4 +1,4 @@
-"""The living half of `bench.ui`: from a datum to its pixel, what a tab costs, viewers beside collection, memory."""
+"""The live half of `bench.ui`: from a datum to its pixel, cost of a tab, viewers during collection, memory."""
 
 import bisect
 import statistics
@@ -29,7 +29,7 @@ from dashboard.pages import PAGES
 from server.store import Store
 from server.store.types import Batch
 
-# Not a multiple of anything: data fall into every phase of a tab's ticks.
+# Coprime with the tick, so that data fall into every phase of a tab's ticks.
 BEAT_SECONDS = 1.037
 ENGINES = 50
 WARM_SECONDS = 5.0
@@ -45,7 +45,7 @@ _WATCH = """() => {
 
 
 def pixels(browser: Browser, store: str, run: str, seconds: float) -> None:
-    """From before the commit of a tick's data to the frame that shows it."""
+    """Measures from before the commit of a tick's data to the frame that shows it."""
     with web(store) as served, tabs(browser, f"{served.url}/?run={run}", 1) as [(page, _)]:
         page.evaluate(_WATCH)
         with feed(store, run, BEAT_SECONDS) as told:
@@ -62,7 +62,7 @@ def pixels(browser: Browser, store: str, run: str, seconds: float) -> None:
 
 
 def _seen(told: Feed, shown: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Per datum (seconds to the DOM, to the screen); of one that was never shown nothing."""
+    """Returns per datum (seconds to the DOM, to the screen); nothing for a datum that was never shown."""
     first: dict[int, tuple[float, float]] = {}
     by_seq = sorted(told.written)
     done = 0
@@ -75,7 +75,7 @@ def _seen(told: Feed, shown: Sequence[Sequence[float]]) -> list[tuple[float, flo
 
 
 def costs(browser: Browser, store: str, run: str, counts: Sequence[int], seconds: float, every: float) -> None:
-    """Server CPU and bytes per open tab and second beside a tick: one real tab, the others ask what it asks."""
+    """Measures server CPU per open tab and second, without a tick's own: one real tab, others replay its requests."""
     for count in counts:
         with ExitStack() as stack:
             served = stack.enter_context(web(store))
@@ -94,7 +94,7 @@ def costs(browser: Browser, store: str, run: str, counts: Sequence[int], seconds
 
 
 def untouched(browser: Browser, url: str, drawn: str, cpu: Callable[[], float], seconds: float) -> dict[str, float]:
-    """What an open tab costs that nobody touches: its requests, kB/s and the server's CPU ms per second."""
+    """Measures an open, untouched tab: its requests, kB/s and the server's CPU ms per second."""
     with tabs(browser, url, 1, drawn) as [(page, wire)]:
         page.wait_for_timeout(1000 * WARM_SECONDS)
         taken, asked, spent, began = wire.bytes, wire.requests, cpu(), time.monotonic()
@@ -105,7 +105,7 @@ def untouched(browser: Browser, url: str, drawn: str, cpu: Callable[[], float], 
 
 
 def finished(browser: Browser, store: str, run: str, seconds: float) -> None:
-    """The same of ours for a run that is over."""
+    """The same for a run that is over."""
     with closing(Store.open(store)) as opened:
         opened.write(Batch(run, run_fields={"lifecycle": "finished"}))
     with web(store) as served:
@@ -115,7 +115,7 @@ def finished(browser: Browser, store: str, run: str, seconds: float) -> None:
 
 
 def page_request(run: str) -> dict[str, Any]:
-    """What a browser that has nothing asks for a run's overview with all of its time."""
+    """Returns the first request of a browser for a run's overview over all of its time."""
     wanted = {"path": "", "search": f"?run={run}&range=all", "have": [], "tz": 0, "touch": False, "n": 1}
     places = [("boot", "data"), ("runs", "children"), ("ranges", "children")]
     places += [(f"page-{page.key}", "children") for page in PAGES]
@@ -128,7 +128,7 @@ def page_request(run: str) -> dict[str, Any]:
 
 
 def beside(browser: Browser, viewers: int, seconds: float) -> None:
-    """Does collection miss a scrape when so many look? Engines say when they were asked."""
+    """Does collection miss a scrape with many viewers? Engines count the requests."""
     found = {}
     for count in (0, viewers):
         with scrape.engines() as asked, tempfile.TemporaryDirectory(prefix="rs-bench-") as folder:
@@ -157,9 +157,9 @@ def _looked_at(browser: Browser, served: Served, count: int, watched: Callable[[
 
 
 def memory(browser: Browser, clients: int, hours: float, speed: float) -> None:
-    """Slopes of the page's heap and the server's memory over compressed time: of its second half, and of the first.
+    """Slopes of the page's heap and the server's memory over compressed time: second half, then first half.
 
-    In the first what fills once fills: caches, windows of an hour, the allocators' parts.
+    The first half includes caches, windows of an hour and allocator arenas, which fill once.
     """
     real = min(2, clients)
     with tempfile.TemporaryDirectory(prefix="rs-bench-") as folder, demo(folder, speed) as served:

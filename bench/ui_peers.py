@@ -1,7 +1,7 @@
-"""The peers of `bench.ui`: TensorBoard and trackio, by their own writers, servers and pages, on our run's numbers.
+"""The peers of `bench.ui`: TensorBoard and trackio, with their own writers, servers and pages, showing the same run.
 
 One run of verl is written by TensorBoard's event writer (which `rollscope watch` reads as it is) and by trackio, with
-the same steps and keys. Both live in `.venv-writers`, see the Makefile. What cannot start is said and not measured.
+the same steps and keys. Both are in `.venv-writers`, see the Makefile. One that cannot start is reported, not measured.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from bench.server import cpu_seconds
 from tests.support_writers import ENVIRONMENT, _environment
 
 STEP_SECONDS = 8.0
-# A verl step has eleven keys that everybody logs, and as many of its own as anybody likes.
+# A verl step has eleven keys that every user logs, and any number of further keys.
 KEYS = (
     "timing_s/step", "timing_s/gen", "timing_s/update_actor", "timing_s/update_weights", "critic/score/mean",
     "actor/entropy", "actor/grad_norm", "response_length/mean", "response_length/max", "response_length/clip_ratio",
@@ -58,7 +58,7 @@ trackio.finish()
 )
 
 
-# TensorBoard draws into SVG below shadow roots. trackio's canvas is there before its lines: some of it has colour.
+# TensorBoard draws SVG below shadow roots. trackio's canvas exists before its lines; a coloured pixel shows a line.
 _TENSORBOARD_DRAWN = """() => {
   const drawn = (root) => [...root.querySelectorAll("*")].some((el) => el.shadowRoot ? drawn(el.shadowRoot)
     : el.matches("path.line") && (el.getAttribute("d") || "").length > 100);
@@ -74,7 +74,7 @@ _TRACKIO_DRAWN = """() => [...document.querySelectorAll("canvas.marks")].some((e
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A viewer that serves the run. ``drawn``: JavaScript that is true once a line of it is on the screen."""
+    """A viewer that serves the run. ``drawn``: JavaScript that is true once a line is on the screen."""
 
     name: str
     url: str
@@ -82,7 +82,7 @@ class Peer:
     pid: int
 
     def cpu(self) -> float:
-        """Seconds of its process and those below it, so far."""
+        """Returns CPU seconds of its process and its children."""
         return sum(cpu_seconds(pid) for pid in (self.pid, *_children(self.pid)))
 
 
@@ -96,7 +96,7 @@ def _children(pid: int) -> list[int]:
 
 
 def keys(count: int) -> list[str]:
-    """As many keys as asked for: verl's own, then a user's."""
+    """Returns the requested number of keys: verl's own, then a user's."""
     return [*KEYS, *(f"env/reward_{number}" for number in range(count))][:count]
 
 
@@ -105,10 +105,10 @@ def _python() -> Path:
 
 
 def write(kind: str, folder: Path, steps: int, count: int, begin: float) -> None:
-    """The run, by this kind's own writer.
+    """Writes the run with the peer's own writer.
 
     Raises:
-        RuntimeError: it failed, with what it said.
+        RuntimeError: it failed, with its output.
     """
     script = {"tensorboard": _TENSORBOARD, "trackio": _TRACKIO}[kind]
     folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def write(kind: str, folder: Path, steps: int, count: int, begin: float) -> None
 
 @contextlib.contextmanager
 def _serving(words: list[str], home: Path, more: dict[str, str]) -> Iterator[tuple[str, int]]:
-    """(url, pid) of a viewer that says on its output where it is."""
+    """Yields (url, pid) of a viewer that prints its URL."""
     environment = {**_environment(str(home)), "GRADIO_ANALYTICS_ENABLED": "False", **more}
     process = subprocess.Popen(
         [str(_python()), *words], env=environment, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -150,7 +150,7 @@ def _serving(words: list[str], home: Path, more: dict[str, str]) -> Iterator[tup
 
 @contextlib.contextmanager
 def tensorboard(folder: Path) -> Iterator[Peer]:
-    """TensorBoard over a folder of event files, on its page of scalars."""
+    """Serves TensorBoard over a folder of event files, with its page of scalars."""
     words = ["-m", "tensorboard.main", "--logdir", str(folder), "--host", "127.0.0.1", "--port", "0"]
     # Tags of one prefix are a group; the first is open. A line is a path with segments, on SVG or WebGL.
     with _serving(words, folder.parent, {}) as (url, pid):
@@ -159,7 +159,7 @@ def tensorboard(folder: Path) -> Iterator[Peer]:
 
 @contextlib.contextmanager
 def trackio(folder: Path) -> Iterator[Peer]:
-    """trackio's dashboard over its own folder."""
+    """Serves trackio's dashboard over its own folder."""
     words = ["-m", "trackio.cli", "show", "--project", "p", "--no-footer"]
     with _serving(words, folder.parent, {"TRACKIO_DIR": str(folder)}) as (url, pid):
         yield Peer("trackio", url, _TRACKIO_DRAWN, pid)

@@ -1,4 +1,4 @@
-"""Stores for `bench.ui`: a demo's hour, kept and written on by a feed of our own; a month beside half an hour."""
+"""Stores for `bench.ui`: a demo's hour, continued by a feed; and a month compared with half an hour."""
 
 import math
 import random
@@ -17,20 +17,20 @@ from server.store import Store, migrate
 from server.store.types import Batch, LatestRow, PointState, SeriesKey
 
 DAY, SHORT_SECONDS = 86_400, 1_800
-# History is derived once a minute, what is young every 5 s (`server.derive.driver`): a month is 43,200 points a signal.
+# History is derived once a minute, recent data every 5 s (`server.derive.driver`): a month is 43,200 points a signal.
 LONG_GRID, SHORT_GRID = 60, 5
 ROWS = 50_000
 
 
 @contextmanager
 def web(store: str) -> Iterator[Served]:
-    """The role that serves browsers, over a store that somebody else writes."""
+    """Runs the web role over a store that another process writes."""
     with installed("up", "--role", "web", "--store", store) as served:
         yield served
 
 
 def hour(folder: str) -> tuple[str, str]:
-    """(store, run): a demo's first hour as it was collected, its server ended."""
+    """Returns (store, run): a demo's first hour as it was collected, after its server ended."""
     with demo(folder, 1.0) as served:
         (run,) = served.runs()
     return f"sqlite:///{folder}/demo.db", run
@@ -38,9 +38,9 @@ def hour(folder: str) -> tuple[str, str]:
 
 @dataclass
 class Feed:
-    """Writes a point of every signal that has a value, as the run's own tick does.
+    """Writes a point of every signal that has a value, like the run's own tick.
 
-    ``written``: seq -> when it was handed to the store (epoch seconds), before the commit.
+    ``written``: seq -> when it was passed to the store (epoch seconds), before the commit.
     """
 
     store: Store
@@ -53,7 +53,7 @@ class Feed:
         self._rows = [row for _, row in self.store.latest(self.run) if row.value is not None]
 
     def beat(self) -> int:
-        """One tick, now; its seq."""
+        """Writes one tick now; returns its seq."""
         now = time.time()
         ms = round(now * 1000)
         rows = [replace(row, ts=ms, value=self._moved(row.value or 0.0)) for row in self._rows]
@@ -68,7 +68,7 @@ class Feed:
 
 @contextmanager
 def feed(store: str, run: str, every: float) -> Iterator[Feed]:
-    """A feed of a run that a demo has begun, which beats ``every`` so many seconds until the block ends."""
+    """Continues a demo's run with a tick every ``every`` seconds until the block ends."""
     over = threading.Event()
     with closing(Store.open(store)) as opened:
         found = Feed(opened, run)
@@ -89,7 +89,7 @@ def feed(store: str, run: str, every: float) -> Iterator[Feed]:
 
 
 def lengths(folder: str, like: str, run: str, days: float) -> str:
-    """A store with two runs that end now, ``short`` of half an hour and ``long`` of so many days.
+    """Makes a store with two runs that end now, ``short`` of half an hour and ``long`` of so many days.
 
     Both have the signals that the overview draws of ``run`` in the store ``like``, in values that wander with the hour,
     rolled up.
@@ -111,7 +111,7 @@ def lengths(folder: str, like: str, run: str, days: float) -> str:
 
 
 def drawn(store: Store, run: str) -> list[tuple[SeriesKey, LatestRow]]:
-    """The signals of a run that the overview's charts and cards show."""
+    """Returns the signals of the overview's charts and cards for a run."""
     signals = StoreReader(store, WallClock()).status(run).signals
     names = {name for wanted in names_by_slot(signals).values() for name in wanted}
     rows = ((key, row) for key, row in store.latest(run) if row.value is not None)
@@ -121,7 +121,7 @@ def drawn(store: Store, run: str) -> list[tuple[SeriesKey, LatestRow]]:
 def history(
     store: Store, run: str, rows: list[tuple[SeriesKey, LatestRow]], end: float, seconds: float, grid: int
 ) -> None:
-    """Points of every signal on a grid, a day's worth of rows in each transaction; rolled up as the loop does it."""
+    """Writes points of every signal on a grid, a day of rows per transaction, rolled up as in the loop."""
     ids = store.intern(run, [key for key, _ in rows])
     usual = [row.value or 0.0 for _, row in rows]
     ticks = [int(end - seconds + grid * n) for n in range(int(seconds / grid) + 1)]
