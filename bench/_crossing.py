@@ -1,8 +1,8 @@
 """Latency from an engine's page that crosses a threshold to the webhook: Rollscope, Prometheus with Alertmanager.
 
 All systems scrape the same pages at once and call the same receiver, each with its own path; every program is started
-as its users start it. The phase of a crossing in the 5 s scrape interval is stratified over the trials and then shuffled,
-which makes the median of 20 more accurate than random phases.
+as its users start it. The phase of a crossing in the 5 s scrape interval is stratified over the trials and then
+shuffled, which makes the median of 20 more accurate than random phases.
 """
 
 import os

@@ -172,7 +172,7 @@ class _Tick:
             self.link(alert),
         )  # fmt: skip
 
-    def told(self, row: GroupRow, firing: Iterable[str], resolved: Iterable[str], seconds: float) -> GroupRow:
+    def notified(self, row: GroupRow, firing: Iterable[str], resolved: Iterable[str], seconds: float) -> GroupRow:
         """Returns the group after a notification. Its number grows, also when a group ends and begins again."""
         return replace(
             row, next_flush=_ms(self.now + seconds), notified_at=self.ms, firing=tuple(sorted(firing)),
@@ -252,17 +252,17 @@ def _flush(tick: _Tick, row: GroupRow, of: _Members) -> tuple[GroupRow, list[Out
     }
     gone = set(row.firing) - {alert.fingerprint for alert in of.alerts}
     reason = _reason(tick, row, firing, resolved | gone)
-    told = set(row.firing)
+    notified = set(row.firing)
     notes = []
     if reason:
         # A muted or unwanted alert is not repeated, but its end is sent to receivers that were notified of it.
-        row = tick.told(row, firing | (told & alive), resolved | gone, tick.settings.group_interval)
+        row = tick.notified(row, firing | (notified & alive), resolved | gone, tick.settings.group_interval)
         notes = _notes(tick, row, of, firing, resolved, gone, reason)
     else:
         # A resolution that is never sent (`send_resolved`) is forgotten. Alertmanager would treat a new episode as the
         # old one, and stay silent until `repeat_interval`.
         next_flush = _ms(tick.now + tick.settings.group_interval)
-        row = replace(row, next_flush=next_flush, firing=tuple(sorted(told & alive)))
+        row = replace(row, next_flush=next_flush, firing=tuple(sorted(notified & alive)))
     return replace(row, ended=not alive), notes
 
 
@@ -322,22 +322,22 @@ def _refreshing(tick: _Tick, episodes: Sequence[Alert], every: float) -> Rows:
     # Groups of another kind end without a message: this receiver lets alerts expire that are not repeated.
     found: Rows = ([replace(row, ended=True) for name, row in tick.own.items() if name != key], [])
     row = tick.own.get(key) or GroupRow(tick.settings.name, key, labels, tick.ms)
-    told = set(row.firing)
+    notified = set(row.firing)
     firing = [alert for alert in episodes if alert.state == "firing" and tick.wants(alert)]
     # Alerts it was sent are repeated even when muted, because it treats missing alerts as resolved.
-    firing = [alert for alert in firing if not alert.muted or alert.fingerprint in told]
-    resolved = [alert for alert in episodes if alert.state == "resolved" and alert.fingerprint in told]
+    firing = [alert for alert in firing if not alert.muted or alert.fingerprint in notified]
+    resolved = [alert for alert in episodes if alert.state == "resolved" and alert.fingerprint in notified]
     now = {alert.fingerprint for alert in firing}
     # At once, whatever `group_interval`: the receiver groups by itself, and would add its own wait.
-    if now != told:
-        row = tick.told(row, now, (alert.fingerprint for alert in resolved), every)
+    if now != notified:
+        row = tick.notified(row, now, (alert.fingerprint for alert in resolved), every)
         row = replace(row, ended=not now)
         found[0].append(row)
         shown = sorted([*firing, *(resolved if tick.settings.send_resolved else ())], key=_alertmanager_order)
-        reason = "firing" if now - told else "resolved"
+        reason = "firing" if now - notified else "resolved"
         found[1].extend([tick.note(row, [tick.item(alert) for alert in shown], reason)] if shown else [])
     elif now and row.next_flush <= tick.ms:
-        row = tick.told(row, row.firing, (), every)
+        row = tick.notified(row, row.firing, (), every)
         found[0].append(row)
         items = [tick.item(alert) for alert in sorted(firing, key=_alertmanager_order)]
         found[1].append(tick.note(row, items, "repeat", refresh=True))

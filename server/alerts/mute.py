@@ -133,7 +133,7 @@ def _clock(t: float, now: float) -> str:
     try:
         then, today = datetime.fromtimestamp(t, UTC), datetime.fromtimestamp(now, UTC)
     except (OverflowError, ValueError, OSError):
-        return "further notice"  # a year beyond what calendars hold: meant as "for ever"
+        return "further notice"  # beyond what calendars support, so meant as permanent
     # Shortly after midnight the date is not needed either.
     same = then.date() == today.date() or then - today < timedelta(hours=12)
     return then.strftime("%H:%M UTC" if same else "%Y-%m-%d %H:%M UTC")

@@ -180,7 +180,7 @@ class Evaluator:
 
     def _true(self, rule: Rule, alert: Alert, value: float | None, now: float) -> None:
         if alert.state == "pending" and alert.held_since is not None and not _counted(rule, alert):
-            alert.active_at += now - alert.held_since  # time nobody saw does not count toward `for`
+            alert.active_at += now - alert.held_since  # time without data does not count toward `for`
         alert.held_since = alert.keep_since = None
         alert.reason = ""
         alert.value = value

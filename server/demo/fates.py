@@ -36,9 +36,9 @@ class Losses:
 class Evals(Observer):
     """Runs the evaluations; reports each rollout at the first tick after its end."""
 
-    def __init__(self, plan: EvalPlan, seed: int, told: Iterable[Observer]) -> None:
+    def __init__(self, plan: EvalPlan, seed: int, observers: Iterable[Observer]) -> None:
         self._plan = plan
-        self._told = tuple(told)
+        self._observers = tuple(observers)
         self._draw = Random(f"{seed}:evals")
         # Evaluation ids are below those of training.
         self._groups = self._rollouts = 0
@@ -74,5 +74,5 @@ class Evals(Observer):
         done = sorted((one for one in self._open if one.scored <= now), key=lambda one: one.scored)
         self._open = [one for one in self._open if one.scored > now]
         for one in done:
-            for observer in self._told:
+            for observer in self._observers:
                 observer.evaluated(one.scored, one)

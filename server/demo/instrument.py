@@ -58,10 +58,10 @@ class Instrument(Telling, Observer):
             return
         booted = rollout.ready > rollout.dispatched
         boot: Line = {"kind": "boot", "start": self._at(rollout.dispatched)}
-        told: Line = {"spans": [boot | {"end": self._at(rollout.ready)} if booted else boot]}
+        line: Line = {"spans": [boot | {"end": self._at(rollout.ready)} if booted else boot]}
         if booted:
-            told["started_at"] = self._at(rollout.ready)
-        self._say(rollout, dispatched_at=self._at(rollout.dispatched), **told, **self._about(rollout))
+            line["started_at"] = self._at(rollout.ready)
+        self._say(rollout, dispatched_at=self._at(rollout.dispatched), **line, **self._about(rollout))
 
     def scored(self, now: float, rollout: Rollout) -> None:
         if now < self._since:
@@ -81,8 +81,8 @@ class Instrument(Telling, Observer):
         """Returns its turns; of an agent only their number, because its engine had one request."""
         if rollout.turns == len(rollout.calls):
             return {"turns": self._turns(rollout)}
-        told: Line = {"turns": rollout.turns, "tool_calls": rollout.turns - 1}
-        return told | {"prompt_tokens": rollout.input_tokens, "response_tokens": rollout.response_tokens}
+        line: Line = {"turns": rollout.turns, "tool_calls": rollout.turns - 1}
+        return line | {"prompt_tokens": rollout.input_tokens, "response_tokens": rollout.response_tokens}
 
     def filtered(self, now: float, group: Group) -> None:
         if now >= self._since:
@@ -92,8 +92,8 @@ class Instrument(Telling, Observer):
     def _outcome(self, rollout: Rollout, now: float) -> Line:
         if rollout.error:
             return {"exit": EXITS[rollout.error], "exited_at": self._at(now)}
-        told: Line = {"scored_at": self._at(now), "reward": rollout.reward, "max_reward": 1.0}
-        return told | {"solved": rollout.reward == 1.0}
+        line: Line = {"scored_at": self._at(now), "reward": rollout.reward, "max_reward": 1.0}
+        return line | {"solved": rollout.reward == 1.0}
 
     def evaluated(self, now: float, rollout: Rollout) -> None:
         self.scored(now, rollout)

@@ -79,8 +79,8 @@ class Demo(Served):
         self.cluster.observers += [run, traces, self.rollout_truth]
         self.cluster.observers.append(Truth(scenario, seed, folder, self.start, harness, self.cluster.faults))
         if scenario.evals is not None:
-            told = [traces, self.rollout_truth, *([self.instrument] if self.instrument else [])]
-            self.cluster.observers.append(Evals(scenario.evals, seed, told))
+            observers = [traces, self.rollout_truth, *([self.instrument] if self.instrument else [])]
+            self.cluster.observers.append(Evals(scenario.evals, seed, observers))
         ready = self._told(seed, folder, run_dir)
         ready["truth_rollouts"] = str(folder / "truth_rollouts.jsonl")
         if self.instrument is not None:

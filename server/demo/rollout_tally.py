@@ -90,7 +90,7 @@ def together(tallies: Sequence[Tally]) -> Tally:
 
 
 def staleness(tally: Tally) -> Numbers:
-    """Every level, as it can be told of a run directory (``dispatched``) and as it was (``tokens``)."""
+    """Returns every level, as a run directory can show it (``dispatched``) and as it was (``tokens``)."""
     turns = tally.turns
     return {
         "dispatched": {
@@ -110,7 +110,7 @@ def staleness(tally: Tally) -> Numbers:
 
 
 def turn_ages(rollout: Rollout) -> Iterable[int]:
-    """Age of the state that each turn met: the version that acts, minus that of the oldest change still in it."""
+    """Returns the age of each turn's state: the acting version minus that of the oldest change in the state."""
     changed: int | None = None
     for call in rollout.calls:
         changed = None if call.reset else changed

@@ -24,7 +24,7 @@ class JudgePlan:
     slow_seconds: tuple[float, float] = (20.0, 90.0)
     work_seconds_median: float = 22.0
     work_sigma: float = 0.4
-    # Set by the one who creates it, and what ends one that hangs.
+    # Time-out of a sandbox, s, set at creation; it ends one that hangs.
     timeout_seconds: int = 300
     # Shares that do not end as they should.
     init_failed: float = 0.006
@@ -71,7 +71,7 @@ class SandboxPlan:
     images: int = 48
     build_seconds_median: float = 170.0
 
-    # Left over from a run that was killed: nobody deletes them, and they count.
+    # Left over from a killed run: they are not deleted, and count toward the limit.
     dangling: int = 14
     dangling_run: str = "swe-32b-ablation-07"
 
@@ -91,7 +91,7 @@ class SandboxPlan:
     tool_tokens_max: int = 480
     # Cloning the repository into the sandbox that is up.
     setup_seconds: float = 2.0
-    # Waits before a failed sandbox is asked for again; doubling, as verifiers' retries do.
+    # Waits before another request for a failed sandbox, s; doubling, as verifiers' retries do.
     retry_seconds: float = 5.0
     retry_seconds_max: float = 60.0
 

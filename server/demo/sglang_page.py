@@ -1,6 +1,6 @@
 """The `/metrics` page of one SGLang engine in the shape of a recorded 0.5.23 page, and the page of its router.
 
-`sglang_page.txt` is that page with slots in place of the values that move, and the counters beside it that slime's
+`sglang_page.txt` is that page with slots in place of the values that move, and with the further counters that slime's
 engines have (live tokens, aborted requests). Scheduler gauges are fresh here; the real ones are some decode steps old.
 """
 

@@ -35,13 +35,13 @@ class SlimeHook(Telling, SlimeObserver):
         for rollout in generation.dropped():
             self._ended(rollout, exit="aborted_oversample", exited_at=self._at(generation.ended))
 
-    def _ended(self, rollout: Rollout, **told: object) -> None:
+    def _ended(self, rollout: Rollout, **values: object) -> None:
         tokens = rollout.generated
         self._say(
             rollout, first_token_at=self._at(rollout.first_token) if rollout.first_token else None,
             finished_at=self._at(rollout.finished), prompt_tokens=rollout.group.prompt_tokens, response_tokens=tokens,
             token_versions=[[rollout.group.version, tokens]] if tokens else [], turns=1, tool_calls=0,
-            version_finish=rollout.group.version, **told, **self._about(rollout),
+            version_finish=rollout.group.version, **values, **self._about(rollout),
         )  # fmt: skip
 
     def training(self, now: float, generation: Generation, timing: SlimeTiming) -> None:

@@ -14,7 +14,7 @@ from server.demo.slime_hook import SlimeHook
 from server.demo.slime_run import SlimeRun
 from server.demo.slime_truth import SlimeTruth
 
-# A dozen pages of fifty kilobytes: as often as Prometheus asks by default.
+# Interval of pages, s: Prometheus' default. There are a dozen pages of fifty kilobytes.
 _PAGE_SECONDS = 15.0
 
 
@@ -66,8 +66,8 @@ class SlimeDemo(Served):
 
     def _model_info(self) -> bytes:
         path = f"/models/{self.cluster.scenario.model.rpartition('/')[2]}"
-        told = {"model_path": path, "tokenizer_path": path, "is_generation": True}
-        return json.dumps(told | {"weight_version": str(self.cluster.version)}).encode()
+        info = {"model_path": path, "tokenizer_path": path, "is_generation": True}
+        return json.dumps(info | {"weight_version": str(self.cluster.version)}).encode()
 
     def _router(self) -> Reply:
         page = self._look(lambda: router_page(self.cluster.engines, self.urls, self.cluster.scenario.model))

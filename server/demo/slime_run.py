@@ -42,8 +42,8 @@ class SlimeRun(Files, SlimeObserver):
         waited = timing.total - timing.compute
         self._say(now, _TRAINER, "timer.py:32", f"Timer train_wait end (elapsed: {waited:.1f}s)")
         self._say(now, _TRAINER, "timer.py:24", "Timer train start")
-        said = f"rollout {generation.number}: {self._rollout(generation)}"
-        self._say(now + timing.logprob, _TRAINER, "train_metric_utils.py:148", said)
+        text = f"rollout {generation.number}: {self._rollout(generation)}"
+        self._say(now + timing.logprob, _TRAINER, "train_metric_utils.py:148", text)
 
     def trained(self, step: SlimeStep) -> None:
         number, timing = step.generation.number, step.timing

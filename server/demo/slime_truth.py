@@ -18,8 +18,8 @@ class SlimeTruth(TruthFiles, SlimeObserver):
 
     def trained(self, step: SlimeStep) -> None:
         state = engine_state(step.version, step.means, step.generation_tokens)
-        told = {**_parts(step.timing), **samples(step.generation), **mfu(self._scenario, step), **state}
-        self._write(step.generation.number, step.start, step.end, step.timing.total, told)
+        values = {**_parts(step.timing), **samples(step.generation), **mfu(self._scenario, step), **state}
+        self._write(step.generation.number, step.start, step.end, step.timing.total, values)
 
 
 def _parts(timing: SlimeTiming) -> dict[str, float]:

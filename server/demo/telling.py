@@ -28,9 +28,9 @@ class Telling:
         self._lines.clear()
         return lines
 
-    def _say(self, rollout: Rollout, **told: object) -> None:
+    def _say(self, rollout: Rollout, **values: object) -> None:
         """Adds a record without its None values, which are unknown."""
-        known = {key: value for key, value in told.items() if value is not None}
+        known = {key: value for key, value in values.items() if value is not None}
         self._lines.append(json.dumps({"rollout_id": self._name(rollout), **known}, separators=(",", ":")))
 
     def _name(self, rollout: Rollout) -> str:

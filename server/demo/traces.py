@@ -62,7 +62,7 @@ class Traces(Observer):
         if now < self._since:
             return
         stamp, path = self._start + now, self._new_path(self._orchestrator.taken_batches + 1, "all", "eval")
-        # A few lines now and then: nothing is kept open for them.
+        # A few lines at a time, so the file is not kept open.
         with path.open("ab") as file:
             file.write(self._line(rollout, now).encode() + b"\n")
         os.utime(path, (stamp, stamp))
@@ -192,7 +192,7 @@ def group_id(seed: int, group: Group) -> str:
 
 
 def _nodes(calls: list[Call]) -> Iterator[Record]:
-    """The conversation, a chain: question, answer, what its command said, answer, ..."""
+    """Returns the conversation, a chain: question, answer, the command's output, answer, ..."""
     yield {"message": _message("user"), "sampled": False}
     for index in range(len(calls)):
         answer = _message("assistant")
@@ -201,8 +201,8 @@ def _nodes(calls: list[Call]) -> Iterator[Record]:
             answer["tool_calls"] = [{"id": f"c{index}", "name": "bash", "arguments": "{}"}]
         yield {"parent": 2 * index, "message": answer, "sampled": True}
         if not is_last:
-            said = {**_message("tool"), "tool_call_id": f"c{index}"}
-            yield {"parent": 2 * index + 1, "message": said, "sampled": False}
+            message = {**_message("tool"), "tool_call_id": f"c{index}"}
+            yield {"parent": 2 * index + 1, "message": message, "sampled": False}
 
 
 def _message(role: str) -> Record:

@@ -31,10 +31,10 @@ class TruthFiles(Files):
             about["faults"] = [{"kind": fault.kind, "at": start + age + fault.at} for fault in faults]
         (folder / "truth.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
 
-    def _write(self, number: int, start: float, end: float, seconds: float, told: Mapping[str, object]) -> None:
+    def _write(self, number: int, start: float, end: float, seconds: float, values: Mapping[str, object]) -> None:
         """The line of a step, whose parts are the stack's own."""
         times = {"step": number, "start": self._start + start, "end": self._start + end, "step_seconds": seconds}
-        self._file.line(json.dumps({**times, **told}), self._start + end)
+        self._file.line(json.dumps({**times, **values}), self._start + end)
 
 
 class Truth(TruthFiles, Observer):
@@ -49,10 +49,10 @@ class Truth(TruthFiles, Observer):
         self._harness = harness
 
     def stepped(self, step: Step) -> None:
-        told: dict[str, object] = {**_parts(step), **_samples(step.batch), **_state(step), **self._more(step)}
+        values: dict[str, object] = {**_parts(step), **_samples(step.batch), **_state(step), **self._more(step)}
         if self._harness:
-            told["sandboxes"] = sandbox_state(self._harness, step.end)
-        self._write(step.batch.step, step.start, step.end, step.timing.total, told)
+            values["sandboxes"] = sandbox_state(self._harness, step.end)
+        self._write(step.batch.step, step.start, step.end, step.timing.total, values)
 
     def _more(self, step: Step) -> dict[str, float]:
         """Parts of only some stacks."""

@@ -132,8 +132,8 @@ class VerlRun(FileLogger, VerlObserver):
         for group in step.groups:
             uid = hashlib.sha256(f"{self._seed}:uid:{group.id}".encode()).hexdigest()[:32]
             for index, rollout in enumerate(group.rollouts):
-                told = {"input": f"task {group.id}", "output": "...", "gts": "", "score": rollout.reward}
-                rows.append(told | {"step": step.number, "uid": f"{uid}_{index}_0"})
+                row = {"input": f"task {group.id}", "output": "...", "gts": "", "score": rollout.reward}
+                rows.append(row | {"step": step.number, "uid": f"{uid}_{index}_0"})
         return rows
 
 

@@ -338,10 +338,10 @@ class RunLoop:
 
     def _listen(self, t: float, until: float) -> None:
         """Commits heartbeats like scrapes, then pushes."""
-        for batch, arrivals in (heard := self._beats.look(self._ingest, t)):
+        for batch, arrivals in (beats := self._beats.look(self._ingest, t)):
             self._writer.submit(batch, block=True)
             self.driver.feed(arrivals)
-        if heard:
+        if beats:
             self._writer.flush()
         self._collect_pushes(t, until)
         self.driver.feed(self._ingest.pushed(t))

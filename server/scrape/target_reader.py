@@ -147,7 +147,7 @@ class TargetReader:
             self.cursor = outcome.reading.cursor
         self.failures = 0
         more, interval = outcome.reading.more, self.target.interval_seconds
-        # Only files hold history back; what is polled tells of now, and the rest of it comes with the next polls.
+        # Only files have history; a polled page shows the present, and the rest of a listing comes with later polls.
         self.lagging = more and bool(self.target.path)
         wait = min(MORE_SECONDS, interval) if more else interval
         self.due = outcome.started + (0.0 if self.lagging else wait)
@@ -163,10 +163,10 @@ class TargetReader:
         wait = min(BACKOFF_MAX_SECONDS, self.target.interval_seconds * 2.0 ** min(self.failures - 1, 8))
         if outcome.started - self._down_since < EARLY_SECONDS:
             wait = min(wait, max(EARLY_BACKOFF_SECONDS, self.target.interval_seconds))
-        asked = outcome.error.retry_after if outcome.error is not None else None
-        # Who asks for patience gets it, within reason: an hour's silence would look like an hour's outage.
-        wait = max(wait, min(asked, RETRY_AFTER_MAX_SECONDS)) if asked is not None else wait
-        # Jitter, so that a fleet that died together is not asked together.
+        retry_after = outcome.error.retry_after if outcome.error is not None else None
+        # Retry-After is respected up to a limit, because an hour's pause would look like an hour's outage.
+        wait = max(wait, min(retry_after, RETRY_AFTER_MAX_SECONDS)) if retry_after is not None else wait
+        # Jitter, so that targets that failed together are not requested together.
         self.due = outcome.started + (wait if self.failures == 1 else wait * self._random.uniform(0.8, 1.2))
         if self.was_up is not False:
             log.warning("target %s is down: %s", self.target.name, outcome.error)
