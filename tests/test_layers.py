@@ -98,7 +98,7 @@ RULES: dict[str, Row] = {
             "collectors", "server.alerts", "server.catch_up", "server.clock", "server.config", "server.notify",
             "server.rollouts", "server.signals", "server.store", "server.verdict",
         },
-        set(), "readers see the store and types; nothing that collects or derives",
+        {"typing_extensions"}, "readers see the store and types; nothing that collects or derives",
     ),
     "server.ingest": Row(
         PURE_TYPES | {"collectors", "server.config", "server.rollouts", "server.signals", "server.store"}, set(),

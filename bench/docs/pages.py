@@ -302,10 +302,10 @@ def openapi() -> dict[str, Any]:
 
 def http_page() -> str:
     introduction = """
-All paths answer with JSON unless noted. The server describes itself at `/docs` and `/openapi.json`. If it has a token,
-send `Authorization: Bearer TOKEN`. Times are epoch seconds. To follow a run, read the `cursor` in the answer of
-`/api/v1/runs/{run}/series` and pass it as `since`: the next answer has only newer points, or `"reset": true` if history
-was rewritten. Errors are `{"detail": "..."}`.
+All paths answer with JSON unless noted. The server describes itself at `/docs` and `/openapi.json`, which has a schema
+of every answer and error. If it has a token, send `Authorization: Bearer TOKEN`. Times are epoch seconds. To follow a
+run, read the `cursor` in the answer of `/api/v1/runs/{run}/series` and pass it as `since`: the next answer has only
+newer points, or `"reset": true` if history was rewritten. Errors are `{"detail": "..."}`.
 """
     groups: dict[str, list[tuple[str, str, dict[str, Any]]]] = {name: [] for name in HTTP_GROUPS}
     for path, methods in openapi()["paths"].items():

@@ -3,13 +3,16 @@
 import asyncio
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request
+from pydantic import SerializeAsAny
 
 from server.alerts import silences as silence_body
+from server.api.responses import StatusMessage, errors
 from server.clock import Clock
-from server.query import Reader, shape
+from server.query import DeliveryInfo, Reader, SilenceInfo, shape
 from server.store import Store, StoreError
 
 MAX_ROWS = 1000
@@ -42,6 +45,13 @@ _BODY = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class SilenceCreated:
+    """As Alertmanager answers: the id of the new silence."""
+
+    silenceID: str
+
+
 def add_alerts(api: FastAPI, reader: Reader, store: Store, clock: Clock, beat: Callable[[str], bool]) -> None:
     """Routes that read, through the reader, and the three that write."""
     _read(api, reader)
@@ -49,45 +59,42 @@ def add_alerts(api: FastAPI, reader: Reader, store: Store, clock: Clock, beat: C
 
     # One description: OpenAPI wants an operation's id once, and trainers send what they like.
     @api.api_route("/api/v1/heartbeat/{token}", methods=["HEAD", "POST"], include_in_schema=False)
-    @api.get("/api/v1/heartbeat/{token}", tags=["alerts"])
-    def heartbeat(token: str) -> dict[str, str]:
+    @api.get("/api/v1/heartbeat/{token}", tags=["alerts"], responses=errors(404))
+    def heartbeat(token: str) -> StatusMessage:
         """A trainer's sign of life; its token identifies it (`[[run.NAME.heartbeat]]`). No other token is needed."""
         if not beat(token):
             raise HTTPException(404, "no heartbeat has this token; see [[run.NAME.heartbeat]] in the configuration")
-        return {"status": "ok"}
+        return StatusMessage("ok")
 
 
 def _read(api: FastAPI, reader: Reader) -> None:
-    @api.get("/api/v1/alerts", tags=["alerts"])
+    @api.get("/api/v1/alerts", tags=["alerts"], responses=errors(404, 503))
     def alerts(
         run: str | None = None,
         history: Annotated[int, Query(ge=0, le=MAX_ROWS, description="number of resolved alerts, newest first")] = 0,
-    ) -> dict[str, list[dict[str, Any]]]:
+    ) -> SerializeAsAny[shape.AlertsAnswer]:
         """Firing and pending alerts, the most severe first; with `history` also resolved ones."""
         past = reader.alert_history(run, history) if history else []
-        return {
-            "alerts": [shape.alert(found) for found in reader.alerts(run)],
-            "history": [shape.alert(found) for found in past],
-        }
+        return shape.AlertsAnswer(reader.alerts(run), past)
 
-    @api.get("/api/v1/rules", tags=["alerts"])
-    def rules(run: str | None = None) -> list[dict[str, Any]]:
+    @api.get("/api/v1/rules", tags=["alerts"], responses=errors(404, 503))
+    def rules(run: str | None = None) -> SerializeAsAny[list[shape.RuleAnswer]]:
         """Every rule; with a run, `why` names what the run lacks for the rule to fire."""
         return [shape.rule(found) for found in reader.rules(run)]
 
-    @api.get("/api/v1/notifications", tags=["alerts"])
+    @api.get("/api/v1/notifications", tags=["alerts"], responses=errors(404, 503))
     def notifications(
         run: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 50
-    ) -> list[dict[str, Any]]:
+    ) -> SerializeAsAny[list[DeliveryInfo]]:
         """Notifications, newest first: sent, pending with the number of attempts, or failed with the answer."""
-        return [shape.delivery(found) for found in reader.deliveries(run, limit)]
+        return reader.deliveries(run, limit)
 
 
 def _silences(api: FastAPI, reader: Reader, store: Store, clock: Clock) -> None:
-    @api.get("/api/v1/silences", tags=["alerts"])
-    def silences(expired: bool = False) -> list[dict[str, Any]]:
+    @api.get("/api/v1/silences", tags=["alerts"], responses=errors(503))
+    def silences(expired: bool = False) -> SerializeAsAny[list[SilenceInfo]]:
         """Active and pending silences; with `expired` also those of the last week."""
-        return [shape.silence(found) for found in reader.silences(expired)]
+        return reader.silences(expired)
 
     def create(body: bytes) -> str:
         now = clock.now()
@@ -102,17 +109,17 @@ def _silences(api: FastAPI, reader: Reader, store: Store, clock: Clock) -> None:
 
     documented = {"requestBody": {"content": {"application/json": {"schema": _BODY}}}}
 
-    @api.post("/api/v1/silences", tags=["alerts"], openapi_extra=documented)
-    async def silence(request: Request) -> dict[str, str]:
+    @api.post("/api/v1/silences", tags=["alerts"], openapi_extra=documented, responses=errors(400, 429, 503))
+    async def silence(request: Request) -> SilenceCreated:
         """Silences matching alerts until `endsAt`; the body is Alertmanager's (API v2)."""
-        return {"silenceID": await asyncio.to_thread(create, await request.body())}
+        return SilenceCreated(await asyncio.to_thread(create, await request.body()))
 
-    @api.delete("/api/v1/silences/{silence_id}", tags=["alerts"])
-    def end(silence_id: str) -> dict[str, str]:
+    @api.delete("/api/v1/silences/{silence_id}", tags=["alerts"], responses=errors(404, 503))
+    def end(silence_id: str) -> StatusMessage:
         """Ends a silence now."""
         if not _written(lambda: store.alerts.expire_silence(silence_id, round(clock.now() * 1000))):
             raise HTTPException(404, "no such silence, or it is over already")
-        return {"status": "ended"}
+        return StatusMessage("ended")
 
 
 def _written(change: Callable[[], Any]) -> Any:

@@ -5,14 +5,17 @@ event loop. Errors are JSON ``{"detail": ...}``; an unknown `/api/...` is a 404,
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from html import escape
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from pydantic import SerializeAsAny
 
 from server.api import metrics as api_metrics
-from server.query import Reader, UnknownRun, shape
+from server.api.responses import GATE_ERRORS, Responses, StatusMessage, declare_security, errors, json_file
+from server.query import Delta, Reader, TargetTrust, UnknownRun, shape
 from server.query.names import format_name, parse_name
 from server.store import StoreError
 
@@ -31,7 +34,8 @@ def create_api(reader: Reader, *, version: str, ready: Callable[[], str | None])
     Args:
         ready: None when everything works, else what does not (for `/readyz`).
     """
-    api = FastAPI(title="Rollscope", version=version, docs_url=None, redoc_url=None)
+    api = FastAPI(title="Rollscope", version=version, docs_url=None, redoc_url=None, responses=GATE_ERRORS)
+    declare_security(api)
 
     @api.exception_handler(UnknownRun)
     def unknown_run(_: object, error: UnknownRun) -> JSONResponse:
@@ -65,60 +69,62 @@ def close_api(api: FastAPI) -> None:
 
 
 def _health(api: FastAPI, ready: Callable[[], str | None]) -> None:
+    not_ready: Responses = {503: {"description": "What does not work.", "model": StatusMessage}}
+
     # HEAD too: that is what load balancers send.
     @api.head("/healthz", include_in_schema=False)
     @api.get("/healthz", tags=["health"])
-    def healthz() -> dict[str, str]:
+    def healthz() -> StatusMessage:
         """Liveness: the process answers."""
-        return {"status": "ok"}
+        return StatusMessage("ok")
 
     @api.head("/readyz", include_in_schema=False)
-    @api.get("/readyz", tags=["health"])
-    def readyz() -> JSONResponse:
+    @api.get("/readyz", tags=["health"], responses=not_ready)
+    def readyz(response: Response) -> StatusMessage:
         """Readiness: the store answers and, in role `collect`, targets are read. 503 names what fails."""
         problem = ready()
-        return JSONResponse({"status": "ok"}) if problem is None else JSONResponse({"status": problem}, 503)
+        if problem is not None:
+            response.status_code = 503
+        return StatusMessage(problem or "ok")
 
 
 def _metrics(api: FastAPI, reader: Reader, version: str) -> None:
-    @api.get("/metrics", tags=["metrics"], response_class=Response)
+    text = json_file("Samples in Prometheus' text format.", {"type": "string"}, "text/plain")
+
+    @api.get("/metrics", tags=["metrics"], response_class=Response, responses=text | errors(503))
     def metrics() -> Response:
         """Every current signal of every run in Prometheus' text format."""
         return Response(api_metrics.render(reader, version), media_type=api_metrics.CONTENT_TYPE)
 
 
 def _runs(api: FastAPI, reader: Reader) -> None:
-    @api.get("/api/v1/runs", tags=["runs"])
-    def runs() -> list[dict[str, Any]]:
+    @api.get("/api/v1/runs", tags=["runs"], responses=errors(503))
+    def runs() -> SerializeAsAny[list[shape.RunAnswer]]:
         """All runs, the most recently active first."""
         states = reader.states()
         return [shape.run(found, states.get(found.name)) for found in reader.runs()]
 
-    @api.get("/api/v1/runs/{run}/status", tags=["runs"])
-    def status(run: str) -> dict[str, Any]:
+    @api.get("/api/v1/runs/{run}/status", tags=["runs"], responses=errors(404, 503))
+    def status(run: str) -> SerializeAsAny[shape.StatusAnswer]:
         """The current state for scripts: verdict, signals, alerts and data trust."""
-        return shape.status(reader.status(run))
+        return shape.status_answer(reader.status(run))
 
-    @api.get("/api/v1/runs/{run}/signals", tags=["runs"])
-    def signals(run: str) -> list[dict[str, Any]]:
+    @api.get("/api/v1/runs/{run}/signals", tags=["runs"], responses=errors(404, 503))
+    def signals(run: str) -> SerializeAsAny[list[shape.SignalAnswer]]:
         """Every signal: its meaning, how to enable it, and its series with current values."""
-        now: dict[str, dict[str, Any]] = {}
+        now: dict[str, dict[str, shape.SeriesNow]] = {}
         for found in reader.status(run).signals:
-            now.setdefault(found.signal, {})[found.name] = {"value": found.value, "state": found.state}
-        return [
-            {"name": info.name, "title": info.title, "unit": info.unit, "help": info.help, "enable": info.why,
-             "actor": info.actor, "watch": info.watch, "critical": info.critical, "series": now.get(name, {})}
-            for name, info in reader.infos().items()
-        ]  # fmt: skip
+            now.setdefault(found.signal, {})[found.name] = shape.SeriesNow(found.value, found.state)
+        return [shape.signal(info, now.get(name, {})) for name, info in reader.infos().items()]
 
-    @api.get("/api/v1/targets", tags=["targets"])
-    def targets(run: str | None = None) -> list[dict[str, Any]]:
+    @api.get("/api/v1/targets", tags=["targets"], responses=errors(404, 503))
+    def targets(run: str | None = None) -> SerializeAsAny[list[TargetTrust]]:
         """Health of every target: up, age, error, unmapped keys."""
-        return [shape.target(found) for found in reader.targets(run)]
+        return reader.targets(run)
 
 
 def _history(api: FastAPI, reader: Reader) -> None:
-    @api.get("/api/v1/runs/{run}/series", tags=["runs"])
+    @api.get("/api/v1/runs/{run}/series", tags=["runs"], responses=errors(404, 422, 503))
     def series(
         run: str,
         signal: Annotated[
@@ -131,13 +137,14 @@ def _history(api: FastAPI, reader: Reader) -> None:
         points: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 600,
         since: Annotated[str | None, Query(description="cursor of an earlier answer: return only newer points")] = None,
         by: Annotated[Literal["time", "step"], Query(description="`time` or the trainer's `step`")] = "time",
-    ) -> dict[str, Any]:
+    ) -> SerializeAsAny[shape.SeriesAnswer | Delta]:
         """Minimum, maximum and mean per bucket or step; with `since` only new points, unaggregated."""
         names = _names(signal)
         if since is not None:
-            delta = shape.delta(reader.since(run, since))
-            wanted = {name: rows for name, rows in delta["points"].items() if not names or name in names}
-            return {**delta, "points": wanted}
+            delta = reader.since(run, since)
+            return replace(
+                delta, points={name: rows for name, rows in delta.points.items() if not names or name in names}
+            )
         end = reader.now() if end is None else end
         start = end - DAY if start is None else start
         if not start < end:
@@ -145,11 +152,11 @@ def _history(api: FastAPI, reader: Reader) -> None:
         cursor = reader.cursor(run)
         read = reader.by_step if by == "step" else reader.series
         found = read(run, _matching(reader, run, names) if names else _all(reader, run), start, end, points)
-        return {"cursor": cursor, "now": reader.now(), "series": [shape.series(one) for one in found]}
+        return shape.SeriesAnswer(cursor, reader.now(), found)
 
 
 def _verdicts(api: FastAPI, reader: Reader) -> None:
-    @api.get("/api/v1/runs/{run}/verdicts", tags=["runs"])
+    @api.get("/api/v1/runs/{run}/verdicts", tags=["runs"], responses=errors(404, 422, 503))
     def verdicts(
         run: str,
         start: Annotated[
@@ -157,7 +164,7 @@ def _verdicts(api: FastAPI, reader: Reader) -> None:
         ] = None,
         end: Annotated[float | None, Query(ge=0, le=LAST, description="epoch seconds; default: now")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_POINTS, description="return the newest changes only")] = 1000,
-    ) -> list[dict[str, Any]]:
+    ) -> SerializeAsAny[list[shape.VerdictSpanAnswer]]:
         """The verdict over time: one row from each change of outcome or cause to the next, oldest first.
 
         The first row may begin before `start`; `end` is null for the current verdict. `verdict` is the complete verdict

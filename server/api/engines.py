@@ -1,12 +1,13 @@
 """HTTP: single engines and single steps of a run."""
 
-from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, HTTPException, Query
+from pydantic import SerializeAsAny
 
+from server.api.responses import errors
 from server.query import Reader
-from server.query.engine_types import MOST_ENGINES, MOST_STEPS, EngineMetric
+from server.query.engine_types import MOST_ENGINES, MOST_STEPS, EngineInfo, EngineMetric, StepInfo
 
 # As `server.api.app.LAST`: beyond it epoch milliseconds are a mistake in the unit.
 _LAST, _COLUMNS = 1e11, 500
@@ -15,14 +16,14 @@ _LAST, _COLUMNS = 1e11, 500
 def add_engines(api: FastAPI, reader: Reader) -> None:
     """`GET /api/v1/runs/{run}/engines`, `/engines/history` and `/steps`."""
 
-    @api.get("/api/v1/runs/{run}/engines", tags=["runs"])
+    @api.get("/api/v1/runs/{run}/engines", tags=["runs"], responses=errors(404, 503))
     def engines(
         run: str, at: Annotated[float | None, Query(ge=0, le=_LAST, description="epoch seconds; default: now")] = None
-    ) -> list[dict[str, Any]]:
+    ) -> SerializeAsAny[list[EngineInfo]]:
         """Each engine: its newest values, and means over the last five whole minutes."""
-        return [asdict(found) | {"labels": dict(found.labels)} for found in reader.engines(run, at)]
+        return reader.engines(run, at)
 
-    @api.get("/api/v1/runs/{run}/engines/history", tags=["runs"])
+    @api.get("/api/v1/runs/{run}/engines/history", tags=["runs"], responses=errors(404, 422, 503))
     def history(
         run: str,
         metric: EngineMetric,
@@ -40,7 +41,7 @@ def add_engines(api: FastAPI, reader: Reader) -> None:
         found = reader.engine_cells(run, metric, keys, start, end, width)
         return {key: sorted(values.items()) for key, values in found.items()}
 
-    @api.get("/api/v1/runs/{run}/steps", tags=["runs"])
-    def steps(run: str, last: Annotated[int, Query(ge=1, le=MOST_STEPS)] = 40) -> list[dict[str, Any]]:
+    @api.get("/api/v1/runs/{run}/steps", tags=["runs"], responses=errors(404, 503))
+    def steps(run: str, last: Annotated[int, Query(ge=1, le=MOST_STEPS)] = 40) -> SerializeAsAny[list[StepInfo]]:
         """The trainer's newest steps as logged, oldest first: phases, samples, tokens, learning."""
-        return [asdict(found) | {"values": dict(found.values)} for found in reader.steps(run, last)]
+        return reader.steps(run, last)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import get_args
 
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -10,6 +11,7 @@ from fastapi.responses import JSONResponse
 import collectors
 from collectors.model import Actor
 from server.api.push import RETRY, TARGETS, UploadLimiter, interval_of, plain_of, run_of, target_of
+from server.api.responses import errors
 from server.clock import Clock
 from server.ingest.validation import AHEAD_SECONDS, FIRST_TIME
 from server.push import readings
@@ -25,6 +27,14 @@ _QUERY = ("run", "target", "kind", "actor", "interval", "agent", "seq", "behind"
 _MAY = ("interval", "behind", "sent")
 
 
+@dataclass(frozen=True, slots=True)
+class ReadingStored:
+    """``repeated``: the reading with this ``seq`` was stored before; it is not stored again."""
+
+    seq: int
+    repeated: bool
+
+
 def add_readings(api: FastAPI, store: Store, clock: Clock, admitted: Callable[[str], bool]) -> None:
     """`POST /api/v1/readings`. ``admitted``: may a push name this run?"""
     door, turns = _ForwardingRoutes(store, clock, admitted), UploadLimiter()
@@ -36,7 +46,13 @@ def add_readings(api: FastAPI, store: Store, clock: Clock, admitted: Callable[[s
         ],
     }  # fmt: skip
 
-    @api.post("/api/v1/readings", tags=["pushes"], openapi_extra=documented)
+    @api.post(
+        "/api/v1/readings",
+        tags=["pushes"],
+        openapi_extra=documented,
+        response_model=ReadingStored,
+        responses=errors(400, 409, 413, 415, 429, 503),
+    )
     async def forwarded(request: Request) -> Response:
         """Accepts one reading of one target from `rollscope watch --push`; each `seq` of an `agent` counts once."""
         return await turns.taken(door.take, request)

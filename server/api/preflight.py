@@ -1,10 +1,11 @@
 """HTTP: the pre-flight of a run, begun on demand and read afterwards."""
 
 import math
-from typing import Any
 
 from fastapi import FastAPI, HTTPException
+from pydantic import SerializeAsAny
 
+from server.api.responses import errors
 from server.preflight.live import Busy, NotConfigured, Preflights, TooSoon
 from server.query import Reader, shape
 
@@ -12,14 +13,14 @@ from server.query import Reader, shape
 def add_preflight(api: FastAPI, reader: Reader, preflights: Preflights) -> None:
     """Routes below `/api/v1/runs/{run}/preflight`. Who may write is the gate's business, as for every POST."""
 
-    @api.get("/api/v1/runs/{run}/preflight", tags=["preflight"])
-    def last(run: str) -> dict[str, Any]:
+    @api.get("/api/v1/runs/{run}/preflight", tags=["preflight"], responses=errors(404, 503))
+    def last(run: str) -> SerializeAsAny[shape.PreflightAnswer]:
         """The last pre-flight. `state`: never, running, done, failed or not_configured; `checks`: its results."""
         return shape.preflight(run, reader.preflight(run))
 
     # Not async: what it does (a lock, a thread's start) is done on a thread, and the reading on one of its own.
-    @api.post("/api/v1/runs/{run}/preflight", status_code=202, tags=["preflight"])
-    def begin(run: str) -> dict[str, Any]:
+    @api.post("/api/v1/runs/{run}/preflight", status_code=202, tags=["preflight"], responses=errors(404, 409, 429, 503))
+    def begin(run: str) -> SerializeAsAny[shape.PreflightAnswer]:
         """Starts a pre-flight: reads every target once, changes nothing. One at a time, every 30 s at most."""
         reader.preflight(run)
         try:

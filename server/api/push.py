@@ -8,15 +8,16 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, get_args
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import SerializeAsAny
 
-from collectors.catalog import METRICS
+from collectors.catalog import METRICS, Metric
 from collectors.model import Lifecycle, Mode, ScrapeError
 from server.api.gate import PUSH_BYTES
+from server.api.responses import Responses, UploadAnswer, errors
 from server.clock import Clock
 from server.config.errors import ConfigError
 from server.config.otlp import Maps
@@ -41,6 +42,35 @@ _WORDS: Mapping[str, tuple[str, ...]] = {"mode": get_args(Mode), "lifecycle": ge
 # HTTP's answers in gRPC's words (google.rpc.Code): what is not among them is UNKNOWN.
 _STATUS = {400: 3, 409: 9, 413: 3, 415: 3, 429: 8, 503: 14}
 
+UPLOAD: Responses = {
+    207: {"description": "Some records were refused.", "model": UploadAnswer},
+    **errors(400, 409, 413, 415, 429, 503),
+}
+
+# OTLP answers in the format of the request: protobuf or its JSON form. An error is a `google.rpc.Status`.
+_PROTOBUF_BODY = {otlp.PROTOBUF: {"schema": {"type": "string", "format": "binary"}}}
+_PARTIAL_SUCCESS = {
+    "type": "object",
+    "properties": {
+        "partialSuccess": {
+            "type": "object",
+            "properties": {"rejectedDataPoints": {"type": "string"}, "errorMessage": {"type": "string"}},
+        }
+    },
+}
+_RPC_STATUS = {
+    "type": "object",
+    "required": ["code", "message"],
+    "properties": {"code": {"type": "integer"}, "message": {"type": "string"}},
+}
+OTLP: Responses = {
+    200: {"description": "Stored.", "content": _PROTOBUF_BODY | {otlp.JSON: {"schema": _PARTIAL_SUCCESS}}},
+    **{
+        code: {"description": declared["description"], "content": _PROTOBUF_BODY | {otlp.JSON: {"schema": _RPC_STATUS}}}
+        for code, declared in errors(400, 409, 413, 415, 429, 503).items()
+    },
+}
+
 Admitted = Callable[[str], bool]
 log = logging.getLogger("rollscope.pushes")
 
@@ -55,17 +85,17 @@ def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted, map
         ],
     }
 
-    @api.post("/api/v1/write", tags=["pushes"], openapi_extra=documented)
+    @api.post("/api/v1/write", tags=["pushes"], openapi_extra=documented, response_model=UploadAnswer, responses=UPLOAD)
     async def write(request: Request) -> Response:
         """Accepts metrics in exposition text, by canonical name; bad lines are listed by number, the others stored."""
         return await taken(door.text, request)
 
     @api.get("/api/v1/metrics", tags=["pushes"])
-    def vocabulary() -> list[dict[str, str | float]]:
+    def vocabulary() -> SerializeAsAny[list[Metric]]:
         """Every metric that can be pushed: name, unit, kind, what one value covers, and its actor."""
-        return [asdict(metric) for metric in METRICS.values()]
+        return list(METRICS.values())
 
-    @api.post("/v1/metrics", tags=["pushes"])
+    @api.post("/v1/metrics", tags=["pushes"], responses=OTLP)
     async def metrics(request: Request) -> Response:
         """Accepts metrics of an OpenTelemetry SDK or collector: OTLP/HTTP, protobuf or JSON."""
         try:

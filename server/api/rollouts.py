@@ -7,9 +7,11 @@ from typing import Annotated, Any, get_args
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import SerializeAsAny
 
 from collectors.model import Purpose
-from server.api.push import RETRY, UploadLimiter, plain_of, run_of
+from server.api.push import RETRY, UPLOAD, UploadLimiter, plain_of, run_of
+from server.api.responses import UploadAnswer, errors, json_file
 from server.clock import Clock
 from server.ingest.readings import PUSHED
 from server.ingest.rollouts.totals import KINDS
@@ -19,7 +21,7 @@ from server.push.pushed_targets import TOO_MANY
 from server.query import Reader, shape
 from server.query.rollouts.csv_export import csv_lines
 from server.query.rollouts.trace_export import trace_of
-from server.query.rollouts.types import RolloutDetail, RolloutFilter, Sort
+from server.query.rollouts.types import Funnel, RolloutDetail, RolloutFilter, Sort
 from server.rollouts.groups import OUTCOMES
 from server.rollouts.state import CENSUS, ENDED, EXITS
 from server.store import Store
@@ -32,6 +34,17 @@ TRACED = 5_000
 STATES = (*CENSUS, *EXITS, ENDED)
 PURPOSES: tuple[str, ...] = get_args(Purpose)
 DAY, LAST = 86_400.0, 1e11
+TRACE = errors(404, 422, 503) | json_file(
+    "Chrome trace JSON.",
+    {
+        "type": "object",
+        "required": ["displayTimeUnit", "traceEvents"],
+        "properties": {
+            "displayTimeUnit": {"type": "string"},
+            "traceEvents": {"type": "array", "items": {"type": "object", "required": ["name", "ph", "pid", "tid"]}},
+        },
+    },
+)
 MAX_BUCKETS = 1000
 # Records come when something happens; three of these without any are a run that is quiet.
 INTERVAL_SECONDS = 1200.0
@@ -88,14 +101,22 @@ def _pushes(api: FastAPI, store: Store, clock: Clock, admitted: Callable[[str], 
         return JSONResponse(said, 207 if found.lost else 200)
 
     @api.post(
-        "/api/v1/runs/{run}/rollouts", tags=["rollouts"], openapi_extra=_documented("rollout_id", push_records.FIELDS)
+        "/api/v1/runs/{run}/rollouts",
+        tags=["rollouts"],
+        openapi_extra=_documented("rollout_id", push_records.FIELDS),
+        response_model=UploadAnswer,
+        responses=UPLOAD,
     )
     async def rollouts(run: str, request: Request) -> Response:
         """Accepts records (JSON or NDJSON), idempotent by id, in any order; bad lines are listed by number."""
         return await turns.taken(partial(take, "rollouts", run), request)
 
     @api.post(
-        "/api/v1/runs/{run}/events", tags=["rollouts"], openapi_extra=_documented("kind", push_records.EVENT_FIELDS)
+        "/api/v1/runs/{run}/events",
+        tags=["rollouts"],
+        openapi_extra=_documented("kind", push_records.EVENT_FIELDS),
+        response_model=UploadAnswer,
+        responses=UPLOAD,
     )
     async def events(run: str, request: Request) -> Response:
         """Accepts events (JSON or NDJSON), idempotent by key: weights published (with `version`), restarts, ..."""
@@ -126,7 +147,15 @@ def _keep(store: Store, run: str, kind: push_records.Kind, found: push_records.P
 
 
 def _tables(api: FastAPI, reader: Reader) -> None:
-    @api.get("/api/v1/runs/{run}/rollouts", tags=["rollouts"], response_model=None)
+    table = errors(400, 404, 422, 503)
+    table[200] = {"content": {"text/csv": {"schema": {"type": "string"}}}}
+
+    @api.get(
+        "/api/v1/runs/{run}/rollouts",
+        tags=["rollouts"],
+        response_model=SerializeAsAny[shape.RolloutsAnswer],
+        responses=table,
+    )
     def rollouts(
         run: str,
         state: _States = [],  # noqa: B006
@@ -142,7 +171,7 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
         after: Annotated[str, Query(max_length=1000, description="`after` of the previous answer: the next page")] = "",
         format: Annotated[str, Query(pattern="^(json|csv)$")] = "json",
-    ) -> dict[str, Any] | Response:
+    ) -> shape.RolloutsAnswer | Response:
         """Rollouts, the slowest first by default; `format=csv` returns all matches instead of a page.
 
         `complete` is false if so many ids begin with `find` that only the last ids are returned.
@@ -156,7 +185,7 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         except BadKey as error:
             raise HTTPException(400, str(error)) from None
         if format == "json":
-            return shape.rollout_page(page)
+            return shape.RolloutsAnswer(page.rows, page.after or None, page.complete)
 
         def pages() -> Iterator[str]:
             found = page
@@ -168,81 +197,85 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         named = {"content-disposition": 'attachment; filename="rollouts.csv"'}
         return StreamingResponse(pages(), media_type="text/csv; charset=utf-8", headers=named)
 
-    @api.get("/api/v1/runs/{run}/groups", tags=["rollouts"])
+    @api.get("/api/v1/runs/{run}/groups", tags=["rollouts"], responses=errors(400, 404, 422, 503))
     def groups(
         run: str,
         outcome: Annotated[list[str], Query(description="open, mixed, all_solved, none_solved, ...; none: all")] = [],  # noqa: B006
         environment: Annotated[str, Query(max_length=200)] = "",
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
         after: Annotated[str, Query(max_length=1000)] = "",
-    ) -> dict[str, Any]:
+    ) -> SerializeAsAny[shape.GroupsAnswer]:
         """Groups with their rewards and outcome, the most recently changed first."""
         _known("outcome", outcome, OUTCOMES)
         try:
             rows, rest = reader.rollout_groups(run, outcome, environment=environment, limit=limit, after=after)
         except BadKey as error:
             raise HTTPException(400, str(error)) from None
-        return {"groups": [shape.group(row) for row in rows], "after": rest or None}
+        return shape.GroupsAnswer(rows, rest or None)
 
-    @api.get("/api/v1/runs/{run}/events", tags=["rollouts"])
+    @api.get("/api/v1/runs/{run}/events", tags=["rollouts"], responses=errors(404, 422, 503))
     def events(
         run: str,
         start: _Moment = None,
         end: _Moment = None,
         kind: Annotated[list[str], Query(description="weights_published, restart, ...; none: all")] = [],  # noqa: B006
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
-    ) -> dict[str, Any]:
+    ) -> SerializeAsAny[shape.EventsAnswer]:
         """Events, oldest first (default: the last day); if there are more than `limit`, the newest."""
         _known("kind", kind, push_records.KINDS)
         low, high = _window(reader, start, end)
-        return {"events": [shape.event(one) for one in reader.events(run, low, high, kind, limit)]}
+        return shape.EventsAnswer(reader.events(run, low, high, kind, limit))
 
 
 def _aggregates(api: FastAPI, reader: Reader) -> None:
-    @api.get("/api/v1/runs/{run}/funnel", tags=["rollouts"])
+    @api.get("/api/v1/runs/{run}/funnel", tags=["rollouts"], responses=errors(404, 422, 503))
     def funnel(
         run: str,
         start: _Moment = None,
         end: _Moment = None,
         purpose: Annotated[str, Query(description=f"{', '.join(PURPOSES)}; empty: all")] = "train",
-    ) -> dict[str, Any]:
+    ) -> SerializeAsAny[Funnel]:
         """Exits of rollouts (default: of the last day), in rollouts, tokens, GPU-seconds and dollars.
 
         Amounts cover the `told` rollouts of a bar, which report them; `bound` marks a lower or upper bound.
         """
         _known("purpose", [purpose] if purpose else [], PURPOSES)
-        return shape.funnel(reader.rollout_funnel(run, *_window(reader, start, end), purpose=purpose))
+        return reader.rollout_funnel(run, *_window(reader, start, end), purpose=purpose)
 
-    @api.get("/api/v1/runs/{run}/census", tags=["rollouts"])
-    def census(run: str) -> dict[str, Any]:
+    @api.get("/api/v1/runs/{run}/census", tags=["rollouts"], responses=errors(404, 503))
+    def census(run: str) -> SerializeAsAny[shape.CensusAnswer]:
         """What is in flight now, by state, in the order in which a rollout passes through them."""
-        return {"census": [shape.census(one) for one in reader.rollout_census(run)]}
+        return shape.CensusAnswer(reader.rollout_census(run))
 
-    @api.get("/api/v1/runs/{run}/cells", tags=["rollouts"])
+    @api.get("/api/v1/runs/{run}/cells", tags=["rollouts"], responses=errors(404, 422, 503))
     def cells(
         run: str,
         kind: Annotated[str, Query(description="response_tokens, seconds, turns, tool_calls, staleness, solve_ratio")],
         start: _Moment = None,
         end: _Moment = None,
         buckets: Annotated[int, Query(ge=1, le=MAX_BUCKETS)] = 60,
-    ) -> dict[str, Any]:
+    ) -> SerializeAsAny[shape.CellsAnswer]:
         """A distribution over time: [[bucket's start, {bin: how many}], ...].
 
         Bin b of tokens and seconds is [2^(b/2), 2^((b+1)/2)); of a solve ratio a tenth; otherwise the number itself.
         """
         _known("kind", [kind], KINDS)
         low, high = _window(reader, start, end)
-        return {"kind": kind, "cells": shape.cells(reader.rollout_cells(run, kind, low, high, buckets))}
+        return shape.CellsAnswer(kind, reader.rollout_cells(run, kind, low, high, buckets))
 
 
 def _one(api: FastAPI, reader: Reader) -> None:
-    @api.get("/api/v1/runs/{run}/rollouts/trace", tags=["rollouts"])
+    @api.get("/api/v1/runs/{run}/rollouts/trace", tags=["rollouts"], responses=TRACE)
     def traces(run: str, start: _Moment = None, end: _Moment = None) -> Response:
         """Timelines of a window (the newest 5,000) as Chrome trace JSON, for Perfetto."""
         low, high = _window(reader, start, end, 3600.0)
         return _trace_file(reader.rollout_traces(run, low, high, TRACED), reader.now(), "rollouts")
 
-    @api.get("/api/v1/runs/{run}/rollouts/{rollout_id:path}/trace", tags=["rollouts"])
+    @api.get(
+        "/api/v1/runs/{run}/rollouts/{rollout_id:path}/trace",
+        tags=["rollouts"],
+        responses=TRACE | errors(404, 422, 503),
+    )
     def trace(run: str, rollout_id: str, life: _Life = None) -> Response:
         """One rollout's timeline as Chrome trace JSON."""
         found = reader.rollout(run, rollout_id, life)
@@ -250,8 +283,8 @@ def _one(api: FastAPI, reader: Reader) -> None:
             raise _nobody(rollout_id)
         return _trace_file([found], reader.now(), "rollout")
 
-    @api.get("/api/v1/runs/{run}/rollouts/{rollout_id:path}", tags=["rollouts"])
-    def rollout(run: str, rollout_id: str, life: _Life = None) -> dict[str, Any]:
+    @api.get("/api/v1/runs/{run}/rollouts/{rollout_id:path}", tags=["rollouts"], responses=errors(404, 422, 503))
+    def rollout(run: str, rollout_id: str, life: _Life = None) -> SerializeAsAny[shape.RolloutDetailAnswer]:
         """One rollout with timeline, turns, uses and siblings; of several incarnations the newest, or `life`."""
         found = reader.rollout(run, rollout_id, life)
         if found is None:

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
+from pydantic import SerializeAsAny
 
 from collectors.model import Sandbox, Target
+from server.api.responses import RefusedLine, Responses, errors
 from server.clock import Clock
 from server.config.errors import ConfigError
 from server.ingest.readings import PUSHED
@@ -25,12 +28,20 @@ INTERVAL_SECONDS = 1200.0
 _BODY = {"schema": {"type": "array", "items": {"type": "object", "required": ["id"], "additionalProperties": True}}}
 
 
+@dataclass(frozen=True, slots=True)
+class SandboxUploadAnswer:
+    """``taken``: records stored; ``refused``: lines that were not stored."""
+
+    taken: int
+    refused: list[RefusedLine]
+
+
 def add_sandboxes(
     api: FastAPI, reader: Reader, store: Store, clock: Clock, admitted: Callable[[str], bool] = lambda run: True
 ) -> None:
     """Routes below `/api/v1/runs/{run}/sandboxes`. ``admitted``: may a push name this run?"""
 
-    @api.get("/api/v1/runs/{run}/sandboxes", tags=["sandboxes"])
+    @api.get("/api/v1/runs/{run}/sandboxes", tags=["sandboxes"], responses=errors(404, 503))
     def sandboxes(
         run: str,
         state: Annotated[list[str], Query(description="canonical states; none: all")] = [],  # noqa: B006
@@ -38,14 +49,14 @@ def add_sandboxes(
         find: Annotated[str, Query(max_length=200, description="part of an id or name, case-insensitive")] = "",
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
         before: Annotated[str | None, Query(description="id of the last row of the previous page")] = None,
-    ) -> dict[str, Any]:
+    ) -> SerializeAsAny[shape.SandboxesAnswer]:
         """Sandboxes of the run, from its providers or pushed, newest first, with the funnel.
 
         In the funnel, `first_exec` counts sandboxes that ran a command, of the `first_exec_of` whose source reports it
         (null: none). `met_ended` had ended before they were first read; with any, failures / `requested` is not valid.
         """
         rows = reader.sandboxes(run, state, dangling=dangling, find=find, limit=limit, before=before)
-        return {"funnel": dict(reader.sandbox_funnel(run)), "sandboxes": [shape.sandbox(row) for row in rows]}
+        return shape.SandboxesAnswer(reader.sandbox_funnel(run), rows)
 
     def push(run: str, body: bytes) -> JSONResponse:
         try:
@@ -64,7 +75,15 @@ def add_sandboxes(
 
     documented = {"requestBody": {"content": {"application/json": _BODY, "application/x-ndjson": {}}}}
 
-    @api.post("/api/v1/runs/{run}/sandboxes", tags=["sandboxes"], openapi_extra=documented)
+    partly: Responses = {207: {"description": "Some records were refused.", "model": SandboxUploadAnswer}}
+
+    @api.post(
+        "/api/v1/runs/{run}/sandboxes",
+        tags=["sandboxes"],
+        openapi_extra=documented,
+        response_model=SandboxUploadAnswer,
+        responses=partly | errors(400, 429, 503),
+    )
     async def pushed(run: str, request: Request) -> JSONResponse:
         """Accepts records (JSON or NDJSON), idempotent by provider and id; bad lines are listed by number."""
         return await asyncio.to_thread(push, run, await request.body())

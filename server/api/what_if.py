@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request
+from pydantic import SerializeAsAny
 
+from server.api.responses import errors
 from server.query import Reader
-from server.query.what_if import MOST, Changes, OutOfRange, to_json
+from server.query.what_if import MOST, Changes, OutOfRange, WhatIfEstimate, what_if_answer
 
 
 def _within(name: str, words: str) -> Any:
@@ -17,7 +19,7 @@ def _within(name: str, words: str) -> Any:
 def add_what_if(api: FastAPI, reader: Reader) -> None:
     """`GET /api/v1/runs/{run}/what-if`."""
 
-    @api.get("/api/v1/runs/{run}/what-if", tags=["runs"])
+    @api.get("/api/v1/runs/{run}/what-if", tags=["runs"], responses=errors(404, 422, 503))
     def what_if(
         request: Request,
         run: str,
@@ -31,7 +33,7 @@ def add_what_if(api: FastAPI, reader: Reader) -> None:
         max_response_tokens: Annotated[int | None, _within("max_response_tokens", "length cap of responses")] = None,
         max_staleness: Annotated[int | None, _within("max_staleness", "the staleness bound, in versions")] = None,
         zero_advantage: Annotated[float | None, _within("zero_advantage", "zero-advantage share: 0.4 is 40 %")] = None,
-    ) -> dict[str, Any]:
+    ) -> SerializeAsAny[WhatIfEstimate]:
         """An estimate from the verdict's throughput model: `now` and `then`, with assumptions and missing inputs.
 
         Omitted parameters keep today's value. `value` is null if an input is missing (`why` names it); `bound` marks a
@@ -43,7 +45,7 @@ def add_what_if(api: FastAPI, reader: Reader) -> None:
             zero_advantage,
         )  # fmt: skip
         try:
-            return to_json(reader.what_if(run, changes))
+            return what_if_answer(reader.what_if(run, changes))
         except OutOfRange as error:
             raise HTTPException(422, str(error)) from None
 

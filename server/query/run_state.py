@@ -3,8 +3,8 @@
 Pure: stored facts and the reader's "now" in, one `RunState` out.
 """
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from server.catch_up import CatchUp, loads
 
@@ -152,11 +152,3 @@ def _collected_at(row: "RunRow", read_at: int | None) -> float | None:
     stamps = [row.collected_at] if row.collected_at is not None else [row.watermark, read_at]
     known = [ts for ts in stamps if ts is not None]
     return max(known) / 1000 if known else None
-
-
-def to_json(state: RunState) -> dict[str, Any]:
-    """The field ``state`` of the API."""
-    found = asdict(state)
-    found["progress"] = None if state.progress is None else round(state.progress, 3)
-    found["seconds_left"] = None if state.seconds_left is None else round(state.seconds_left)
-    return found

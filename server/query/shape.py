@@ -1,31 +1,29 @@
-"""The JSON shapes of DESIGN section 6, made once: the API and `rollscope status --json` print the same object."""
+"""Answers of the API whose shape differs from the records of `server.query`.
 
-from dataclasses import asdict, fields
-from typing import Any
+A route returns a dataclass of `server.query` directly where JSON has the same fields. `rollscope status --json` prints
+the same status as the API.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, cast
+
+# pydantic reads `typing.TypedDict` only from Python 3.12 on.
+from typing_extensions import TypedDict
 
 from server.query.preflight import PreflightInfo
-from server.query.rollouts.types import (
-    Cells,
-    CensusState,
-    EventInfo,
-    Funnel,
-    GroupInfo,
-    RolloutDetail,
-    RolloutInfo,
-    RolloutPage,
-)
+from server.query.rollouts.types import CensusState, EventInfo, GroupInfo, RolloutDetail, RolloutInfo
 from server.query.run_state import RunState
-from server.query.run_state import to_json as state_json
+from server.query.summary import RunSummary
 from server.query.types import (
     AlertInfo,
-    DeliveryInfo,
-    Delta,
     RuleInfo,
     RunInfo,
     SandboxInfo,
     Series,
+    SignalInfo,
     SignalNow,
-    SilenceInfo,
+    SignalState,
     Status,
     StepSeries,
     TargetTrust,
@@ -33,7 +31,86 @@ from server.query.types import (
 from server.query.verdicts import VerdictSpan
 from server.verdict.model import RULES_VERSION
 
-NO_VERDICT: dict[str, Any] = {
+Fact = bool | int | float | str
+"""A fact of a run: a setting or a measured constant."""
+
+
+# ---- verdicts
+
+
+class EvidenceAnswer(TypedDict):
+    """One fact behind a verdict. ``bound``: the limit that the value is compared with, in the same unit."""
+
+    text: str
+    signal: str
+    value: float | None
+    unit: str
+    bound: float | None
+    age_seconds: float | None
+
+
+class LimiterAnswer(TypedDict):
+    """One thing that keeps useful samples below the trainer's capacity; see `server.verdict.model.Limiter`."""
+
+    outcome: str
+    cause: str
+    factor: float
+    gain: float
+    share: float
+    text: str
+
+
+class ContradictionAnswer(TypedDict):
+    """Two sources whose numbers cannot both be right."""
+
+    name: str
+    text: str
+    values: Mapping[str, float]
+
+
+class LastVerdict(TypedDict):
+    """The verdict that was withheld because it no longer describes the present."""
+
+    outcome: str
+    cause: str | None
+    confidence: float
+    since: float | None
+    summary: str
+    as_of: float
+
+
+class VerdictAnswer(TypedDict, total=False):
+    """A verdict; see `server.verdict.model.Verdict`.
+
+    Older rules stored fewer fields. ``as_of`` is absent in the history. ``last`` is present only if the verdict is
+    withheld.
+    """
+
+    outcome: str
+    cause: str | None
+    confidence: float
+    since: float | None
+    summary: str
+    evidence: list[EvidenceAnswer]
+    shares: Mapping[str, float]
+    next: LimiterAnswer | None
+    usd_per_hour: float | None
+    usd_lacks: str
+    rule: str
+    completeness: float
+    limiters: list[LimiterAnswer]
+    advice: str
+    numbers: Mapping[str, float | None]
+    missing: list[str]
+    disagreements: list[str]
+    contradictions: list[ContradictionAnswer]
+    buffer: str
+    rules_version: int
+    as_of: float | None
+    last: LastVerdict
+
+
+NO_VERDICT: VerdictAnswer = {
     "outcome": "unknown",
     "cause": None,
     "confidence": 0.0,
@@ -57,69 +134,204 @@ NO_VERDICT: dict[str, Any] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class VerdictSpanAnswer:
+    """As `VerdictSpan`; ``cause`` is null where no cause was identified."""
+
+    start: float
+    end: float | None
+    since: float
+    outcome: str
+    cause: str | None
+    rule: str
+    confidence: float
+    summary: str
+    rules_version: int
+    replayed: bool
+    verdict: VerdictAnswer
+
+
+def verdict(found: VerdictSpan) -> VerdictSpanAnswer:
+    """A row of `/api/v1/runs/{run}/verdicts`."""
+    row = {field.name: getattr(found, field.name) for field in fields(VerdictSpan)}
+    return VerdictSpanAnswer(**row | {"cause": found.cause or None})
+
+
+# ---- runs
+
+
+@dataclass(frozen=True, slots=True)
+class RunAnswer:
+    """As `RunInfo`, with the run's state; ``state`` is null for a run beyond the 500 that were active last."""
+
+    name: str
+    framework: str
+    mode: str
+    lifecycle: str
+    first_ts: float | None
+    last_ts: float | None
+    facts: Mapping[str, Fact]
+    state: RunState | None
+
+
+def run(found: RunInfo, state: RunState | None) -> RunAnswer:
+    """A row of `/api/v1/runs`."""
+    return RunAnswer(
+        found.name, found.framework, found.mode, found.lifecycle, found.first_ts, found.last_ts, found.facts,
+        None if state is None else _rounded(state),
+    )  # fmt: skip
+
+
+def _rounded(state: RunState) -> RunState:
+    """Progress in tenths of a percent, the remaining time in whole seconds: both are estimates."""
+    progress = None if state.progress is None else round(state.progress, 3)
+    seconds_left = None if state.seconds_left is None else round(state.seconds_left)
+    return replace(state, progress=progress, seconds_left=seconds_left)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalNowAnswer:
+    """A signal's newest value; attributes as of `SignalNow`."""
+
+    value: float | None
+    unit: str
+    state: SignalState
+    age_seconds: float | None
+    source: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrustAnswer:
+    """Whether a target answers; attributes as of `TargetTrust`."""
+
+    target: str
+    kind: str
+    up: bool
+    age_seconds: float | None
+    error: str
+
+
+class AlertNow(TypedDict):
+    """An alert within a run's status: what a script acts on. ``since``: epoch seconds at which it began."""
+
+    name: str
+    state: str
+    severity: str
+    value: float | None
+    unit: str
+    since: float
+    age_seconds: float
+    summary: str
+    muted: str
+    held: bool
+    labels: Mapping[str, str]
+    fingerprint: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatusAnswer:
+    """The contract for scripts. ``signals``: by name with labels. ``summary``: of a finished run only."""
+
+    run: str
+    framework: str
+    mode: str
+    lifecycle: str
+    state: RunState
+    summary: RunSummary | None
+    now: float
+    verdict: VerdictAnswer
+    signals: Mapping[str, SignalNowAnswer]
+    alerts: Sequence[AlertNow]
+    trust: Sequence[TrustAnswer]
+    facts: Mapping[str, Fact]
+
+
+def status_answer(found: Status) -> StatusAnswer:
+    """`/api/v1/runs/{run}/status`."""
+    return StatusAnswer(
+        run=found.run,
+        framework=found.framework,
+        mode=found.mode,
+        lifecycle=found.lifecycle,
+        state=_rounded(found.state),
+        summary=found.summary,
+        now=found.now,
+        verdict=NO_VERDICT if found.verdict is None else cast(VerdictAnswer, found.verdict),
+        signals={signal.name: _signal(signal) for signal in found.signals},
+        alerts=[cast(AlertNow, alert) for alert in found.alerts],
+        # A target that was removed from the configuration is not down and does not affect today's numbers.
+        trust=[_trust(target) for target in found.trust if target.gone_since is None],
+        facts=found.facts,
+    )
+
+
 def status(found: Status) -> dict[str, Any]:
-    """The contract for scripts."""
-    return {
-        "run": found.run,
-        "framework": found.framework,
-        "mode": found.mode,
-        "lifecycle": found.lifecycle,
-        "state": state_json(found.state),
-        "summary": None if found.summary is None else asdict(found.summary),
-        "now": found.now,
-        "verdict": dict(found.verdict) if found.verdict is not None else NO_VERDICT,
-        "signals": {signal.name: _signal(signal) for signal in found.signals},
-        "alerts": [dict(alert) for alert in found.alerts],
-        # What is gone on purpose is not down, and says nothing about today's numbers.
-        "trust": [_trust(target) for target in found.trust if target.gone_since is None],
-        "facts": dict(found.facts),
-    }
+    """The same as a dictionary, for `rollscope status`."""
+    return asdict(status_answer(found))
 
 
-def _signal(signal: SignalNow) -> dict[str, Any]:
-    return {
-        "value": signal.value,
-        "unit": signal.unit,
-        "state": signal.state,
-        "age_seconds": signal.age_seconds,
-        "source": signal.source,
-        "why": signal.why,
-    }
+def _signal(signal: SignalNow) -> SignalNowAnswer:
+    return SignalNowAnswer(signal.value, signal.unit, signal.state, signal.age_seconds, signal.source, signal.why)
 
 
-def _trust(target: TargetTrust) -> dict[str, Any]:
-    return {
-        "target": target.target,
-        "kind": target.kind,
-        "up": target.up,
-        "age_seconds": target.age_seconds,
-        "error": target.error,
-    }
+def _trust(target: TargetTrust) -> TrustAnswer:
+    return TrustAnswer(target.target, target.kind, target.up, target.age_seconds, target.error)
 
 
-def target(found: TargetTrust) -> dict[str, Any]:
-    """A row of `/api/v1/targets`: everything about a target's health."""
-    return asdict(found) | {"unmapped": dict(found.unmapped), "labels": dict(found.labels)}
+@dataclass(frozen=True, slots=True)
+class SeriesNow:
+    """The newest value of one series of a signal."""
+
+    value: float | None
+    state: SignalState
 
 
-def run(found: RunInfo, state: RunState | None) -> dict[str, Any]:
-    """A row of `/api/v1/runs`. ``state``: None for a run beyond those that the fleet reads."""
-    return asdict(found) | {"facts": dict(found.facts), "state": None if state is None else state_json(state)}
+@dataclass(frozen=True, slots=True)
+class SignalAnswer:
+    """What a signal is, and its series by name with labels. ``enable``: how to make it available."""
+
+    name: str
+    title: str
+    unit: str
+    help: str
+    enable: str
+    actor: str
+    watch: float | None
+    critical: float | None
+    series: Mapping[str, SeriesNow]
 
 
-def series(found: Series | StepSeries) -> dict[str, Any]:
-    """Buckets column by column: half the bytes of rows."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(found).items()}
+def signal(info: SignalInfo, series: Mapping[str, SeriesNow]) -> SignalAnswer:
+    """A row of `/api/v1/runs/{run}/signals`."""
+    return SignalAnswer(
+        info.name, info.title, info.unit, info.help, info.why, info.actor, info.watch, info.critical, series
+    )
 
 
-def delta(found: Delta) -> dict[str, Any]:
-    """What is new: ``points`` = {series: [[ts, value or null], ...]}."""
-    points = {name: [list(point) for point in rows] for name, rows in found.points.items()}
-    return {"cursor": found.cursor, "reset": found.reset, "now": found.now, "points": points}
+@dataclass(frozen=True, slots=True)
+class SeriesAnswer:
+    """Series column by column: half the bytes of rows. ``cursor``: pass it as ``since`` for newer points only."""
+
+    cursor: str
+    now: float
+    series: Sequence[Series | StepSeries]
 
 
-def alert_now(found: AlertInfo, now: float) -> dict[str, Any]:
-    """An alert within a run's status: what a script acts on."""
+# ---- alerts
+
+
+@dataclass(frozen=True, slots=True)
+class AlertsAnswer:
+    """``alerts``: firing and pending. ``history``: resolved, if requested."""
+
+    alerts: Sequence[AlertInfo]
+    history: Sequence[AlertInfo]
+
+
+def alert_now(found: AlertInfo, now: float) -> AlertNow:
+    """An alert within a run's status."""
     return {
         "name": found.name,
         "state": found.state,
@@ -137,97 +349,132 @@ def alert_now(found: AlertInfo, now: float) -> dict[str, Any]:
     }
 
 
-def alert(found: AlertInfo) -> dict[str, Any]:
-    """A row of `/api/v1/alerts`."""
-    return asdict(found) | {"labels": dict(found.labels), "annotations": dict(found.annotations)}
+RuleAnswer = TypedDict(
+    "RuleAnswer",
+    {
+        "name": str,
+        "severity": str,
+        "class": str,
+        "expression": str,
+        "summary": str,
+        "builtin": bool,
+        "why": str,
+        "signal": str,
+        "threshold": float | None,
+        "recover": float | None,
+    },
+)
+"""As `RuleInfo`; a field of a class cannot be called ``class``."""
 
 
-def silence(found: SilenceInfo) -> dict[str, Any]:
-    """A row of `/api/v1/silences`."""
-    return asdict(found) | {"matchers": list(found.matchers)}
-
-
-def rule(found: RuleInfo) -> dict[str, Any]:
+def rule(found: RuleInfo) -> RuleAnswer:
     """A row of `/api/v1/rules`."""
-    row = asdict(found)
-    return {("class" if key == "class_" else key): value for key, value in row.items()}
+    row = {("class" if key == "class_" else key): value for key, value in asdict(found).items()}
+    return cast(RuleAnswer, row)
 
 
-def delivery(found: DeliveryInfo) -> dict[str, Any]:
-    """A row of `/api/v1/notifications`."""
-    return asdict(found) | {"alerts": list(found.alerts)}
+# ---- sandboxes
 
 
-def sandbox(found: SandboxInfo) -> dict[str, Any]:
-    """A row of `/api/v1/runs/{run}/sandboxes`."""
-    return asdict(found)
+@dataclass(frozen=True, slots=True)
+class SandboxesAnswer:
+    """``funnel``: number of the run's sandboxes by the stage that they reached."""
+
+    funnel: Mapping[str, int | None]
+    sandboxes: Sequence[SandboxInfo]
 
 
-_ROLLOUT = tuple(field.name for field in fields(RolloutInfo))
+# ---- rollouts
 
 
-def rollout(found: RolloutInfo) -> dict[str, Any]:
-    """A row of `/api/v1/runs/{run}/rollouts`."""
-    # Not asdict, which copies what is in them: a page has a thousand.
-    row = {name: getattr(found, name) for name in _ROLLOUT}
-    return row | {"times": dict(found.times), "sandbox_ids": list(found.sandbox_ids)}
+@dataclass(frozen=True, slots=True)
+class RolloutsAnswer:
+    """A page of rollouts. ``after``: pass it for the next page; null: this is the last page."""
+
+    rollouts: Sequence[RolloutInfo]
+    after: str | None
+    complete: bool
 
 
-def rollout_page(found: RolloutPage) -> dict[str, Any]:
-    """`/api/v1/runs/{run}/rollouts`."""
-    rows = [rollout(row) for row in found.rows]
-    return {"rollouts": rows, "after": found.after or None, "complete": found.complete}
+@dataclass(frozen=True, slots=True)
+class SpanAnswer:
+    """One phase of a rollout; ``end`` is null while it lasts."""
+
+    kind: str
+    start: float
+    end: float | None
+    version: int | None
+    detail: str
 
 
-def rollout_detail(found: RolloutDetail) -> dict[str, Any]:
-    """One rollout: its row, its timeline, and who was with it."""
-    spans = [
-        {"kind": kind, "start": start, "end": end, "version": version, "detail": detail}
-        for kind, start, end, version, detail in found.spans
-    ]
-    return {
-        "rollout": rollout(found.row),
-        "token_versions": [list(pair) for pair in found.token_versions],
-        "consumptions": [dict(one) for one in found.consumptions],
-        "turns": [dict(one) for one in found.turns],
-        "spans": spans,
-        "spans_told": found.spans_told,
-        "siblings": [rollout(one) for one in found.siblings],
-        "sandboxes": [dict(one) for one in found.sandboxes],
-    }
+@dataclass(frozen=True, slots=True)
+class RolloutDetailAnswer:
+    """One rollout with its timeline; attributes as of `RolloutDetail`. ``token_versions``: [version, tokens] pairs."""
+
+    rollout: RolloutInfo
+    token_versions: Sequence[tuple[int, int]]
+    consumptions: Sequence[Mapping[str, Any]]
+    turns: Sequence[Mapping[str, Any]]
+    spans: Sequence[SpanAnswer]
+    spans_told: bool
+    siblings: Sequence[RolloutInfo]
+    sandboxes: Sequence[Mapping[str, Any]]
 
 
-def group(found: GroupInfo) -> dict[str, Any]:
-    """A row of `/api/v1/runs/{run}/groups`."""
-    return asdict(found)
+def rollout_detail(found: RolloutDetail) -> RolloutDetailAnswer:
+    """One rollout: its row, its timeline, and the other rollouts of its group."""
+    return RolloutDetailAnswer(
+        rollout=found.row,
+        token_versions=found.token_versions,
+        consumptions=found.consumptions,
+        turns=found.turns,
+        spans=[SpanAnswer(*span) for span in found.spans],
+        spans_told=found.spans_told,
+        siblings=found.siblings,
+        sandboxes=found.sandboxes,
+    )
 
 
-def funnel(found: Funnel) -> dict[str, Any]:
-    """`/api/v1/runs/{run}/funnel`."""
-    return asdict(found) | {"bars": [asdict(bar) for bar in found.bars]}
+@dataclass(frozen=True, slots=True)
+class GroupsAnswer:
+    """A page of groups. ``after``: pass it for the next page; null: this is the last page."""
+
+    groups: Sequence[GroupInfo]
+    after: str | None
 
 
-def census(found: CensusState) -> dict[str, Any]:
-    """A row of `/api/v1/runs/{run}/census`."""
-    return asdict(found)
+@dataclass(frozen=True, slots=True)
+class CensusAnswer:
+    """Rollouts in flight by state, in the order in which a rollout passes through the states."""
+
+    census: Sequence[CensusState]
 
 
-def cells(found: Cells) -> list[Any]:
-    """[[bucket's start, {bin: how many}], ...]; the bins are texts, as keys of JSON are."""
-    return [[ts, {str(bin_): n for bin_, n in counts.items()}] for ts, counts in found]
+@dataclass(frozen=True, slots=True)
+class CellsAnswer:
+    """A distribution over time: ``cells`` are [start of a bucket, {bin: count}] pairs, empty buckets left out."""
+
+    kind: str
+    cells: Sequence[tuple[float, Mapping[int, int]]]
 
 
-def event(found: EventInfo) -> dict[str, Any]:
-    """A row of `/api/v1/runs/{run}/events`."""
-    return asdict(found)
+@dataclass(frozen=True, slots=True)
+class EventsAnswer:
+    """Events of a run, oldest first."""
+
+    events: Sequence[EventInfo]
 
 
-def verdict(found: VerdictSpan) -> dict[str, Any]:
-    """A row of `/api/v1/runs/{run}/verdicts`."""
-    names = (field.name for field in fields(VerdictSpan))
-    return {name: getattr(found, name) for name in names} | {"cause": found.cause or None}
+# ---- pre-flight
 
 
-def preflight(run: str, found: PreflightInfo) -> dict[str, Any]:
-    """The last pre-flight of a run; each check as `rollscope preflight --json` has it."""
-    return {"run": run} | asdict(found) | {"plan": dict(found.plan)}
+@dataclass(frozen=True, slots=True)
+class PreflightAnswer(PreflightInfo):
+    """The last pre-flight of a run; each check as `rollscope preflight --json` prints it."""
+
+    run: str = ""
+
+
+def preflight(run: str, found: PreflightInfo) -> PreflightAnswer:
+    """`/api/v1/runs/{run}/preflight`."""
+    return PreflightAnswer(**{field.name: getattr(found, field.name) for field in fields(PreflightInfo)}, run=run)

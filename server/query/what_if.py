@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any
 
 from server.query.types import Status
-from server.query.what_if_types import OutOfRange, Range, WhatIfAnswer
+from server.query.what_if_types import OutOfRange, Range, WhatIfAnswer, WhatIfEstimate
 from server.signals.gpus import ROLES, Fleet, fleet
 from server.verdict.what_if.answer import what_if
 from server.verdict.what_if.types import DELTAS, FIGURES, NEEDS, Changes, CurrentNumbers, Figure, RunSituation, WhatIf
@@ -24,9 +24,10 @@ __all__ = [
     "RunSituation",
     "WhatIf",
     "WhatIfAnswer",
+    "WhatIfEstimate",
     "ask",
     "changes_of",
-    "to_json",
+    "what_if_answer",
 ]  # fmt: skip
 
 # What may be asked for at all, (lowest, highest): beyond it a number is a mistake. A run's own limits are narrower.
@@ -83,24 +84,20 @@ def _plain(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def to_json(answer: WhatIfAnswer) -> dict[str, Any]:
+def what_if_answer(answer: WhatIfAnswer) -> WhatIfEstimate:
     """The body of `GET /api/v1/runs/{run}/what-if`."""
     found = answer.found
-    return {
-        "run": answer.run,
-        "label": "an estimate from the verdict's throughput model, not a measurement",
-        "changes": dict(found.changes),
-        "now": _state(found.now),
-        "then": _state(found.then),
-        "assumptions": list(found.assumptions),
-        "missing": dict(found.missing),
-        "inputs": asdict(answer.inputs),
-        "ranges": {name: asdict(one) for name, one in answer.ranges.items()},
-    }
-
-
-def _state(state: RunSituation) -> dict[str, Any]:
-    return {"limiter": state.limiter, "figures": {name: asdict(one) for name, one in state.figures.items()}}
+    return WhatIfEstimate(
+        run=answer.run,
+        label="an estimate from the verdict's throughput model, not a measurement",
+        changes=found.changes,
+        now=found.now,
+        then=found.then,
+        assumptions=found.assumptions,
+        missing=found.missing,
+        inputs=answer.inputs,
+        ranges=answer.ranges,
+    )
 
 
 # ---- today

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from server.verdict.what_if.types import Changes, CurrentNumbers, WhatIf
+from server.verdict.what_if.types import Changes, CurrentNumbers, RunSituation, WhatIf
 
-__all__ = ["Changes", "OutOfRange", "Range", "WhatIfAnswer"]
+__all__ = ["Changes", "OutOfRange", "Range", "WhatIfAnswer", "WhatIfEstimate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,21 @@ class WhatIfAnswer:
     inputs: CurrentNumbers
     ranges: Mapping[str, Range]
     found: WhatIf
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfEstimate:
+    """A what-if as the API returns it. ``then``: the run with the changes. ``missing``: input -> how to report it."""
+
+    run: str
+    label: str
+    changes: Mapping[str, float]
+    now: RunSituation
+    then: RunSituation
+    assumptions: tuple[str, ...]
+    missing: Mapping[str, str]
+    inputs: CurrentNumbers
+    ranges: Mapping[str, Range]
 
 
 class OutOfRange(ValueError):

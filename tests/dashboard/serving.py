@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any
@@ -18,7 +18,7 @@ from playwright.sync_api import Page
 from dashboard import static
 from dashboard.app import Candidates, attach, csp
 from server.api import app as routes
-from server.query import UnknownRun, shape
+from server.query import UnknownRun
 from server.query.types import Reader
 from tests.dashboard.memory_reader import MemoryReader
 
@@ -101,7 +101,7 @@ def _preflight(api: FastAPI, reader: MemoryReader) -> None:
 def _sandboxes(api: FastAPI, reader: MemoryReader) -> None:
     @api.get("/api/v1/runs/{run}/sandboxes")
     def sandboxes(run: str, find: str = "", limit: int = 100) -> dict[str, Any]:
-        return {"sandboxes": [shape.sandbox(row) for row in reader.sandboxes(run, find=find, limit=limit)]}
+        return {"sandboxes": [asdict(row) for row in reader.sandboxes(run, find=find, limit=limit)]}
 
 
 def _history(api: FastAPI, reader: MemoryReader) -> None:

@@ -1,6 +1,7 @@
 """Targets of lists come and go while the run is watched: real files, real HTTP, real store. Numbers by hand."""
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -229,7 +230,7 @@ def test_where_a_target_was_found_is_in_the_api_and_on_metrics(kept: Store, tmp_
         with following(kept, by_file(listed)) as run:
             run.step(2)
             name = f"rollout/{one.place}"
-            row = shape.target(run.targets()[name])
+            row = asdict(run.targets()[name])
             assert (row["source"], row["job"], row["labels"]) == ("engines", "rollout", {"zone": 'a"b'})
             page = render(run.reader, "0").decode()
             found = f'job="rollout",label_zone="a\\"b",run="run",source="engines",target="{name}"'

@@ -1,0 +1,116 @@
+"""What OpenAPI says about answers: error bodies by status code, and how a client authenticates."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI
+
+from server.api.gate import COOKIE, HEARTBEAT_PATH, OPEN_PATHS
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """An error; ``detail`` states the cause and what to change."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterProblem:
+    """A parameter that failed validation. ``loc``: where it is, e.g. ["query", "limit"]."""
+
+    loc: list[str | int]
+    msg: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidParameters:
+    """Parameters out of range: one sentence, or one entry for each parameter."""
+
+    detail: str | list[ParameterProblem]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusMessage:
+    """``status``: ``ok``, or the problem."""
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedLine:
+    """A record that was not stored. ``line``: its number in the body, from 1."""
+
+    line: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class UploadAnswer:
+    """``taken``: records stored. ``refused``: the first lines that were not stored, of ``refused_count``."""
+
+    taken: int
+    refused: list[RefusedLine]
+    refused_count: int
+
+
+_CAUSES: Mapping[int, str] = {
+    400: "The request or its body is malformed.",
+    401: "The token is missing or wrong.",
+    403: "The request comes from another origin.",
+    404: "There is no such run, or no such object in it.",
+    409: "The request conflicts with the configuration or with another sender.",
+    413: "The body is too large.",
+    415: "The content type or encoding is not supported.",
+    421: "The Host header is not in `[server] allowed_hosts`.",
+    422: "A parameter is out of range.",
+    429: "Too many requests; `retry-after` says when to try again.",
+    503: "The store does not answer; `retry-after` says when to try again.",
+}
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+def errors(*codes: int) -> Responses:
+    """The declaration of error bodies, for `responses` of a route."""
+    return {
+        code: {"description": _CAUSES[code], "model": InvalidParameters if code == 422 else ErrorAnswer}
+        for code in codes
+    }
+
+
+def json_file(description: str, schema: Mapping[str, Any], media_type: str = "application/json") -> Responses:
+    """The declaration of a body that a route writes itself."""
+    return {200: {"description": description, "content": {media_type: {"schema": dict(schema)}}}}
+
+
+# Errors that the gate, which is in front of all routes, answers; the token's refusal is plain text.
+GATE_ERRORS: Responses = {
+    401: {"description": _CAUSES[401], "content": {"text/plain": {"schema": {"type": "string"}}}},
+    **errors(400, 403, 413, 421),
+}
+
+
+def declare_security(api: FastAPI) -> None:
+    """Adds the security schemes to the OpenAPI description: a bearer token, or the cookie of the login page."""
+    generate = api.openapi
+
+    def openapi() -> dict[str, Any]:
+        if api.openapi_schema is None:
+            schema = generate()
+            schema.setdefault("components", {})["securitySchemes"] = {
+                "token": {"type": "http", "scheme": "bearer", "description": "The server's token; none on loopback."},
+                "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "Set by the login page."},
+            }
+            # The empty entry: a server on loopback needs no token.
+            schema["security"] = [{"token": []}, {"session": []}, {}]
+            for path, operations in schema["paths"].items():
+                if path in OPEN_PATHS or path.startswith(HEARTBEAT_PATH):
+                    for operation in operations.values():
+                        operation["security"] = []
+                        del operation["responses"]["401"]
+        return api.openapi_schema or schema
+
+    api.openapi = openapi  # type: ignore[method-assign]
