@@ -1,4 +1,4 @@
-"""HTTP: alerts, silences, rules, what receivers were told, and heartbeats."""
+"""HTTP: alerts, silences, rules, notifications and heartbeats."""
 
 import asyncio
 import uuid
@@ -16,7 +16,7 @@ from server.query import DeliveryInfo, Reader, SilenceInfo, shape
 from server.store import Store, StoreError
 
 MAX_ROWS = 1000
-# Alertmanager's own limit is none; a thousand that are not over are a program gone wild.
+# Alertmanager has no limit. A thousand active silences come from a faulty client.
 MAX_SILENCES = 1000
 
 # FastAPI has no way to document a body that is read by hand but this.
@@ -61,7 +61,7 @@ def add_alerts(api: FastAPI, reader: Reader, store: Store, clock: Clock, beat: C
     @api.api_route("/api/v1/heartbeat/{token}", methods=["HEAD", "POST"], include_in_schema=False)
     @api.get("/api/v1/heartbeat/{token}", tags=["alerts"], responses=errors(404))
     def heartbeat(token: str) -> StatusMessage:
-        """A trainer's sign of life; its token identifies it (`[[run.NAME.heartbeat]]`). No other token is needed."""
+        """Records a trainer's heartbeat, identified by its token (`[[run.NAME.heartbeat]]`). No other token is needed."""
         if not beat(token):
             raise HTTPException(404, "no heartbeat has this token; see [[run.NAME.heartbeat]] in the configuration")
         return StatusMessage("ok")

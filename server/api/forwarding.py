@@ -65,7 +65,7 @@ class _ForwardingRoutes:
         self._store, self._clock, self._admitted = store, clock, admitted
 
     def take(self, request: Request, body: bytes) -> Response:
-        """Check it, keep it, say so; a repeat is acknowledged like the first."""
+        """Validates a reading, stores it and acknowledges it; a repeated reading is acknowledged like the first."""
         query, now = request.query_params, self._clock.now()
         try:
             _known(query)
@@ -91,8 +91,8 @@ class _ForwardingRoutes:
         return JSONResponse({"seq": seq, "repeated": not fresh})
 
     def _check(self, run: str, target: str, agent: str, now: float) -> None:
-        """A target has one teller: this process, who pushes, or one machine that forwards it."""
-        # Targets before tellers: a first reading that is kept in between is its teller's, not another's.
+        """Refuses a second source of a target: this process, a push client, or one forwarder may report it."""
+        # Read the targets before the forwarders: a first reading stored in between then belongs to its forwarder.
         pushers = {one.target for one in self._store.pushes.pushers(run)}
         known = pushers | {row.name for _, row in self._store.targets(run)}
         tellers = [one for one in self._store.pushes.forwarders(run) if one.target == target]
@@ -138,7 +138,7 @@ def _whole(query: Mapping[str, str], name: str, least: int, usual: str = "") -> 
 
 
 def _skew(query: Mapping[str, str], now: float) -> float:
-    """By how much the sender's clock is ahead; 0 where it does not say what it shows."""
+    """Seconds by which the sender's clock is ahead; 0 if the request has no ``sent``."""
     text = query.get("sent", "")
     try:
         sent = float(text) if text else now

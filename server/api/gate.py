@@ -1,6 +1,6 @@
-"""Who may talk to us, and whom we talk to.
+"""Access control: the token, the login page, and the Host and Origin checks.
 
-Loopback needs no token. Any other bind address does; then everything but the health checks asks for it,
+Loopback needs no token. Any other bind address does; then everything but the health checks requires it,
 browsers by a login page and a signed cookie. Host and Origin are checked always: a page on the internet
 must not reach a dashboard on a developer's machine through DNS rebinding or a cross-site POST.
 """
@@ -49,7 +49,7 @@ class Gate:
     Args:
         hosts: names a Host header may carry; empty allows any (a token is then required by the caller).
         token: None on loopback.
-        csp: value of the Content-Security-Policy header for HTML pages, asked on each response.
+        csp: value of the Content-Security-Policy header for HTML pages, evaluated for each response.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Gate:
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         if self._hosts and host_of(headers.get("host", "")) not in self._hosts:
             return 421, "this name is not one of mine: add it to [server] allowed_hosts"
-        # No name of ours holds one, and PostgreSQL refuses it in the middle of a query.
+        # Names never contain NUL, and PostgreSQL would refuse it in the middle of a query.
         if "\0" in scope["path"] or b"%00" in scope.get("query_string", b""):
             return 400, "a NUL character is in no name"
         origin = headers.get("origin")
@@ -99,7 +99,7 @@ class Gate:
         # Header bytes were read as latin-1; the token may be any UTF-8.
         if scheme.lower() == "bearer" and secrets.compare_digest(given.encode("latin-1"), self._token.encode()):
             return True
-        # By hand: the standard parser gives up at the first cookie of somebody else that it does not like, and
+        # Parsed by hand: the standard parser stops at the first malformed cookie of another application, and
         # cookies are shared by all ports of a host.
         pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
         ours = [value for name, _, value in pairs if name == COOKIE]
@@ -108,7 +108,7 @@ class Gate:
     async def _ask(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
         browser = scope["type"] == "http" and "text/html" in headers.get("accept", "")
         if browser:
-            # A link in a notification must lead to its moment, also for who must first show the token.
+            # A link in a notification must open its moment, also if the user must log in first.
             wanted = scope["path"] + ("?" + scope["query_string"].decode("latin-1") if scope["query_string"] else "")
             place = "/login?" + urlencode({"next": wanted})
             await _answer(scope, send, 303, "", [(b"location", place.encode())])
@@ -151,7 +151,7 @@ class Gate:
 
 
 def _next(query: bytes) -> str:
-    """Where the login leads: a page of ours, never another host's (``//host`` and ``/\\host`` are such)."""
+    """The page after the login: a path of this server, never another host (``//host``, ``/\\host``)."""
     wanted = parse_qs(query.decode("latin-1")).get("next", ["/"])[0]
     ours = wanted.startswith("/") and wanted[1:2] not in ("/", "\\") and wanted.isprintable()
     return wanted if ours and len(wanted) < LOGIN_BYTES else "/"
@@ -166,7 +166,7 @@ def _limit(path: str) -> int:
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """A request body that ends at the limit, whatever its header promised (chunked bodies promise nothing)."""
+    """Limits the size of a request body also where the header states no length (chunked bodies)."""
     seen = 0
 
     async def limited() -> Message:
@@ -188,7 +188,7 @@ padding:10px;border-radius:8px;border:1px solid #8888}</style><form method="post
 
 
 async def _refuse(scope: Scope, send: Send, status: int, text: str) -> None:
-    """A program reads JSON, as everywhere in the API and in OTLP; a person reads the words."""
+    """Answers an error: JSON for API and OTLP paths, plain text for pages."""
     if scope["path"].startswith(("/api/", "/v1/")):
         headers = [(b"content-type", b"application/json")]
         await _answer(scope, send, status, json.dumps({"detail": text}), headers)

@@ -18,9 +18,9 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LIFECYCLES = ("starting", "running", "paused", "finished", "crashed")
 SPINUP_PARTS = ("sandbox_spinup_bucket_total", "sandbox_spinup_sum_total", "sandbox_spinup_count_total")
 STATES = ("ok", "watch", "critical", "unknown", "not_applicable")
-# The numbers of a finished run stand in the API; repeated here they would be a flat line for ever.
+# The API has the numbers of a finished run; repeated here they would be a flat line permanently.
 FINISHED_SECONDS = 300.0
-# A run without a word for a day is history: the page must not grow with every run there ever was.
+# A run without data for a day is left out: the page must not grow with the number of past runs.
 FORGOTTEN_SECONDS = 86_400.0
 
 
@@ -150,7 +150,7 @@ def _up(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
 
 
 def _origins(statuses: Iterable[Status]) -> Metric:
-    """Each target has labels of its own: they are told apart from ours by a prefix, as kube-state-metrics does."""
+    """The target's own labels, with a prefix that separates them from ours, as in kube-state-metrics."""
     family = GaugeMetricFamily(PREFIX + "target_info", "The list that names the target, its job and labels there.")
     for status in statuses:
         for target in status.trust:

@@ -11,7 +11,7 @@ from server.query import Reader, shape
 
 
 def add_preflight(api: FastAPI, reader: Reader, preflights: Preflights) -> None:
-    """Routes below `/api/v1/runs/{run}/preflight`. Who may write is the gate's business, as for every POST."""
+    """Routes below `/api/v1/runs/{run}/preflight`. The gate decides which clients may write."""
 
     @api.get("/api/v1/runs/{run}/preflight", tags=["preflight"], responses=errors(404, 503))
     def last(run: str) -> SerializeAsAny[shape.PreflightAnswer]:

@@ -1,6 +1,6 @@
 """HTTP: metrics that are pushed, as exposition text or OpenTelemetry's OTLP.
 
-What is checked goes into the store's inbox and is acknowledged; whoever collects, this process or another, derives
+Valid pushes go into the store's inbox and are acknowledged; the collecting process, this one or another, derives
 from it. Bodies are read and parsed on threads, two at a time: a browser must not feel a large one.
 """
 
@@ -39,7 +39,7 @@ RETRY = {"retry-after": "5"}
 _QUERY = ("run", "target", "step", "axis", "interval", "framework", "mode", "lifecycle")
 _WORDS: Mapping[str, tuple[str, ...]] = {"mode": get_args(Mode), "lifecycle": get_args(Lifecycle)}
 
-# HTTP's answers in gRPC's words (google.rpc.Code): what is not among them is UNKNOWN.
+# HTTP status -> google.rpc.Code; other statuses are UNKNOWN (2).
 _STATUS = {400: 3, 409: 9, 413: 3, 415: 3, 429: 8, 503: 14}
 
 UPLOAD: Responses = {
@@ -102,7 +102,7 @@ def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted, map
             return await taken(door.otlp, request)
         except HTTPException as error:
             return _otlp_refusal(error, _kind_of(request))
-        except Exception as error:  # whatever it is: exporters try again after a 503, and drop what a 500 answers
+        except Exception as error:  # any error: exporters retry after a 503 and drop the data after a 500
             log.exception("an OTLP push was not kept")
             busy = HTTPException(503, f"the store did not take it: {type(error).__name__}", RETRY)
             return _otlp_refusal(busy, _kind_of(request))
@@ -143,7 +143,7 @@ class _PushRoutes:
             step = push_names.step_of(query["step"]) if query.get("step") else None
             axis = push_names.axis_of(query.get("axis") or "trainer")
             plain = plain_of(body, request.headers.get("content-encoding", ""))
-            # An end may be said without a number.
+            # A body without samples may report only the run's lifecycle.
             read = (
                 exposition_text.ParsedText()
                 if facts and not plain.strip()
@@ -215,7 +215,7 @@ def _kind_of(request: Request) -> str:
 
 
 def _otlp_refusal(error: HTTPException, kind: str) -> Response:
-    """In the format of the request, as the specification asks; one in no format of ours is answered in JSON."""
+    """The error in the format of the request, as OTLP specifies; JSON for an unsupported format."""
     kind = kind if kind == otlp.PROTOBUF else otlp.JSON
     code = _STATUS.get(error.status_code, 2)
     return Response(otlp.refusal(error.detail, kind, code), error.status_code, error.headers, kind)
@@ -275,7 +275,7 @@ def _facts(query: Mapping[str, str]) -> dict[str, str | float]:
 
 
 def plain_of(body: bytes, encoding: str) -> bytes:
-    """The body unpacked, as far as it may go."""
+    """The unpacked body, at most `PUSH_BYTES` long."""
     if encoding in ("", "identity"):
         return body
     if encoding != "gzip":

@@ -55,7 +55,7 @@ TYPES = frozenset(
         "application/octet-stream", "application/x-www-form-urlencoded",
     }
 )  # fmt: skip
-"""What a body may be called: curl and its kin name what they were not told as they please."""
+"""Accepted content types: HTTP clients send various defaults if the user sets none."""
 
 _Moment = Annotated[float | None, Query(ge=0, le=LAST, description="epoch seconds")]
 _Life = Annotated[int | None, Query(ge=0, le=2**62, description="incarnation, if the id was used again")]
@@ -293,7 +293,7 @@ def _one(api: FastAPI, reader: Reader) -> None:
 
 
 def _known(name: str, asked: Sequence[str], words: Sequence[str]) -> None:
-    """A word that nobody uses would find nothing, as if nothing were there."""
+    """Refuses an unknown value: it would match nothing, as if the run had no such rows."""
     if any(word not in words for word in asked):
         raise HTTPException(422, f"{name} must be one of {', '.join(words)}")
 

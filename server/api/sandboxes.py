@@ -97,5 +97,5 @@ def _store(store: Store, run: str, records: list[Sandbox], now: float) -> None:
     # One by one: a body may hold a sandbox's request and its end, and both count.
     changed = [arrival.row for record in records for arrival in ingest.take(target, [record], (), {run}, now)]
     store.write(Batch(run, sandboxes=changed))
-    # Who repeats himself pushes all the same: that keeps a run that nobody configured alive.
+    # Repeated records count as a push, too: pushes keep an unconfigured run alive.
     store.pushes.note(run, Pusher(PUSHED, "sandbox", INTERVAL_SECONDS, round(now * 1000)))

@@ -1,6 +1,6 @@
-"""Alerts in the store: what fires, what receivers were told, what is still to be sent, silences, heartbeats.
+"""Alerts in the store: firing alerts, sent and pending notifications, silences, heartbeats.
 
-A tick's own rows are written by `write`, in the tick's transaction; everything else by the door `AlertStore`.
+A tick's own rows are written by `write`, in the tick's transaction; everything else by `AlertStore`.
 The outbox is also the notification log: a row's final status and answer are committed together.
 """
 
@@ -33,7 +33,7 @@ _OUTBOX = (
 
 
 def _alerts_of(where: ColumnElement[bool], *first: ColumnElement[Any]) -> tuple[Select[Any], Select[Any]]:
-    """Statements for all runs and for one (``run``). Put together once: every look at a page asks them."""
+    """Statements for all runs and for one (``run``). Built once, because every page load executes them."""
     query = select(runs.c.name, *(alerts.c[name] for name in _ALERT)).join(runs, runs.c.id == alerts.c.run)
     # The fingerprint last: equal times must not change places from one read to the next.
     query = query.where(where).order_by(*first, alerts.c.active_at, alerts.c.fingerprint).limit(bindparam("most"))
@@ -59,7 +59,7 @@ _WORDS = ("rule", "reason", "muted")
 
 
 class Heartbeat(NamedTuple):
-    """When something outside last said that it lives (epoch ms), and how often it did."""
+    """Time of the newest heartbeat of an outside process (epoch ms), and their number."""
 
     name: str
     last_ts: int
@@ -142,7 +142,7 @@ def _write_outbox(connection: Connection, rows: Sequence[OutboxRow], run: int) -
 
 
 def _supersede(connection: Connection, row: OutboxRow, run: int) -> None:
-    """An older repetition that nobody is sending just now has nothing to say any more."""
+    """An older repetition is superseded unless a worker is sending it now."""
     c = outbox.c
     connection.execute(
         update(outbox)
@@ -153,11 +153,11 @@ def _supersede(connection: Connection, row: OutboxRow, run: int) -> None:
 
 
 def _free(now_ms: int) -> ColumnElement[bool]:
-    """Nobody holds the row: it was never leased, or its holder died."""
+    """The row is free: it was never leased, or the lease has expired."""
     return or_(outbox.c.lease_until.is_(None), outbox.c.lease_until <= now_ms)
 
 
-# -- the door
+# -- reading and writing
 
 
 class AlertStore:
@@ -201,7 +201,7 @@ class AlertStore:
         return self._read(lambda c: [(name, _alert(values)) for name, *values in c.execute(query, given)])
 
     def abandon(self, runs_kept: Collection[str], now_ms: int) -> int:
-        """End the alerts of every run but these: nobody evaluates them any more. How many were ended."""
+        """Resolves the alerts of every other run, because they are no longer evaluated. Returns their number."""
         c = alerts.c
         others = select(runs.c.id).where(runs.c.name.not_in(sorted(runs_kept)))
         open_ = and_(c.resolved_at.is_(None), c.run.in_(others))
@@ -242,12 +242,12 @@ class AlertStore:
     # the outbox
 
     def claim(self, now_ms: int, lease_ms: int, limit: int, receivers: Collection[str]) -> DeliveryRows:
-        """Take notifications that are due, for ``lease_ms``: nobody else gets them until then.
+        """Leases notifications that are due for ``lease_ms``: no other worker gets them until then.
 
-        Of each group only its oldest unsent one, so that a receiver is told things in their order. A claim counts as
+        Only the oldest unsent one of each group, so that a receiver gets notifications in order. A claim counts as
         an attempt, because a process that dies in one leaves no other trace.
         """
-        # Asked without the write lock first: on SQLite a tick waits for it, and mostly nothing is due.
+        # Queried without the write lock first: on SQLite a tick waits for the lock, and mostly nothing is due.
         due = self.next_due(receivers)
         if due is None or due > now_ms:
             return []
@@ -255,7 +255,7 @@ class AlertStore:
 
     def finish(self, number: int, status: str, answer: str, sent_at: int | None) -> None:
         """The log entry: what became of a notification for good (``sent`` or ``failed``). The first one stands."""
-        # A superseded row may still have been sent, by one whose lease had run out: that it was is what counts.
+        # A worker whose lease had expired may still have sent a superseded row: record it as sent.
         open_ = and_(outbox.c.id == number, outbox.c.status.in_(("pending", "superseded")))
         done = {"status": status, "answer": clean(answer), "sent_at": sent_at, "lease_until": None}
         self._count(update(outbox).where(open_).values(done))
@@ -301,7 +301,7 @@ class AlertStore:
     # heartbeats
 
     def beat(self, run: str, name: str, ts: int) -> None:
-        """Note a sign of life; the newest time stands."""
+        """Records a heartbeat; the newest time is kept."""
         self._write(lambda connection: _beat(connection, clean(run), clean(name), ts))
 
     def heartbeats(self, run: str) -> Heartbeats:
@@ -324,7 +324,7 @@ def _claim(
     c = outbox.c
     due = select(c.id).where(c.status == "pending", c.receiver.in_(sorted(receivers)), c.next_at <= now_ms)
     due = due.where(_free(now_ms), _is_head()).order_by(c.next_at, c.id).limit(limit)
-    # Two processes on PostgreSQL: what the other is claiming is passed over. (SQLite leaves the words out.)
+    # Two processes on PostgreSQL: rows locked by the other are skipped. (SQLite omits the clause.)
     taken = list(connection.execute(due.with_for_update(skip_locked=True, of=outbox)).scalars())
     if not taken:
         return []

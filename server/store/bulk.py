@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 Row = tuple[Any, ...]
 
 COPY_FROM = 64
-"""Rows from which COPY beats pipelined statements: it costs four round trips, whatever the number of rows."""
+"""Rows from which COPY beats pipelined statements: it costs four round trips for any number of rows."""
 
 _TYPES = ((BigInteger, "int8"), (Integer, "int4"), (Double, "float8"), (LargeBinary, "bytea"), (Text, "text"))
 
@@ -70,7 +70,7 @@ def _postgres(
         marks = ", ".join(["%s"] * len(columns))
         connection.exec_driver_sql(_insert_sql(table, columns, update, f"VALUES ({marks})", add), rows)
         return
-    # COPY cannot skip rows that are there; INSERT can, from a table beside.
+    # COPY cannot skip existing rows; INSERT from a temporary table can.
     load = _load_table(connection, table, columns)
     _copy(
         connection, f"COPY {load} ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)", _type_names(table, columns), rows
@@ -81,7 +81,7 @@ def _postgres(
 
 
 def _copy(connection: Connection, sql: str, types: list[str], rows: list[Row]) -> None:
-    """psycopg's own COPY, for which SQLAlchemy has no word; its errors come out as SQLAlchemy's all the same."""
+    """Runs psycopg's COPY, which SQLAlchemy does not offer; its errors are raised as SQLAlchemy's."""
     driver: Any = connection.connection
     error_class: Any = connection.dialect.loaded_dbapi.Error
     try:
@@ -104,7 +104,7 @@ def _last_of_each(table: Table, columns: tuple[str, ...], rows: list[Row]) -> li
 
 
 def _load_table(connection: Connection, table: Table, columns: tuple[str, ...]) -> str:
-    """A temporary table of this connection with these columns; made anew after a rollback took it."""
+    """A temporary table of this connection with these columns; created again after a rollback removed it."""
     name = f"load_{table.name}"
     connection.exec_driver_sql(
         f"CREATE TEMPORARY TABLE IF NOT EXISTS {name} AS SELECT {', '.join(columns)} FROM {table.name} WITH NO DATA"

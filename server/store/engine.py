@@ -28,7 +28,7 @@ SETTLED_NS = 50_000_000
 
 
 class StoreError(Exception):
-    """The store cannot be used as asked. The message is for people: no password is in it."""
+    """The store cannot be used as requested. The message is shown to users and contains no password."""
 
 
 class _Mark:
@@ -70,7 +70,7 @@ class Engines:
 
     @contextmanager
     def one_state(self) -> Iterator[None]:
-        """Whatever is read inside, by this thread, is read in one transaction: of one state, begun and ended once."""
+        """All reads of this thread inside the block share one transaction, so that they see one state."""
         with self.reading() as connection:
             before = _HELD.set((self.read, connection))
             try:
@@ -79,7 +79,7 @@ class Engines:
                 _HELD.reset(before)
 
     def mark(self) -> int | None:
-        """A number that moves when anybody commits; None where there is none (PostgreSQL), or not just now."""
+        """A number that changes with every commit; None if there is none (PostgreSQL) or it is not available now."""
         return self._mark.read() if self._mark else None
 
     def dispose(self) -> None:
@@ -145,7 +145,7 @@ def open_engines(url: str, *, read_only: bool) -> Engines:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """What the database says while it is opened (refused, no such file, not a database), as a `StoreError`."""
+    """Converts errors of opening a database (refused, no such file, not a database) to `StoreError`."""
     try:
         yield
     except DBAPIError as error:
@@ -183,7 +183,7 @@ def _sqlite(path: Path, *, write: bool) -> Engine:
         pool_size=size,
         max_overflow=overflow,
         pool_timeout=300,
-        # The last one used: its cache holds what the next asks for, and what nobody needs stays small.
+        # The connection used last: its cache holds pages that the next query reads; idle connections stay small.
         pool_use_lifo=True,
     )
 

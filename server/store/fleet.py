@@ -54,7 +54,7 @@ class FleetStore:
         return found
 
     def newest(self, ids: Sequence[int], besides: Collection[str]) -> Mapping[int, int]:
-        """run -> when its youngest known value was true, whatever the signals ``besides`` say."""
+        """run -> time of its newest known value, without the signals ``besides``."""
         c = latest.c
         # Not one look per row: the few that do not count are found once.
         skipped = select(series.c.id).where(series.c.run.in_(ids), series.c.metric.in_(sorted(besides)))
@@ -74,7 +74,7 @@ class FleetStore:
             return {run: state for run, state in connection.execute(query)}
 
     def steps(self, ids: Sequence[int], axis: str) -> Mapping[int, int]:
-        """run -> the newest step of its newest life."""
+        """run -> the newest step of its newest incarnation."""
         c = steps.c
         # A look into the key per run: a maximum over all would read every step there ever was.
         last = select(c.step).where(c.run == runs.c.id, c.axis == axis)

@@ -1,4 +1,4 @@
-"""What every engine of a run said lately: a statement or two for the whole fleet, whatever the run's length."""
+"""Reads recent values of every engine of a run, in one or two statements independent of the run's length."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class EngineSeries:
 
     Attributes:
         last, last_ts: its newest sample within `RECENT_MS`.
-        mean: over the last five minutes that are closed (`rollup`); None where none is.
+        mean: over the last five closed minutes (`rollup`); None without any.
         minutes: (when (ms), value) of the last sample of each of those minutes, oldest first.
     """
 
@@ -70,7 +70,7 @@ class GeneratorStore:
             return _told(connection, run, metrics, at)
 
     def series(self, run: str, metrics: Sequence[str]) -> list[EngineSeries]:
-        """The same series without a word of what they say."""
+        """The same series without values."""
         with self._engines.reading() as connection:
             return [EngineSeries(*key) for key in _scope(connection, _values(run, metrics))]
 

@@ -40,9 +40,9 @@ class Total:
 def fold(last: Total | None, new: Total) -> tuple[Total, HistogramDelta | None]:
     """What ``new`` adds to what is stored: the next state, and the delta (None: nothing).
 
-    - The first reading is the base line: what it counted happened before anybody watched.
+    - The first reading is the base line: its counts happened before the scrapes began.
     - A reading not newer than the last is a retry or late: a cumulative count holds it already.
-    - Other edges, or a count that fell, mean a new process: everything it counts is new.
+    - Other edges, or a lower count, mean a new process: all its counts are new.
     """
     if last is None:
         return new, None
@@ -116,7 +116,7 @@ def newest(connection: Connection, series: Iterable[int]) -> dict[int, Total]:
 
 
 def _sound(h: Histogram) -> bool:
-    """One malformed histogram must not fail the batch (and with it the cursor) for ever: it is left out."""
+    """Leaves out a malformed histogram: it must not fail the batch (and with it the cursor) permanently."""
     return len(h.counts) == len(h.edges) + 1 and all(map(math.isfinite, (*h.counts, *h.edges, h.total)))
 
 

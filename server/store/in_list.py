@@ -37,7 +37,7 @@ class _List(TypeDecorator[Any]):
 
 
 class _Among(FunctionElement[Any]):
-    # Of no type: of a boolean SQLAlchemy asks SQLite whether it is 1, and then no index will do.
+    # Untyped: SQLAlchemy compares a boolean with 1 on SQLite, and then no index is used.
     inherit_cache = True
 
 

@@ -1,4 +1,4 @@
-"""Pushes in the store: the inbox that joins who takes them with who collects, and who pushes into which run.
+"""Pushes in the store: the inbox between receiving and collecting process, and the clients that push into a run.
 
 A push is acknowledged once it is in the inbox; it leaves in the transaction that holds what became of it. Whatever
 dies in between, it is collected exactly once. Times are epoch ms.
@@ -18,12 +18,12 @@ from server.store.write import ensure_run
 
 # About 15 s of what a store takes, as for the writer's queue: longer than a fail-over, small enough on disk.
 INBOX_ROWS = 200_000
-# Of bodies on disk, packed: a quarter of a GB when nobody collects.
+# Packed bodies on disk: a quarter of a GB when no collector runs.
 INBOX_BYTES = 256 << 20
 # One run that pushes faster than it can be collected must not take the room of the others. A trainer that sends every
 # rollout by itself, 200 a second, is not such a one.
 INBOX_PUSHES = 10_000
-# A container that loses its spool with every start is somebody new each time: the longest silent are forgotten.
+# A container that loses its spool at every start is a new agent each time: drop those silent for longest.
 AGENTS = 20
 
 _PUSH = ("run", "target", "actor", "interval_seconds", "received_at", "rows", "body")
@@ -36,7 +36,7 @@ _COLUMNS = tuple(inbox.c[name] for name in (*_PUSH, "id"))
 
 
 class InboxFull(Exception):
-    """Nobody collects, or not as fast as it is pushed: to be tried again later."""
+    """The inbox is full because no collector runs or it is slower than the pushes; retry later."""
 
 
 class PushStore:
@@ -46,7 +46,7 @@ class PushStore:
         self._engines = engines
 
     def offer(self, pushes: Sequence[Push]) -> None:
-        """Keep pushes until they are collected, all or none; their runs and who sent them are known from now on.
+        """Stores pushes until they are collected, all or none, with their runs and senders.
 
         Raises:
             InboxFull: there is no room.
@@ -73,14 +73,14 @@ class PushStore:
             return True
 
     def forwarders(self, run: str) -> list[Forwarder]:
-        """Who ever forwarded what of a run, by target, the newest first."""
+        """All forwarders of a run, by target, the newest first."""
         c = forwarders.c
         query = select(c.target, c.agent, c.seq, c.last_ts).where(c.run == run).order_by(c.target, c.last_ts.desc())
         with self._engines.reading() as connection:
             return [Forwarder(**row._mapping) for row in connection.execute(query)]
 
     def note(self, run: str, pusher: Pusher) -> None:
-        """Note who pushed what the inbox does not hold (records of sandboxes)."""
+        """Records a sender whose push is not in the inbox (records of sandboxes)."""
         if self._engines.write is None:
             raise StoreError("the store was opened read-only")
         with self._engines.write.begin() as connection:
@@ -111,7 +111,7 @@ class PushStore:
             return [Push(**row._mapping) for row in connection.execute(query)]
 
     def pushers(self, run: str) -> list[Pusher]:
-        """Who ever pushed into a run, by name."""
+        """All senders that pushed into a run, by name."""
         c = pushers.c
         query = select(*(c[name] for name in _PUSHER)).where(c.run == run).order_by(c.target)
         with self._engines.reading() as connection:

@@ -1,4 +1,4 @@
-"""One collector per store: a file lock beside a SQLite database, an advisory lock in PostgreSQL."""
+"""One collector per store: a file lock next to a SQLite database, an advisory lock in PostgreSQL."""
 
 import fcntl
 import json
@@ -46,7 +46,7 @@ class Lease:
     descriptors: tuple[int, ...] = ()
 
     def held(self) -> bool:
-        """Is it still ours? A leader that lost its connection to PostgreSQL is no leader any more."""
+        """Whether this process still holds the lock; it is lost with the connection to PostgreSQL."""
         raise NotImplementedError
 
     def release(self) -> None:
@@ -61,14 +61,14 @@ class Lease:
 
 
 def acquire(url: str, *, serving: str = "", mountinfo: str | None = None) -> Lease:
-    """Become the one collector of the store at ``url``, or say who is.
+    """Takes the collector lock of the store at ``url``.
 
     Args:
-        serving: where this process answers; told to whoever is refused.
+        serving: the address of this process; shown to a process that is refused.
         mountinfo: text of /proc/self/mountinfo; None reads it (SQLite only).
 
     Raises:
-        Locked: somebody else holds it.
+        Locked: another process holds it; the message names it.
         UnsafeFileSystem: SQLite on a network file system.
         StoreError: PostgreSQL could not be reached.
     """
@@ -100,7 +100,7 @@ def check_file_system(path: Path, mountinfo: str) -> None:
 
 
 def mount_of(path: Path, mountinfo: str) -> tuple[str, str] | None:
-    """(mount point, file system type) that holds an absolute path; None when the text does not tell."""
+    """(mount point, file system type) that holds an absolute path; None if the text does not list it."""
     best: tuple[str, str] | None = None
     for line in mountinfo.splitlines():
         left, separator, right = line.partition(" - ")
@@ -165,7 +165,7 @@ class _FileLease(Lease):
 
 
 class _AdvisoryLease(Lease):
-    # A connection of its own, outside every pool: the lock lives as long as its session does.
+    # A separate connection outside every pool: the lock is released when its session ends.
     def __init__(self, engine: Engine, serving: str) -> None:
         self._connection: Connection | None = None
         try:
@@ -197,12 +197,12 @@ class _AdvisoryLease(Lease):
 
 
 def _short(serving: str) -> str:
-    """Who we are in 63 bytes, which is what PostgreSQL keeps of a name."""
+    """The name of this process in 63 bytes, PostgreSQL's limit for a name."""
     return f"rollscope {os.getpid()} {socket.gethostname()[:20]} {serving}"[:63]
 
 
 def _advisory_holder(connection: Connection) -> str:
-    """The holder's words about itself, as `_holder` puts them; empty if it left meanwhile."""
+    """The holder's description of itself, as `_holder` writes it; empty if it released the lock meanwhile."""
     sql = text(
         "SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' "
         "AND l.granted AND l.database = a.datid AND a.datname = current_database() "

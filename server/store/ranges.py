@@ -14,7 +14,7 @@ FINEST = 2
 
 
 def fit_width(width: int) -> int:
-    """The bucket width (ms) that is really used: a multiple of the tier it is read from, never less than asked.
+    """The bucket width (ms) that is really used: a multiple of the tier it is read from, never less than requested.
 
     A tier's bucket that lay across two of the chart's would be shown in the wrong one.
     """
@@ -173,7 +173,7 @@ def newest(connection: Connection, series: Sequence[int], since: int) -> dict[in
 
 
 def _newest_sqlite(connection: Connection, wanted: set[int], since: int) -> dict[int, tuple[int, float]]:
-    """Slot by slot backwards, until every series was met: nearly always the first slot has them all."""
+    """Reads slot by slot backwards until every series is found; nearly always the first slot has them all."""
     before = text("SELECT max(slot) FROM samples WHERE slot < :slot")
     newest_in = text("SELECT ts, v FROM samples WHERE slot = :slot AND series = :series ORDER BY ts DESC LIMIT 1")
     found: dict[int, tuple[int, float]] = {}

@@ -43,7 +43,7 @@ _RUN = (
     runs.c.catch_up,
 )
 _TARGET = tuple(column for column in targets.columns if column.name != "run")
-# What every look at a run asks is put together once: that costs as much as SQLite's answer.
+# Statements of every page load are built once: building costs as much as SQLite's execution.
 _NAME: BindParameter[str] = bindparam("name")
 _ONE = select(*_RUN).where(runs.c.name == _NAME)
 _CURSOR = select(runs.c.generation, runs.c.seq).where(runs.c.name == _NAME)
@@ -164,7 +164,7 @@ def run_latest(connection: Connection, name: str) -> list[tuple[SeriesKey, Lates
 
 
 def run_newest(connection: Connection, name: str) -> list[LatestRow]:
-    """As `run_latest` without the keys, which never change: for those who keep them."""
+    """As `run_latest` without the keys, which never change and can be cached."""
     # All at once: row by row, SQLAlchemy costs as much again as the answer.
     rows = connection.execute(_NEWEST, {"name": name}).all()
     return [LatestRow(n, ts, v, _STATES[state], why, source) for n, ts, v, state, why, source in rows]
@@ -177,7 +177,7 @@ def newest_incarnation(connection: Connection, name: str) -> int:
 
 
 def lives(connection: Connection, name: str) -> list[int]:
-    """When each life of a run's trainer after the first began (epoch ms)."""
+    """Start of each incarnation of a run's trainer after the first (epoch ms)."""
     query = select(incarnations.c.start_ts).join(runs, runs.c.id == incarnations.c.run)
     query = query.where(runs.c.name == name, incarnations.c.n > 0).order_by(incarnations.c.start_ts)
     return list(connection.execute(query).scalars())

@@ -23,7 +23,7 @@ many seeks. With 1,000 targets every 5 s that would be 11 M rows, but then the s
 LATENESS_MS = 15_000
 """How long a bucket stays open after its end: three scrape intervals. What is later still is marked dirty."""
 
-# `n`, `low`... count values only: v is NULL for the points that say "unknown" or "not applicable".
+# `n`, `low`... count values only: v is NULL for points in state "unknown" or "not applicable".
 _AGGREGATES = (
     "count(v) AS n, min(v) AS low, max(v) AS high, coalesce(sum(v), 0) AS total, "
     "max(CASE WHEN v IS NOT NULL THEN ts END) AS last_ts"
@@ -107,7 +107,7 @@ SELECT {tier}, g.series, g.bucket, g.n, g.low, g.high, g.total,
 
 
 def due(run: RunRow, rolled: int | None, watermark: int, lateness: int) -> bool:
-    """Is a bucket to be closed? Cheap, so that it can be asked on every tick."""
+    """Whether a bucket must be closed. Cheap, because it is evaluated on every tick."""
     return run.first_ts is not None and (rolled or run.first_ts) < floor(watermark - lateness, MINUTE_MS)
 
 

@@ -1,4 +1,4 @@
-"""Sandboxes in the store: one row each, as last heard. Written in the scrape's own transaction."""
+"""Sandboxes in the store: one row each, as last reported. Written in the scrape's own transaction."""
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -22,7 +22,7 @@ _KEY = ("provider", "id")
 
 
 def write(connection: Connection, rows: Sequence[SandboxRow], run: int) -> None:
-    """Store the rows; of one sandbox the last word counts, but when it was met first."""
+    """Stores the rows; the newest record of a sandbox wins, but its first_seen is kept."""
     changing = [name for name in _COLUMNS if name not in (*_KEY, "first_seen")]
     upsert(connection, sandboxes, ("run", *_COLUMNS), [(run, *_values(row)) for row in rows], changing)
 
@@ -48,7 +48,7 @@ class SandboxStore:
         self._engines = engines
 
     def recent(self, run: str, since_ms: int) -> list[SandboxRow]:
-        """Every live sandbox of a run's accounts, and those that ended or were heard of at or after ``since_ms``."""
+        """Every live sandbox of a run's accounts, and those that ended or were reported at or after ``since_ms``."""
         c = sandboxes.c
         return self._rows(run, or_(c.ended_at.is_(None), c.ended_at >= since_ms, c.seen_at >= since_ms))
 
@@ -56,7 +56,7 @@ class SandboxStore:
         self, run: str, *, states: Collection[str] = (), own: bool | None = None, dangling: bool | None = None,
         find: str = "", limit: int = 100, before: tuple[int, str] | None = None,
     ) -> list[SandboxRow]:  # fmt: skip
-        """The newest met first.
+        """The most recently discovered first.
 
         Args:
             find: part of an id or a name (which is a trace's, where one names it), in capitals or not; as it stands.
@@ -75,7 +75,7 @@ class SandboxStore:
         return self._rows(run, *wanted, order=(c.first_seen.desc(), c.id.desc()), limit=limit)
 
     def first_seen(self, run: str, identity: str) -> int | None:
-        """When a sandbox was met first; None for one nobody knows."""
+        """Time at which a sandbox was first seen; None for an unknown one."""
         c = sandboxes.c
         query = (
             select(func.max(c.first_seen)).join(runs, runs.c.id == c.run).where(runs.c.name == run, c.id == identity)
@@ -95,7 +95,7 @@ class SandboxStore:
         return [row for part in parts for row in part]
 
     def by_id(self, run: str, ids: Collection[str]) -> dict[str, SandboxRow]:
-        """Those of the ids that are known, whoever provides them."""
+        """The sandboxes with these ids, of any provider."""
         names = sorted({clean(one) for one in ids})
         rows = self._rows(run, among(sandboxes.c.id, names)) if names else []
         return {row.record.id: row for row in rows}

@@ -1,4 +1,4 @@
-"""Series: a key gets a number once, for ever, whoever asks first."""
+"""Series ids: each key gets a permanent number at its first use."""
 
 import hashlib
 import json

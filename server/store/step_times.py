@@ -1,4 +1,4 @@
-"""When the steps of an axis were: for charts whose x is the step."""
+"""Times of the steps of an axis, for charts with the step on the x axis."""
 
 from sqlalchemy import Connection, select, text
 

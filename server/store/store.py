@@ -1,4 +1,4 @@
-"""The door to the store: one object per process, safe to share between threads."""
+"""The store: one object per process, safe to share between threads."""
 
 import threading
 from collections import defaultdict
@@ -36,10 +36,11 @@ class Store:
 
     Attributes:
         alerts: alerts, silences, the outbox and heartbeats.
-        sandboxes, rollouts, pushes: records of each; what was pushed and who pushes.
+        sandboxes, rollouts: their records.
+        pushes: the inbox of pushed data, and its senders.
         verdicts: the newest of a run, and its history.
         fleet: all runs at once.
-        generators: what single engines say.
+        generators: values of single engines.
         retention: deletes what is older than its retention, and the size of the store.
     """
 
@@ -90,7 +91,7 @@ class Store:
         return removal.remove(self._engines, run, now)
 
     def close(self) -> None:
-        """Close every connection. A WAL that nobody else uses is folded into the database."""
+        """Closes every connection. A WAL that no other process uses is merged into the database."""
         self._engines.dispose()
 
     # -- writing
@@ -126,7 +127,7 @@ class Store:
             # Only of the targets concerned: when 1,000 come up, all series would be read 1,000 times.
             targets = {key.target for key in new}
             found = {key: number for target in targets for number, key in series.listed(connection, run, target)}
-        # Only after the commit: an id of a transaction that failed must not be handed out.
+        # Only after the commit: an id of a failed transaction must not be returned.
         with self._guard:
             self._ids[run].update(found)
 
@@ -140,7 +141,7 @@ class Store:
             with self._writing:
                 return self._write_once(batches)
         except IntegrityError as error:
-            # Somebody dropped a day (retention) that we believed in: "no partition of relation found for row".
+            # Retention dropped a day that is in our cache: "no partition of relation found for row".
             if not self._days or "no partition" not in str(error.orig):
                 raise
         with self._writing:
@@ -164,7 +165,7 @@ class Store:
             self._days |= missing
 
     def start_incarnation(self, run: str, n: int, ts: int, first_step: int | None = None) -> None:
-        """Note that the trainer lives its ``n``-th life, from ``ts`` on."""
+        """Records the start of the trainer's ``n``-th incarnation at ``ts``."""
         row = self.ensure_run(run)
         with self._write_engine().begin() as connection:
             write.begin_incarnation(connection, row.id, n, ts, first_step)
@@ -179,7 +180,7 @@ class Store:
             return
         engine = self._write_engine()
         rolled, late = self._read(lambda c: (read.rolled(c, row.id), rollup.has_dirty(c, row.id)))
-        # Asked outside of the write lock first: this is called on every tick and nearly never due.
+        # Checked without the write lock first: this is called on every tick and rarely due.
         if rollup.due(row, rolled, watermark_ms, lateness_ms):
             _until_done(engine, lambda c: rollup.close_next(c, row.id, watermark_ms, lateness_ms))
         if late:
@@ -197,7 +198,7 @@ class Store:
         return self._engines.one_state()
 
     def mark(self) -> int | None:
-        """A number that moves when anybody commits; None where, or while, it cannot be had in microseconds."""
+        """A number that changes with every commit; None if it cannot be read within microseconds."""
         return self._engines.mark()
 
     def _read(self, query: Callable[[Connection], _T]) -> _T:
@@ -242,7 +243,7 @@ class Store:
         return self._read(lambda c: read.run_latest(c, run))
 
     def newest(self, run: str) -> list[LatestRow]:
-        """As `latest`, without the keys: a series' number is its own for ever, and a reader that knows it asks less."""
+        """As `latest`, without the keys: a series id is permanent, so that a reader can cache the keys."""
         return self._read(lambda c: read.run_newest(c, run))
 
     def incarnation(self, run: str) -> int:
@@ -250,7 +251,7 @@ class Store:
         return self._read(lambda c: read.newest_incarnation(c, run))
 
     def lives(self, run: str) -> list[int]:
-        """When each life of the trainer after the first began (epoch ms), the oldest first."""
+        """Start of each trainer incarnation after the first (epoch ms), the oldest first."""
         return self._read(lambda c: read.lives(c, run))
 
     def steps(
@@ -266,7 +267,7 @@ class Store:
         Args:
             axis: one axis, or None for each.
             before: only step numbers below this: the way to page back.
-            incarnation: of which life; None is the newest.
+            incarnation: None is the newest.
         """
         row = self.run(run)
         if row is None:
@@ -275,9 +276,9 @@ class Store:
         return self._read(lambda c: read.run_steps(c, row, axis, last, before, life))
 
     def step_times(self, run: str, axis: str, start: int, end: int, most: int) -> list[StepTime]:
-        """Steps of an axis told within [start, end] and the last one before, oldest first.
+        """Steps of an axis reported within [start, end] and the last one before, oldest first.
 
-        Of more than ``most`` those that were the newest at equal distances: as dear for a month as for an hour.
+        Of more than ``most`` the newest at equal distances: a month costs as much as an hour.
         """
         return self._read(lambda c: step_times.between(c, run, axis, start, end, most))
 
@@ -311,7 +312,7 @@ class Store:
     # -- reading ranges
 
     def points(self, series_ids: Sequence[int], start: int, end: int) -> dict[int, Points]:
-        """series -> [(ts, value, PointState)], oldest first; every asked series is in the answer."""
+        """series -> [(ts, value, PointState)], oldest first; the result has every requested series."""
         return self._read(lambda c: ranges.signal_points(c, series_ids, start, end))
 
     def buckets(self, series_id: int, start: int, end: int, width_ms: int) -> list[Bucket]:
@@ -373,7 +374,7 @@ class Store:
 
 
 def _until_done(engine: Engine, step: Callable[[Connection], bool]) -> None:
-    """Repeat ``step``, each in its own transaction, while it says that there is more."""
+    """Repeats ``step``, each in its own transaction, while it returns that there is more."""
     more = True
     while more:
         with engine.begin() as connection:

@@ -1,6 +1,6 @@
 """The tables, and nothing else. Times are BIGINT epoch milliseconds.
 
-`migrations/` repeats them by hand and never imports this file: a migration must mean the same for ever.
+`migrations/` repeats them by hand and never imports this file: a migration must never change.
 A test compares the two on both databases.
 
 `samples` differs by dialect, hence three MetaData: pages must be laid out so that one scrape of all series
@@ -67,7 +67,7 @@ runs = Table(
     # 1-minute buckets before this are closed; older rows that still come are marked dirty.
     Column("rolled", BigInteger),
     Column("facts", Text, nullable=False),
-    # The last batch whose increments were added: one that is tried again must not add them twice.
+    # The last batch whose increments were added: a retry must not add them twice.
     Column("applied", Text, nullable=False, server_default=""),
     # When a collector last worked on the run; NULL: before this was recorded.
     Column("collected_at", BigInteger),
@@ -443,7 +443,7 @@ forwarders = Table(
     common,
     Column("run", Text, nullable=False),
     Column("target", Text, nullable=False),
-    # A spool's name for itself: a new spool counts its readings anew.
+    # The id of a spool: a new spool numbers its readings from 1 again.
     Column("agent", Text, nullable=False),
     Column("seq", BigInteger, nullable=False),
     Column("last_ts", BigInteger, nullable=False),
@@ -454,7 +454,7 @@ verdicts = Table(
     "verdicts",
     common,
     _run(),
-    # From when it was said; it stands until the next row.
+    # Start of the verdict; it is valid until the next row.
     Column("ts", BigInteger, nullable=False),
     Column("since", BigInteger, nullable=False),
     Column("outcome", Text, nullable=False),
@@ -494,7 +494,7 @@ sandboxes = Table(
     Column("unreachable", Boolean, nullable=False),
     Column("expires_at", BigInteger),
     Column("cost_usd_per_hour", Double),
-    # When we met it, heard of it last, first heard that it is ready, and that it failed: what a restart goes on from.
+    # First seen, last seen, first seen ready, first seen failed: a restart continues from these times.
     Column("first_seen", BigInteger, nullable=False),
     Column("seen_at", BigInteger, nullable=False),
     Column("ready_seen", BigInteger),
@@ -502,7 +502,7 @@ sandboxes = Table(
     # Of the record, like the times above; a column that comes later stands last.
     Column("first_exec_at", BigInteger),
     PrimaryKeyConstraint("run", "provider", "id", name="pk_sandboxes"),
-    # The oldest pending one is asked at every tick, and is one of few among a run's hundred thousand.
+    # Every tick queries the oldest pending one, which is one of few among a run's hundred thousand.
     Index("ix_sandboxes_pending", "run", "requested_at", sqlite_where=_PENDING, postgresql_where=_PENDING),
     Index("ix_sandboxes_seen", "run", "seen_at"),
     Index("ix_sandboxes_ended", "run", "ended_at"),

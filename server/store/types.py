@@ -56,7 +56,7 @@ class Origin:
 
     Attributes:
         source: name of the list ([[run.NAME.discover]]).
-        job, labels: what the list says of it.
+        job, labels: from the discovery list.
         key: which address that was, as a digest: an address may hold a secret.
     """
 
@@ -99,7 +99,7 @@ class TargetRow:
 
 @dataclass(frozen=True, slots=True)
 class LatestRow:
-    """The newest point of one signal series, with the words that a number cannot carry."""
+    """The newest point of one signal series, with its explanation."""
 
     series: int
     ts: int
@@ -135,7 +135,7 @@ class AlertRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """What a receiver was last told of a group, and when it is looked at again. ``ended`` removes the row.
+    """The last notification of a group to a receiver, and when it is evaluated again. ``ended`` removes the row.
 
     Key: (run, receiver, group_key). `firing` and `resolved` hold fingerprints; `seq` is the newest notification's.
     """
@@ -211,12 +211,12 @@ class VerdictRow:
 
 @dataclass(frozen=True, slots=True)
 class SandboxRow:
-    """A sandbox as last heard, and what that means for this run. Times in ms; those of ``record`` in seconds.
+    """A sandbox as last reported, and its relation to this run. Times in ms; those of ``record`` in seconds.
 
     Attributes:
-        own: it belongs to this run; else it was met in an account that several use.
-        dangling: live, but the run it says it belongs to has ended or is unknown.
-        ready_seen, failed_seen: when we first heard that it is ready, or failed.
+        own: it belongs to this run; else it was found in a shared account.
+        dangling: live, but the run named in its record has ended or is unknown.
+        ready_seen, failed_seen: when it was first reported ready, or failed.
     """
 
     target: str
@@ -251,7 +251,7 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Pusher:
-    """Who pushes into a run, and when it last did (epoch ms)."""
+    """A client that pushes into a run, and the time of its last push (epoch ms)."""
 
     target: str
     actor: str
@@ -261,7 +261,7 @@ class Pusher:
 
 @dataclass(frozen=True, slots=True)
 class Forwarder:
-    """Who forwards a target from another machine: its spool's name, its newest reading taken, and when (epoch ms)."""
+    """A forwarder of a target on another machine: its spool's id, its newest stored reading, and when (epoch ms)."""
 
     target: str
     agent: str
@@ -282,7 +282,7 @@ class Batch:
     step_values: list[tuple[int, int, int, float]] = field(default_factory=list)  # series, incarnation, step, value
     histograms: list[tuple[int, int, Histogram]] = field(default_factory=list)  # series, ts, as read
     events: list[tuple[int, Event]] = field(default_factory=list)  # ts, event
-    lives: list[tuple[int, int]] = field(default_factory=list)  # incarnation, since when (ms): it began by a restart
+    lives: list[tuple[int, int]] = field(default_factory=list)  # (incarnation, start in ms) of restarts
     facts: dict[str, str | float] = field(default_factory=dict)
     targets: list[TargetRow] = field(default_factory=list)
     cursors: dict[str, str] = field(default_factory=dict)  # target -> cursor as JSON text
@@ -301,7 +301,7 @@ class Batch:
     rollout_sums: list[RolloutSum] = field(default_factory=list)  # increments: each batch is applied once
     rollout_bins: list[RolloutBin] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)  # ids of pushes that this batch is the outcome of
-    token: str = field(default_factory=_token)  # what tells a batch that is tried again from another
+    token: str = field(default_factory=_token)  # identifies the batch, so that a retry is detected
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One stored step with its values by (metric, labels); ``told``: the same by the target that said them."""
+    """One stored step with its values by (metric, labels); ``told``: the same by the reporting target."""
 
     axis: str
     incarnation: int
@@ -342,7 +342,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """When a step was told (epoch ms), and in which life of the trainer."""
+    """When a step was reported (epoch ms), and in which trainer incarnation."""
 
     ts: int
     step: int

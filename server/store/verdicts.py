@@ -12,7 +12,7 @@ from server.store.types import VerdictRow
 
 _COLUMNS = tuple(field.name for field in fields(VerdictRow))
 _TEXTS = ("cause", "rule")
-# Put together once: every look at a run asks it.
+# Built once, because every page load executes it.
 _NEWEST = (
     select(signal_state.c.state)
     .join(runs, runs.c.id == signal_state.c.run)
@@ -53,7 +53,7 @@ class VerdictStore:
         return [VerdictRow(*row) for row in reversed(found[:limit])]
 
     def following(self, run: str, ts: int) -> int | None:
-        """When the verdict said at ``ts`` was followed by another; None while it stands."""
+        """Time at which the verdict of ``ts`` was replaced; None while it is current."""
         c = verdicts.c
         query = select(c.ts).join(runs, runs.c.id == c.run).where(runs.c.name == run, c.ts > ts)
         with self._engines.reading() as connection:

@@ -87,7 +87,7 @@ def sample_days(batch: Batch) -> set[int]:
 
 
 def begin_incarnation(connection: Connection, run: int, n: int, ts: int, first_step: int | None) -> None:
-    """Note that incarnation ``n`` lives; the earliest start and first step of what is said about it win."""
+    """Records incarnation ``n``; of several reports the earliest start and first step win."""
     make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement = make(incarnations).values(run=run, n=n, start_ts=ts, first_step=first_step)
     new, old = statement.excluded, incarnations.c
@@ -151,7 +151,7 @@ def _points(connection: Connection, batch: Batch, run: int, seq: int) -> None:
         (series, ts, *_point(value, state), run, seq + at)
         for at, (series, ts, value, state) in enumerate(batch.points, start=1)
     ]
-    # The seq changes with the value: that is how a reader who has passed this point learns of the new one.
+    # The seq changes with the value, so that a reader whose cursor is past this point gets the new value.
     upsert(connection, points, ("series", "ts", "v", "state", "run", "seq"), rows, ("v", "state", "seq"))
 
 
@@ -165,7 +165,7 @@ def _point(value: float | None, state: int) -> tuple[float | None, int]:
 
 
 def _late(connection: Connection, batch: Batch, run: int, rolled: int | None) -> None:
-    """Note the slots whose closed buckets are no longer what the rows say."""
+    """Marks the slots whose closed buckets no longer match the rows."""
     if rolled is None:
         return
     late = {(run, ts // SLOT_MS, series) for series, ts, _ in batch.samples if ts < rolled}

@@ -75,7 +75,7 @@ def is_transient(error: BaseException) -> bool:
     if error.connection_invalidated or getattr(error.orig, "sqlstate", None) in _TRANSIENT_STATES:
         return True
     said = str(error.orig).lower()
-    # SQLite tells busy and locked apart only in words; psycopg has no state when it cannot connect at all.
+    # SQLite distinguishes busy and locked only in the message; psycopg has no SQLSTATE if it cannot connect.
     locked = "database is locked" in said or "database table is locked" in said or "busy" in said
     return isinstance(error, OperationalError) and (locked or "connection" in said)
 
@@ -250,5 +250,5 @@ def _run_of(job: _Job) -> str:
 
 
 def words_of(error: Exception) -> str:
-    """A database's own words, without the statement and its parameters around them."""
+    """The database's error message, without the statement and its parameters."""
     return f"{type(error).__name__}: {getattr(error, 'orig', None) or error}".splitlines()[0][:200]

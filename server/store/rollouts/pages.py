@@ -50,7 +50,7 @@ _SAMPLE, _GLANCE, _BLOCK = 500, 200, 64
 
 
 class BadKey(ValueError):
-    """What was handed in as `after` is no key of this order."""
+    """The value of `after` is no key of this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class PagePosition:
 
 
 def pack(order: Order, place: PagePosition) -> str:
-    """A place as text for who asks for the next page."""
+    """A position in an order as text, for the request of the next page."""
     said = [order.column, order.descending, place.empty, place.key]
     return base64.urlsafe_b64encode(json.dumps(said, separators=(",", ":")).encode()).decode().rstrip("=")
 

@@ -30,13 +30,13 @@ from server.store.types import RolloutGroupRow, RolloutRow, RolloutSum
 LIVE_MOST = 100_000
 
 LEAVING = frozenset((*get_args(Exit), "ended"))
-"""States of what is not in flight any more: `collectors.model.Exit`, and over without a word on its use."""
+"""States of rollouts that are not in flight: `collectors.model.Exit`, and ended without a reported use."""
 
 OUTCOMES = ("open", "mixed", "all_solved", "none_solved", "equal_unknown", "too_few_valid")
 """Of groups."""
 
 DEFAULT = "train"
-"""Purpose of what tells none: `collectors.model.Purpose`."""
+"""Purpose of a rollout that reports none: `collectors.model.Purpose`."""
 
 MINUTE, HOUR = 60_000, 3_600_000
 """Tiers of sums and bins, in ms."""
@@ -105,13 +105,13 @@ class RolloutStore:
         self._engines = engines
 
     def get(self, run: str, ids: Collection[str]) -> list[RolloutRow]:
-        """Every life of these rollouts, the oldest first, with what is kept of their turns and spans."""
+        """Every incarnation of these rollouts, the oldest first, with their stored turns and spans."""
         names = sorted({clean(one) for one in ids})
         found = self._rows(run, among(rollouts.c.rollout_id, names), detailed=True) if names else []
         return sorted(found, key=lambda row: (row.record.rollout_id, row.life))
 
     def live(self, run: str, most: int = LIVE_MOST) -> list[RolloutRow]:
-        """What has not left, of any life, with details; of more than ``most`` those that moved last."""
+        """Rollouts in flight, of any incarnation, with details; of more than ``most`` those that moved last."""
         with self._engines.reading() as connection:
             number, known = _known(connection, run)
             wanted = [number for key, number in known.items() if key[2] not in LEAVING]
@@ -120,7 +120,7 @@ class RolloutStore:
             return _with_details(connection, number, query.order_by(c.moved_at.desc()).limit(most))
 
     def members(self, run: str, keys: Collection[tuple[str, int]]) -> list[RolloutRow]:
-        """Everybody in these groups of (group_id, life), without details."""
+        """All members of these groups of (group_id, life), without details."""
         wanted = {(clean(group), life) for group, life in keys}
         named = among(rollouts.c.group_id, sorted({group for group, _ in wanted}))
         rows = self._rows(run, named) if wanted else []
@@ -147,7 +147,7 @@ class RolloutStore:
         return rows[::-1]
 
     def versions(self, run: str, last: int, most: int = LIVE_MOST) -> list[RolloutRow]:
-        """What was consumed at the newest ``last`` versions (of the newest lives), without details."""
+        """Rollouts consumed at the newest ``last`` versions (of the newest incarnations), without details."""
         c = rollout_consumptions.c
         with self._engines.reading() as connection:
             number = _number(connection, run)
@@ -271,7 +271,7 @@ class RolloutStore:
             return rollouts_bins.columns(connection, _number(connection, run), kind, tier, (start, end), width)
 
     def census(self, run: str, life: int) -> list[tuple[str, str, int, int]]:
-        """(state, purpose, how many, since when the oldest) of what has not left, of one life."""
+        """(state, purpose, count, start of the oldest) of rollouts in flight, of one incarnation."""
         c = rollouts.c
         with self._engines.reading() as connection:
             number, known = _known(connection, run)
@@ -292,11 +292,11 @@ class RolloutStore:
             return sorted({key[0] for key in _known(connection, run)[1] if key[0]})
 
     def newest_life(self, run: str) -> int:
-        """The newest life that any rollout is of; 0 where none is known."""
+        """The newest incarnation of any rollout; 0 without rollouts."""
         c, k = rollouts.c, rollout_classes.c
         with self._engines.reading() as connection:
             number = _number(connection, run)
-            # The last one that moved of each class: a look-up each, whatever the number of rollouts.
+            # The rollout of each class that moved last: one look-up per class, independent of the number of rollouts.
             last = select(c.life).where(c.run == number, c["class"] == k.id).order_by(c.moved_at.desc()).limit(1)
             lives = select(last.scalar_subquery().label("life")).where(k.run == number).subquery()
             return connection.execute(select(func.max(lives.c.life))).scalar() or 0

@@ -49,7 +49,7 @@ rollout_classes = Table(
     Column("environment", Text, nullable=False),
     Column("purpose", Text, nullable=False),
     Column("state", Text, nullable=False),
-    # -1: not told.
+    # -1: not reported.
     Column("mixed", Integer, nullable=False),
     UniqueConstraint("run", "environment", "purpose", "state", "mixed", name="uq_rollout_classes_key"),
 )
@@ -78,7 +78,7 @@ rollout_consumptions = Table(
     _run(),
     Column("rollout_id", _Name, nullable=False),
     Column("life", BigInteger, nullable=False),
-    # -1: not told.
+    # -1: not reported.
     Column("version", BigInteger, nullable=False),
     Column("incarnation", BigInteger, nullable=False),
     Column("at", BigInteger),

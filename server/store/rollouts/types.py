@@ -12,12 +12,12 @@ class RolloutRow:
     Key: (run, record.rollout_id, life).
 
     Attributes:
-        target: who told of it last.
-        life: incarnation of the trainer it was made in.
+        target: the target that reported it last.
+        life: number of the trainer incarnation in which it was generated.
         state: where it is (census) while it has not left, else its exit; ``ended`` when it is over and nobody tells how
             the trainer used it (evaluations; runs that tell no consumption). See `server.rollouts.state`.
-        moved_at: newest time it tells of itself, else `first_seen`: what pages and windows go by.
-        seconds: dispatched (or started) to its end, as far as told.
+        moved_at: newest time in its record, else `first_seen`; pages and windows are ordered by it.
+        seconds: dispatched (or started) to its end, as far as reported.
         consumed: newest version it was consumed at; `consumed_at`: when.
         staleness: trajectory level, at its newest consumption, in versions, with its parts where known.
         token_staleness: mean over its loss tokens, versions.
@@ -60,14 +60,14 @@ class RolloutRow:
 
 @dataclass(frozen=True, slots=True)
 class RolloutGroupRow:
-    """A group as far as its members tell. Times in ms. Key: (run, group_id, life).
+    """A group, from the records of its members. Times in ms. Key: (run, group_id, life).
 
     Attributes:
-        size: rollouts it should have; None: not told.
-        members, done, valid: met; ended; with a reward that counts (not failed).
+        size: expected number of rollouts; None: not reported.
+        members, done, valid: number of members reported; ended; with a valid reward (not failed).
         outcome: ``open``, ``mixed``, ``all_solved``, ``none_solved``, ``equal_unknown``, ``too_few_valid``.
         admitted: any member was trained.
-        version: oldest policy version a member was consumed at; None: none was, or it is not told.
+        version: oldest policy version at which a member was consumed; None: none was, or it is not reported.
         first_at: when the first member was dispatched (or began); completed_at: when the last needed one ended.
         solved: members that solved the task, where that is known.
         spread: seconds between the first and the last member's end.
@@ -99,7 +99,7 @@ class RolloutGroupRow:
 class RolloutSum:
     """Amounts to add (or, when negative, to take back) to one cell of the funnel. ``bucket``: ms, of width ``tier``.
 
-    ``told``: of the rollouts, those whose response tokens are told.
+    ``told``: number of rollouts whose response tokens are reported.
     """
 
     tier: int

@@ -195,7 +195,7 @@ def _looked_at(
 
 
 def fitting(connection: Connection, order: Order, wanted: RowFilter, ids: list[int]) -> set[int]:
-    """Those of these rows that fit the conditions which the order's index does not tell."""
+    """The rows that match the conditions not covered by the order's index."""
     among, told = listed(connection, ids)
     sql = f"SELECT id FROM {source(connection, order, '')} WHERE id {among.format('?')} AND {wanted.sql}"
     return {row[0] for row in fetched(connection, sql, (told, *wanted.values))}
@@ -215,7 +215,7 @@ def array(values: Sequence[Any]) -> str:
 
 @dataclass(slots=True)
 class Met:
-    """What a walk has met so far: keys of each class, and how many fit."""
+    """The keys of each class that a walk has read so far, and how many match."""
 
     classes: Counter[Any] = field(default_factory=Counter)
     keys: int = 0
@@ -333,6 +333,6 @@ def fetched(connection: Connection, sql: str, values: Sequence[Any]) -> list[Key
 
 
 def cursor_of(connection: Connection, sql: str, values: Sequence[Any]) -> Iterator[Key]:
-    """SQLite's own cursor, which reads on only when it is asked to."""
+    """SQLite's own cursor, which reads rows only on demand."""
     driver: Any = connection.connection.driver_connection
     return iter(driver.execute(sql, tuple(values)))

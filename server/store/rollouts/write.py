@@ -35,7 +35,7 @@ _CHANGING = ("class", *(name for name in fields.COLUMNS if name not in ("rollout
 _GROUP_CHANGING = tuple(name for name in fields.GROUP if name not in ("group_id", "life"))
 
 ClassKey = tuple[str, str, str, int]
-"""(environment, purpose, state, mixed: -1 not told)."""
+"""(environment, purpose, state, mixed: -1 not reported)."""
 
 
 def write(connection: Connection, batch: Batch, run: int) -> None:
@@ -63,7 +63,7 @@ def _class_of(row: RolloutRow) -> ClassKey:
 
 
 def _classes(connection: Connection, wanted: set[ClassKey], run: int) -> dict[ClassKey, int]:
-    """A number for each class met, made where new."""
+    """The number of each class, created where new."""
     known = known_classes(connection, run)
     if new := wanted - known.keys():
         names = {key[0] for key in known}
@@ -123,7 +123,7 @@ def _details(connection: Connection, rows: Iterable[RolloutRow], run: int) -> No
 
 
 def _increments(connection: Connection, batch: Batch, run: int) -> None:
-    """Add them, once: a commit whose answer was lost is tried again with the same batch."""
+    """Adds the increments once: a commit whose answer was lost is retried with the same batch."""
     if connection.execute(select(runs.c.applied).where(runs.c.id == run)).scalar() == batch.token:
         return
     sums: dict[Row, list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0, 0.0])

@@ -44,6 +44,6 @@ def _upgrade(connection: Connection) -> None:
     if found == HEAD:
         return
     refuse_newer(found)
-    # Alembic tells every step on INFO; at the start of a dashboard that is noise.
+    # Alembic logs every step at INFO; that is noise at the start of a dashboard.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     command.upgrade(alembic_config(connection), "head")

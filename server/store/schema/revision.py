@@ -1,4 +1,4 @@
-"""Which revision a database is at. Apart from `migrate`: who only opens a store does not load Alembic."""
+"""Reads a database's revision. Separate from `migrate`, so that opening a store does not load Alembic."""
 
 from sqlalchemy import Connection, Engine, inspect, text
 
@@ -12,7 +12,7 @@ def check(engine: Engine) -> None:
     """Refuse a database of another schema version.
 
     Raises:
-        StoreError: empty, older or newer; says what to do.
+        StoreError: empty, older or newer; the message states what to do.
     """
     with engine.connect() as connection:
         found = current(connection)
