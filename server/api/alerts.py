@@ -61,7 +61,7 @@ def add_alerts(api: FastAPI, reader: Reader, store: Store, clock: Clock, beat: C
     @api.api_route("/api/v1/heartbeat/{token}", methods=["HEAD", "POST"], include_in_schema=False)
     @api.get("/api/v1/heartbeat/{token}", tags=["alerts"], responses=errors(404))
     def heartbeat(token: str) -> StatusMessage:
-        """Records a trainer's heartbeat, identified by its token (`[[run.NAME.heartbeat]]`). No other token is needed."""
+        """Records a trainer's heartbeat, identified by its token (`[[run.NAME.heartbeat]]`). Needs no other token."""
         if not beat(token):
             raise HTTPException(404, "no heartbeat has this token; see [[run.NAME.heartbeat]] in the configuration")
         return StatusMessage("ok")

@@ -1,6 +1,6 @@
-"""The only door for readers: the dashboard, the API, `/metrics` and the command line read through it.
+"""Reads the store for the dashboard, the API, `/metrics` and the command line.
 
-What is named here is loaded when it is first asked for: names and words alone need neither store nor rules.
+Modules are loaded at first use: a client that needs only types loads neither the store nor the rules.
 """
 
 import importlib

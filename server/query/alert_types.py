@@ -1,4 +1,4 @@
-"""What readers get of alerts: episodes, silences, rules and notifications. Times are epoch seconds."""
+"""Records of alerts: episodes, silences, rules and notifications. Times are epoch seconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ class AlertInfo:
     """One episode of an alert.
 
     Attributes:
-        value: newest value it was judged on, in `unit`.
-        muted: why nobody is told: ``silenced ...`` or ``inhibited ...``; "" when somebody is.
-        reason: why it is resolved, or that nothing is known of its series now.
-        held: nothing is known of its series now.
+        value: newest value that the rule evaluated, in `unit`.
+        muted: why no notification is sent: ``silenced ...`` or ``inhibited ...``; "" if they are sent.
+        reason: why it is resolved, or that its series is unknown now.
+        held: its series is unknown now, so its state is held.
         url: relative address of the charts at its moment.
         replayed: it began in history that was read back.
     """
@@ -58,7 +58,7 @@ class RuleInfo:
     """A rule as configured.
 
     Attributes:
-        expression: the condition in words, e.g. ``trainer_wait_ratio > 0.4 for 5m``.
+        expression: the condition as text, e.g. ``trainer_wait_ratio > 0.4 for 5m``.
         why: "" when it can fire; else what is missing ("no source yet: ...").
         signal, threshold, recover: for drawing its line into the signal's chart; threshold None where it has none.
     """
@@ -77,7 +77,7 @@ class RuleInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryInfo:
-    """A notification and what became of it; no secret in any field. ``status``: pending, sent, failed, superseded."""
+    """A notification and the result of its delivery, without secrets. ``status``: pending, sent, failed, superseded."""
 
     run: str
     receiver: str

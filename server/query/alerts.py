@@ -1,4 +1,4 @@
-"""The alerting half of `Reader`: what fires, what fired, who is told, which rules can."""
+"""Reads alerts: firing and resolved ones, silences, notifications, and rules with their missing inputs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ from server.store.types import AlertRow, DeliveryRow, SilenceRow
 if TYPE_CHECKING:
     from server.store import Store
 
-# More than a page shows and a person reads; beyond it something is wrong with the rules, not with the run.
+# More than a page shows; beyond it the rules are wrong.
 MOST_ALERTS = 10_000
-# How long the end of a silence is worth showing.
+# An expired silence is shown for a week.
 EXPIRED_SECONDS = 7 * 86_400.0
 
 
@@ -38,7 +38,7 @@ class AlertReader:
         rows = self._store.alerts.list(run, ("pending", "firing"), MOST_ALERTS)
         if not rows:
             return []
-        # A silence counts from the moment it is made, not from the next tick; so does its end.
+        # A silence takes effect when it is created and ends when it expires, not at the next tick.
         now = self._clock.now()
         quiet = [silence_of(row) for row in self._store.alerts.silences(round(now * 1000))]
         infos = (replace(info, muted=_muted(info, quiet, now)) for info in (self._info(*row) for row in rows))
@@ -98,7 +98,7 @@ class AlertReader:
 
 
 def missing(condition: Condition, status: Status | None, metrics: frozenset[str]) -> str:
-    """Why a condition can never be true here: nothing in the run that gives it; "" if it can."""
+    """Why a condition can never be true in this run: no source reports its input; "" if it can."""
     if condition.kind == "absence" or condition.name == TARGET_UP:
         return ""
     if status is None:
@@ -109,7 +109,7 @@ def missing(condition: Condition, status: Status | None, metrics: frozenset[str]
 
 
 def _no_signal(rows: Sequence[SignalNow]) -> str:
-    # A signal that once had a value has a source, whatever it says just now.
+    # A signal that had a value once has a source, also if it is unknown now.
     if not rows or any(row.value is not None or "the last value was" in row.why for row in rows):
         return "" if rows else "no source: nothing counted yet"
     kind = "not applicable" if rows[0].state == "not_applicable" else "no source"
@@ -117,7 +117,7 @@ def _no_signal(rows: Sequence[SignalNow]) -> str:
 
 
 def _muted(info: AlertInfo, silences: Sequence[Silence], now: float) -> str:
-    """Inhibition as of the last tick, which alone knows what else fires; silences as of now."""
+    """Why an alert is muted: inhibition as of the last tick, silences as of now."""
     if info.muted.startswith("inhibited"):
         return info.muted
     fits = (one for one in silences if one.active(now) and all_match(one.matchers, info.labels))

@@ -12,7 +12,7 @@ class Coverage:
     """Which signals each framework's own log can give.
 
     Attributes:
-        frameworks: names of the collectors of trainers whose keys are known, by name.
+        frameworks: names of the trainer collectors with a key catalogue, sorted.
         cells: signal -> framework -> ``native``, ``derived``, ``-`` (unknown) or ``n/a``. Signals that come from
             engines, sandboxes or prices are not in it: they do not depend on the framework.
         hints: signal -> framework -> what to set so that it is reported.

@@ -1,30 +1,30 @@
-"""What readers get of single engines and single steps; see `server.query.types`."""
+"""Records of single engines and single steps; see `server.query.types`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args
 
 EngineMetric = Literal["kv", "running", "waiting", "preemptions", "tokens"]
-"""What there is of each engine over time: share of its KV cache, requests, preemptions a minute, tokens a second."""
+"""History of each engine: share of its KV cache used, requests, preemptions per minute, tokens per second."""
 
 METRICS: tuple[EngineMetric, ...] = get_args(EngineMetric)
 MOST_ENGINES = 64
-"""Of which a history is read at once: more rows than a screen can tell apart."""
+"""Engines whose history is read at once: more rows than a screen can show."""
 MOST_STEPS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """One engine as of an instant; None: it does not tell.
+    """One engine at one time; None: the engine does not report it.
 
     Attributes:
         key: identifies it within its run: its target, and which of the target's engines it is.
-        running, waiting, kv_ratio: its newest word, at most five minutes old.
+        running, waiting, kv_ratio: its newest values, at most five minutes old.
         mean_running, mean_waiting, mean_kv_ratio: over the last five whole minutes.
         tokens_per_second, preemptions_per_minute: over those minutes.
         request_limit: requests it runs at once at most.
         held: ``paused``, ``asleep``, or "".
-        last_ts: when it last told anything.
+        last_ts: time of its newest value.
     """
 
     key: str
@@ -48,7 +48,7 @@ class EngineInfo:
 class StepInfo:
     """One step of the trainer as it was logged: canonical metric (with its labels, where it has some) -> value.
 
-    ``life``: 0, or how often the trainer had been started again.
+    ``life``: the trainer's incarnation: 0, or the number of restarts before it.
     """
 
     step: int
@@ -58,15 +58,15 @@ class StepInfo:
 
 
 class EngineQueries(Protocol):
-    """The part of `Reader` that speaks of single engines and steps."""
+    """The part of `Reader` about single engines and steps."""
 
     def engines(self, run: str, at: float | None = None) -> list[EngineInfo]:
-        """Engines by name as of a time (None: now): that told within five minutes, or whose target is down now."""
+        """Engines by name as of a time (None: now): with data within five minutes, or whose target is down now."""
 
     def engine_cells(
         self, run: str, metric: EngineMetric, keys: Sequence[str], start: float, end: float, width: float
     ) -> Mapping[str, Mapping[float, float]]:
-        """key -> {start of a column: mean within it}, columns on multiples of ``width``; what is not known is left out.
+        """key -> {start of a column: mean within it}, columns on multiples of ``width``; unknown cells are left out.
 
         Raises `ValueError` for more than `MOST_ENGINES`.
         """

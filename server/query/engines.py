@@ -1,4 +1,4 @@
-"""Single engines and single steps, from what their targets told: the part of `Reader` that goes below the signals."""
+"""Reads single engines and single steps from raw samples, below the level of signals."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ _METRICS: Mapping[EngineMetric, str] = {
     "preemptions": "generator_preemptions_total",
     "tokens": "generator_tokens_total",
 }
-# Seconds that an increase is told for.
+# Window of an increase, in seconds.
 _PER: Mapping[EngineMetric, float] = {"preemptions": 60.0, "tokens": 1.0}
 _HELD = {"generator_asleep": "asleep", "generator_paused": "paused", "generator_requests_paused": "paused"}
 _READ = (
@@ -31,7 +31,7 @@ _READ = (
 )  # fmt: skip
 # As `AMOUNTS`, of what is read here only.
 _SHARED = AMOUNTS | {"generator_requests_waiting", "generator_preemptions_total"}
-# Of a step what a page or a script asks for: hundreds more are logged.
+# The metrics of a step that pages and scripts read; trainers log hundreds more.
 _STEP = frozenset(
     {
         "trainer_step_seconds", "trainer_wait_seconds", "generation_seconds", "trainer_compute_seconds",
@@ -59,7 +59,7 @@ class EngineReader:
         end = min(round(now * 1000), row.watermark if row.watermark is not None else round(now * 1000))
         pages, owners = _pages(self._store.generators.told(row.name, _READ, end))
         found = [_engine(key, pages, owners) for key in sorted(owners)]
-        # Who left without a word is nobody to look at; who does not answer is.
+        # An engine that ended is left out; an engine that does not answer is shown.
         down = {target.name for _, target in self._store.targets(row.name) if not target.up and not target.gone}
         return [one for one in found if one.last_ts is not None or (at is None and one.target in down)]
 
@@ -83,7 +83,7 @@ class EngineReader:
         last = max(1, min(last, MOST_STEPS))
         life = self._store.incarnation(row.name)
         found = _joined(self._store.steps(row.name, None, last, incarnation=life), last)
-        # A trainer that has just begun again has few steps: what came before says what is usual.
+        # A trainer that has just restarted has few steps, so use steps before the restart, too.
         if len(found) < last and life > 0:
             before = _joined(self._store.steps(row.name, None, last, incarnation=life - 1), last)
             found = before[len(found) - last :] + found
@@ -97,7 +97,7 @@ class EngineReader:
 
 
 def _pages(told: Iterable[EngineSeries]) -> tuple[dict[Key, Page], dict[Key, int]]:
-    """What each label set of each target tells, and the engines: which of them there are (see `_engines`)."""
+    """The values of each label set of each target, and the engines among them (see `_engines`)."""
     pages: dict[Key, Page] = defaultdict(dict)
     for one in told:
         pages[one.target, one.labels][one.metric] = one
@@ -173,7 +173,7 @@ def _increase(old: float, new: float) -> float:
 
 
 def _joined(rows: Sequence[StepRow], last: int) -> list[StepInfo]:
-    """Steps of the trainer's axis, or without one of the axis that was heard last."""
+    """Steps of the trainer's axis, or without one of the axis that was reported last."""
     if not rows:
         return []
     own = TRAINER if any(row.axis == TRAINER for row in rows) else rows[-1].axis

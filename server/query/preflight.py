@@ -1,4 +1,4 @@
-"""What a reader is told of a run's pre-flight. Plain data; the checks themselves are `server.preflight`'s."""
+"""Records of a run's pre-flight; `server.preflight` runs the checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ PreflightState = Literal["not_configured", "never", "running", "done", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class CheckInfo:
-    """One check's answer, as of `server.preflight.model.Check`.
+    """The result of one check, as of `server.preflight.model.Check`.
 
     Attributes:
         status: ok, warn, fail, unknown or not_applicable.
-        value, limit: the number it turns on and what it is held against, in ``unit``; None: not known. Either may be
-            the word "unlimited".
-        commands: the provider's own commands that remove what ``ids`` names.
+        value, limit: the measured number and the limit it is compared with, in ``unit``; None: unknown. Either may be
+            "unlimited".
+        commands: the provider's own commands that remove the objects in ``ids``.
     """
 
     name: str
@@ -37,9 +37,9 @@ class PreflightInfo:
     Attributes:
         state: ``not_configured`` where this process has no configuration of the run, so nothing to read it with;
             ``failed`` when it could not be brought to an end. What was found before stays until there is news.
-        started_at: of the newest try; `finished_at`: of the one whose checks these are.
-        retry_at: before this it is not begun again.
-        plan: what the configuration says of the run (keys of ``[run.NAME.preflight]``); None: not said.
+        started_at: of the newest attempt; `finished_at`: of the attempt that produced these checks.
+        retry_at: earliest time of the next attempt.
+        plan: the configured numbers of the run (keys of ``[run.NAME.preflight]``); None: not configured.
         outcome: the worst status; "" before the first answer.
     """
 

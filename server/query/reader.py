@@ -81,7 +81,7 @@ MOST_SPANS = 5000
 DELTA_ROWS = 20_000
 SeqPoint = tuple[int, int, int, float | None, int]
 _T = TypeVar("_T")
-# What was asked in the block of one state under way: asked again, it is answered without the store.
+# Results of queries in the current `one_state` block: a repeated query is answered without the store.
 _TOLD: ContextVar[dict[Hashable, Any] | None] = ContextVar("rollscope_told", default=None)
 _CURSOR = re.compile(r"([0-9]{1,18}):([0-9]{1,18})", re.ASCII)
 
@@ -176,7 +176,7 @@ class StoreReader(EngineReader):
             item = ITEMS[name]
             if isinstance(item, Counter):
                 continue
-            # The label-less row said "unknown" until the first value came with labels.
+            # The row without labels was "unknown" until the first value with labels arrived.
             labelled = [pair for pair in pairs if pair[0]] or pairs
             found += [
                 signal_now(item, labels, latest, row, now, stale, state)
@@ -187,9 +187,9 @@ class StoreReader(EngineReader):
         return found + self._counters(row, now)
 
     def _counters(self, row: RunRow, now: float) -> list[SignalNow]:
-        """Counters as of the watermark: they persist over restarts of ours and never go stale."""
+        """Counters as of the watermark: they persist over restarts of the server and never become stale."""
         ts = row.watermark / 1000 if row.watermark is not None else now
-        # Counters first: a series that is made in between then has its name.
+        # Counters first: a series created in between then has its name.
         totals = self._store.counters(row.name)
         names = self._names.of(row.name, totals)
         found = []
@@ -233,7 +233,7 @@ class StoreReader(EngineReader):
         except BadKey:
             self._run(run)
             raise
-        # A page with rows has told that there is such a run: asking first would be a fifth of its time.
+        # A page with rows proves that the run exists: checking first would add a fifth of the time.
         if not page.rows:
             self._run(run)
         return page
@@ -364,7 +364,7 @@ class StoreReader(EngineReader):
             return Delta(newest, True, now, {})
         seq = int(match[2])
         rows = self._store.points_since(run, seq, DELTA_ROWS)
-        # A cursor of the future is another store's; where there are points behind it, it is none.
+        # A cursor beyond the newest seq belongs to another store, unless later points exist.
         if len(rows) >= DELTA_ROWS or (not rows and seq > int(last)):
             return Delta(newest, True, now, {})
         points = {name: tuple(sorted(found, key=_time)) for name, found in self._by_name(run, rows).items()}
@@ -414,9 +414,9 @@ def _trust(run: str, row: TargetRow, now: float, state: RunState | None) -> Targ
 
 
 def _kept(row: TargetRow, now: float) -> bool:
-    """Targets that are gone are shown for a day: a fleet that is renewed every hour would be nothing else.
+    """Whether to show a target. Removed targets are shown for a day: fleets that are replaced hourly have many.
 
-    Of one that was never known nobody wants to be told once it is known, or no longer waited for.
+    A target of unknown kind is hidden once it is identified or removed.
     """
     if row.collector == UNKNOWN:
         return not row.gone and now - row.last_ts / 1000 <= TICK_STALE_SECONDS + 3 * row.interval_seconds

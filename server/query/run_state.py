@@ -1,4 +1,4 @@
-"""The one state of a run that every place shows: header, banner, Runs, API, `/metrics`, command line.
+"""Derives the state of a run that the header, banner, Runs, API, `/metrics` and command line show.
 
 Pure: stored facts and the reader's "now" in, one `RunState` out.
 """
@@ -23,7 +23,7 @@ NOT_COLLECTED_SECONDS = 20.0
 UNANSWERED_SECONDS = 30.0
 # A tick's value is 5 s old; after a minute without a newer one the data has stopped, unless steps take longer.
 OLD_SECONDS = 60.0
-# Below this share the remaining time is a guess from too little.
+# Below this share the estimate of the remaining time is too uncertain.
 LEAST_PROGRESS = 0.02
 
 OVER = ("finished", "crashed")
@@ -120,7 +120,7 @@ def _catching_up(found: CatchUp) -> RunState:
 
 
 def _progress(found: CatchUp) -> float | None:
-    """By bytes where they are counted: a log's event time does not say how much of it is left to read."""
+    """Progress by bytes where they are counted, because event time does not show how much of a log is left."""
     if found.bytes_total:
         return min(1.0, (found.bytes_read or 0) / found.bytes_total)
     if found.start is None or found.position is None or found.target <= found.start:

@@ -14,7 +14,7 @@ from server.store.fleet import NO_TARGETS, Latest, TargetHealth
 from server.store.types import RunRow
 
 MOST_RUNS = 500
-"""More than anybody looks through; beyond it the ones that moved last."""
+"""Runs in the list; beyond it only those that were active last."""
 
 SHOWN = ("trainer_wait_ratio", "staleness_versions", "cost_usd_per_million_tokens", "trainer_step_seconds")
 """Signals that stand in the list."""
@@ -28,7 +28,7 @@ def run_info(row: RunRow) -> RunInfo:
 
 
 class FleetReader:
-    """Thread-safe; `server.query.reader.StoreReader` hands its questions on."""
+    """Reads the list of all runs. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
@@ -105,6 +105,6 @@ def _of(
 ) -> list[SignalNow]:
     item, found = ITEMS[name], by_signal.get(name, [])
     assert isinstance(item, Signal)
-    # The label-less row said "unknown" until the first value came with labels.
+    # The row without labels was "unknown" until the first value with labels arrived.
     labelled = [pair for pair in found if pair[0]] or found
     return [signal_now(item, labels, point, row, now, stale, state) for labels, point in labelled]

@@ -1,11 +1,11 @@
-"""What the numbers of a run's own series stand for, kept: a series gets its number once, for ever."""
+"""Caches the keys of a run's derived series by series id; ids are permanent."""
 
 from collections.abc import Iterable, Mapping
 
 from server.store import Store
 from server.store.types import SeriesKey
 
-# A server shows few runs at a time; a thousand old ones that a script asks for need not stay.
+# A server shows few runs at a time; old runs that a script reads need not stay cached.
 RUNS = 64
 
 

@@ -11,7 +11,7 @@ from server.signals.model import Counter, Signal
 from server.signals.step_windows import stale_seconds
 from server.store.types import LatestRow, PointState, RunRow
 
-# A tick's numbers are 5 s old; after a minute nobody ticks.
+# A tick's values are 5 s old; after a minute no collector runs.
 TICK_STALE_SECONDS = 60.0
 
 ITEMS: Mapping[str, Signal | Counter] = {item.name: item for item in signals.load()}
@@ -49,7 +49,7 @@ def never(item: Signal) -> SignalNow:
     return SignalNow(item.name, item.name, {}, None, item.unit, "unknown", None, "", item.hint, None)
 
 
-# Values that our own tick computes whatever a run's sources report; a synchronous run's staleness is always 0.
+# Values that the tick computes without any source; the staleness of a synchronous run is always 0.
 COMPUTED = frozenset({"trusted_targets_ratio", "trainer_stall_ratio", "staleness_versions", "bottleneck"})
 
 
@@ -85,7 +85,7 @@ def signal_now(
 
 
 def _silence(item: Signal, age: float, row: RunRow, now: float, stale: float) -> str:
-    """Why a value is none any more, or "". Of a tick's the carry of its sources has decided, while somebody ticks."""
+    """Why a value is no longer valid, or "". While ticks run, the carry time of its sources has decided."""
     if item.cadence == "step":
         return f"no step for {words(age)}" if age > stale else ""
     silent = min(age, now - row.watermark / 1000) if row.watermark is not None else age

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StepAt:
-    """When a step of the trainer was told (epoch seconds). ``life``: it rises with each restart."""
+    """When a trainer step was reported (epoch seconds). ``life``: the incarnation; it rises with each restart."""
 
     ts: float
     step: int

@@ -1,4 +1,4 @@
-"""Series over the trainer's steps instead of time: points are joined with the steps under way, in whole buckets."""
+"""Series over the trainer's steps instead of time: points are joined with the steps in progress, in whole buckets."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _Sum = tuple[int, float, float, float]
 
 
 class StepReader:
-    """Thread-safe; `server.query.reader.StoreReader` hands its questions on."""
+    """Reads series over steps. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -52,10 +52,10 @@ class StepReader:
 
 
 def joined(buckets: Sequence[Bucket], marks: Sequence[StepTime]) -> dict[int, _Sum]:
-    """step -> what was measured while it was under way, or at its end; ``marks`` by time.
+    """step -> values measured while it was in progress, or at its end; ``marks`` by time.
 
     A bucket counts for the step that ends first from its beginning on: a step's own point lies at its end. After a
-    restart that rewinds, a step's values are those of the newer life.
+    restart that rewinds, a step's values are those of the newer incarnation.
     """
     times = [mark.ts for mark in marks]
     found: dict[int, tuple[int, _Sum]] = {}

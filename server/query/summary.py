@@ -1,4 +1,4 @@
-"""A finished run in a few numbers: what stands in its banner and in `summary` of the status."""
+"""Summarises a finished run for its banner and for `summary` of the status."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""What readers get: frozen, plain, JSON-able by `dataclasses.asdict`. Times are epoch seconds.
+"""Records of `Reader`: frozen, plain, serialisable by `dataclasses.asdict`. Times are epoch seconds.
 
-The dashboard, the API, `/metrics` and the command line all show these and nothing else, so a pixel can
-never say what the API does not.
+The dashboard, the API, `/metrics` and the command line show only these records, so that the dashboard never
+shows a value that the API does not have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class SignalInfo:
-    """What a signal is: constant, from the code. ``watch`` and ``critical`` are its bands (None: no band).
+    """The definition of a signal: constant, from the code. ``watch`` and ``critical`` are its bands (None: no band).
 
     ``inputs``: the catalogue metrics it reads. ``cadence``: ``tick``, ``step`` or ``counter``.
     """
@@ -120,7 +120,7 @@ class RunNow:
 
 @dataclass(frozen=True, slots=True)
 class TargetTrust:
-    """Can a target be believed? Shown beside every number it feeds."""
+    """The health of a target, shown next to every number from it."""
 
     target: str
     run: str
@@ -133,13 +133,13 @@ class TargetTrust:
     samples: int
     dropped: int
     unmapped: Mapping[str, int]
-    # Of one that a list names: the list, and what it says of the target.
+    # Of a discovered target: the discovery list, its job and its labels.
     source: str = ""
     job: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    # Since when no list names it (epoch s): it is not down then, and nobody misses it.
+    # When it was removed from the discovery list (epoch s): it is not down, and no alert fires for it.
     gone_since: float | None = None
-    # It tells records of rollouts, and is no engine.
+    # It reports rollout records and is no engine.
     records: bool = False
 
 
@@ -165,7 +165,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line of a chart, at most as many buckets as asked for. ``mean[i] is None``: the line breaks there.
+    """One line of a chart, at most as many buckets as requested. ``mean[i] is None``: the line breaks there.
 
     ``low`` and ``high`` are the extremes inside each bucket, so no spike is averaged away.
     """
@@ -180,9 +180,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class StepSeries:
-    """As `Series`, over the trainer's steps: ``step`` ascends; of a step that was trained twice the newer life counts.
+    """As `Series`, over the trainer's steps: ``step`` ascends; of a step trained twice the newer incarnation counts.
 
-    A tick's points count for the step that was under way. Of more steps than points asked for, several are one.
+    A tick's points belong to the step in progress. If there are more steps than requested points, steps are merged.
     """
 
     name: str
@@ -195,7 +195,7 @@ class StepSeries:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What is new since a cursor. ``reset``: history was rewritten, fetch the whole range again.
+    """New points since a cursor. ``reset``: history was rewritten, fetch the whole range again.
 
     ``points``: series name -> [(ts, value or None)], oldest first.
     """
@@ -208,13 +208,13 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class SandboxInfo:
-    """One sandbox as last heard. Times are epoch seconds; None: not known.
+    """One sandbox as last reported. Times are epoch seconds; None: unknown.
 
     Attributes:
-        name: what its maker called it; harnesses name it by the rollout's trace.
-        own: of this run; else of another one in an account that it shares.
-        first_exec_at: first command in it; few sources tell.
-        spinup_seconds: requested to ready, where both are known; `latency_source` says by whose clock.
+        name: given by its creator; harnesses use the id of the rollout's trace.
+        own: of this run; else of another run in a shared account.
+        first_exec_at: first command in it; few sources report it.
+        spinup_seconds: requested to ready, if both are known; `latency_source` names the clock.
         pending_seconds: how long it has been waited for, while it is not ready.
     """
 
@@ -244,21 +244,21 @@ class SandboxInfo:
 
 
 class Reader(EngineQueries, Protocol):
-    """The only door for readers. Synchronous and thread-safe: async callers use `asyncio.to_thread`.
+    """Reads the store. Synchronous and thread-safe: async callers use `asyncio.to_thread`.
 
     Every method raises `UnknownRun` for a run that does not exist. A series' name is `SignalNow.name`.
     """
 
     def now(self) -> float:
-        """The server's clock (the demo's may run apart from the wall's), epoch seconds."""
+        """The server's clock, epoch seconds; a demo's clock may differ from the wall clock."""
 
     def one_state(self) -> AbstractContextManager[None]:
-        """What this thread reads inside the block is of one state, and cheaper than question by question."""
+        """Reads of this thread inside the block see one state of the store, and cost less than separate reads."""
 
     def mark(self) -> int | None:
-        """Moves when anything is written, by anybody; None: nothing tells, and each run's `cursor` must be asked.
+        """A number that changes with every write of any process; None: unavailable, compare each run's `cursor`.
 
-        Takes microseconds, and may be asked on an event loop.
+        Takes microseconds, so that it may be called on an event loop.
         """
 
     def runs(self) -> list[RunInfo]:
@@ -268,10 +268,10 @@ class Reader(EngineQueries, Protocol):
         """What the database takes on disk, and when its oldest raw sample was taken."""
 
     def states(self) -> Mapping[str, RunState]:
-        """The state of each run, by name; of more than 500 those that moved last."""
+        """The state of each run, by name; of more than 500 those that were active last."""
 
     def fleet(self) -> list[RunNow]:
-        """All runs with what holds them back, by name, in a few reads; of more than 500 those that moved last."""
+        """All runs with their verdicts, by name, in a few reads; of more than 500 those that were active last."""
 
     def infos(self) -> Mapping[str, SignalInfo]:
         """Every signal this version can derive, by name, in the order of the README."""
@@ -292,7 +292,7 @@ class Reader(EngineQueries, Protocol):
         """Points of all signals written after `cursor`. A foreign or old cursor answers `reset`."""
 
     def verdicts(self, run: str, start: float, end: float, limit: int = 1000) -> list[VerdictSpan]:
-        """What held the run back within [start, end], oldest first; of more than ``limit`` changes the newest."""
+        """Verdicts within [start, end], oldest first; of more than ``limit`` changes the newest."""
 
     def targets(self, run: str | None = None) -> list[TargetTrust]:
         """Health of the targets of one run, or of all."""
@@ -301,15 +301,15 @@ class Reader(EngineQueries, Protocol):
         self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, find: str = "", limit: int = 100,
         before: str | None = None,
     ) -> list[SandboxInfo]:  # fmt: skip
-        """Sandboxes met by a run's providers, newest first. ``before``: id of the last one of the page before.
+        """Sandboxes of a run's providers, newest first. ``before``: id of the last one of the previous page.
 
-        ``find``: part of an id or a name, whatever its case.
+        ``find``: part of an id or a name, case-insensitive.
         """
 
     def sandbox_funnel(self, run: str) -> Mapping[str, int | None]:
         """How many of the run's own got how far: requested, started, ready, first_exec, ended, failed.
 
-        ``first_exec`` counts among the ``first_exec_of`` whose source tells it, and is None where no source does;
+        ``first_exec`` counts among the ``first_exec_of`` whose source reports it, and is None if no source does;
         ``met_ended`` had ended before their source was watched, and spoil a share of failures.
         """
 
@@ -326,7 +326,7 @@ class Reader(EngineQueries, Protocol):
         """
 
     def rollout(self, run: str, rollout_id: str, life: int | None = None) -> RolloutDetail | None:
-        """One rollout with its timeline (``life`` None: its newest); None for one nobody knows."""
+        """One rollout with its timeline (``life`` None: its newest incarnation); None if it is unknown."""
 
     def rollout_traces(self, run: str, start: float, end: float, limit: int = 5000) -> list[RolloutDetail]:
         """What moved within [start, end) with its timeline, oldest first; of more than ``limit`` the newest."""
@@ -367,7 +367,7 @@ class Reader(EngineQueries, Protocol):
         """
 
     def preflight(self, run: str) -> PreflightInfo:
-        """The run's last pre-flight, as far as this process began one."""
+        """The last pre-flight of the run that this process started."""
 
     def alerts(self, run: str | None = None) -> list[AlertInfo]:
         """Pending and firing alerts of one run or of all: firing first, the gravest first, then the oldest.
@@ -382,7 +382,7 @@ class Reader(EngineQueries, Protocol):
         """Active and pending silences; with ``expired`` those of the last days too. The one that ends first first."""
 
     def rules(self, run: str | None = None) -> list[RuleInfo]:
-        """Every rule, in the order of evaluation; with a run, `why` says what that run lacks for it."""
+        """Every rule, in the order of evaluation; with a run, `why` names the input that the run lacks."""
 
     def deliveries(self, run: str | None = None, limit: int = 50) -> list[DeliveryInfo]:
         """The newest notifications, newest first."""

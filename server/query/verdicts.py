@@ -12,20 +12,20 @@ from server.store.types import RunRow, VerdictRow
 if TYPE_CHECKING:
     from server.store import Store
 
-# A tick's verdict is 5 s old; after a minute nobody ticks.
+# A tick's verdict is 5 s old; after a minute no collector runs.
 STALE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictSpan:
-    """For how long the verdict was the same. Times are epoch seconds.
+    """A period with one verdict. Times are epoch seconds.
 
     Attributes:
-        start, end: from when to when it was said; end None while it stands.
-        since: when it was first found; before `start` by as long as it took to be sure.
-        cause: "" where none was told apart.
-        rules_version: of the rules that said it.
-        replayed: judged in history that was read back.
+        start, end: when it was current; end None while it is.
+        since: when its condition began; before `start` by the time that the rules needed to confirm it.
+        cause: "" where no cause was identified.
+        rules_version: of the rules that produced it.
+        replayed: evaluated while history was read.
         verdict: the whole of it as it was at `start`, as in the status.
     """
 
@@ -43,7 +43,7 @@ class VerdictSpan:
 
 
 class VerdictReader:
-    """Thread-safe; `server.query.reader.StoreReader` hands its questions on."""
+    """Reads verdicts. Thread-safe."""
 
     def __init__(self, store: "Store", clock: Clock) -> None:
         self._store, self._clock = store, clock
@@ -62,7 +62,7 @@ class VerdictReader:
         return [_span(one, stands if until is None else until / 1000) for one, until in zip(rows, ends, strict=True)]
 
     def _end(self, row: RunRow) -> float | None:
-        """When the newest verdict ended: with the run, or with the last look at it. None: it stands."""
+        """When the newest verdict ended: with the run, or with its last evaluation. None: it is current."""
         text = self._store.verdicts.newest(row.name)
         if text is None:
             return None
@@ -95,9 +95,9 @@ def _span(row: VerdictRow, end: float | None) -> VerdictSpan:
 
 
 def _withheld(found: dict[str, Any], why: str) -> dict[str, Any]:
-    """What held the run back at ``as_of`` says nothing of now, nor what to change: it is in ``last``.
+    """Replaces a verdict that no longer describes the present by unknown; the old verdict is in ``last``.
 
-    All else stands as it was.
+    The other fields stay.
     """
     named = str(found["outcome"]) + (f" ({found['cause']})" if found["cause"] else "")
     last = {key: found.get(key) for key in ("outcome", "cause", "confidence", "since", "summary", "as_of")}

@@ -30,14 +30,14 @@ __all__ = [
     "what_if_answer",
 ]  # fmt: skip
 
-# What may be asked for at all, (lowest, highest): beyond it a number is a mistake. A run's own limits are narrower.
+# Accepted values (lowest, highest): a number beyond is a mistake. A run's own limits are narrower.
 MOST: Mapping[str, tuple[float, float]] = {
     "move_gpus": (-100_000, 100_000),
     "add_engines": (-100_000, 100_000),
     "concurrency": (1, 10_000_000),
     "oversampling": (1, 16),
     "group_size": (2, 1024),
-    # Below it a response is a word, and a rollout's time is no longer that of its tokens.
+    # Below it tokens no longer dominate a rollout's time.
     "max_response_tokens": (16, 10_000_000),
     "max_staleness": (1, 10_000),
     "zero_advantage": (0, 0.99),
@@ -50,7 +50,7 @@ _SCALED = {
     "group_size": "rollouts per group", "max_response_tokens": "tokens", "max_staleness": "versions",
 }  # fmt: skip
 
-# A share of groups without a gradient that is smaller says nothing about a filter.
+# Below this share of zero-advantage groups a filter cannot be detected.
 _FEW = 0.05
 
 
@@ -218,7 +218,7 @@ def _filtered(look: _Look, facts: Mapping[str, str | float]) -> bool | None:
 
 
 def _idle(look: _Look) -> float | None:
-    """As the verdict's own: causes that are told as 0 when they do not apply say nothing alone."""
+    """Idle dollars as in the verdict: causes that report 0 when they do not apply are no evidence alone."""
     told = look.total("idle_usd_per_hour")
     lives = [look.get("idle_usd_per_hour", cause=cause) for cause in ("stalled", "starting", "paused")]
     of_life = sum(1 for usd in lives if usd is not None)
@@ -307,7 +307,7 @@ def _around(
 
 
 def changes_of(told: Mapping[str, str]) -> Changes:
-    """Changes out of an address; what is no number, or cannot be, is left out, as in any address typed by hand."""
+    """Changes from the query of an address; invalid values are left out."""
     found: dict[str, Any] = {}
     for one in fields(Changes):
         value = _number(told.get(one.name, ""))

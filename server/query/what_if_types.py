@@ -1,4 +1,4 @@
-"""What is asked of a run with a what-if, and how far it may be changed."""
+"""Records of a what-if: its result, and the range of each change."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Range:
     """What a slider of a change spans.
 
     Attributes:
-        today: None where it is not known, so that it cannot be changed: ``needs`` says how to tell it.
+        today: None if unknown, so that it cannot be changed: ``needs`` says how to report it.
     """
 
     name: str
@@ -51,4 +51,4 @@ class WhatIfEstimate:
 
 
 class OutOfRange(ValueError):
-    """A change that this run cannot make; its text says what it can."""
+    """A change that is impossible in this run; its text states the possible range."""

@@ -41,7 +41,7 @@ def funnel(
     """Bars in the order of the exits, `UNRECORDED` last. ``purposes``: of the bars; all share the engines' time."""
     gpus, price = None if gpus_of.shared else gpus_of.generator.gpus, gpus_of.generator.usd_per_gpu_hour
     recorded, partly = sum(one.response_tokens for one in sums), any(one.told < one.rollouts for one in sums)
-    # Without the engines' own count, what is not told is missing from the whole: shares of it would be too large.
+    # Without the engines' token counters the total lacks unreported tokens, so that shares would be too large.
     known = tokens.generated is not None and tokens.generated >= recorded
     whole = max(recorded, tokens.generated or 0.0) if known or not partly else 0.0
 
@@ -55,7 +55,7 @@ def funnel(
     for name in (*_EXITS, *sorted({one.exit for one in sums} - set(_EXITS))) if sums else ():
         own = [one for one in sums if one.exit == name and one.purpose in purposes]
         rollouts, told = sum(one.rollouts for one in own), sum(one.told for one in own)
-        # Tokens that nobody told are not none.
+        # Unreported tokens are unknown, not zero.
         count = sum(one.response_tokens for one in own) if told or not rollouts else None
         bars.append(bar(name, rollouts, told, count))
     if tokens.generated is not None:

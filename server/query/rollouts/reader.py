@@ -90,7 +90,7 @@ class RolloutReader:
         return [_group(row) for row in rows], rest
 
     def census(self, row: RunRow) -> list[CensusState]:
-        """Training rollouts by state: records of the newest life, else the signal's count; 0 only where that is 0.
+        """Training rollouts by state: records of the newest incarnation, else the signal's count; 0 only if that is 0.
 
         A state that no source reports is left out: records that come when a rollout has ended report none of those in
         flight.
@@ -125,7 +125,7 @@ class RolloutReader:
         life = self._store.rollouts.newest_life(run)
         mine = {"": ("", *get_args(Purpose)), DEFAULT: ("", DEFAULT)}.get(purpose, (purpose,))
         flying = sum(count for _, of, count, _ in self._store.rollouts.census(run, life) if of in mine)
-        # What is asked for may be longer than the run.
+        # The requested range may be longer than the run.
         begin = max(start, row.first_ts / 1000) if row.first_ts is not None else start
         until = min(end, self._clock.now())
         if row.lifecycle in ("finished", "crashed") and row.last_ts is not None:
@@ -146,7 +146,7 @@ class RolloutReader:
         return first / 1000 - (sum(one.seconds for one in sums) / rollouts if rollouts else 0.0)
 
     def _generated(self, run: str, start: float, end: float) -> float | None:
-        """Tokens that the engines generated within [start, end); None where no engine tells."""
+        """Tokens that the engines generated within [start, end); None if no engine reports them."""
         series = self._store.find(run, _RATE)
         if series is None or end <= start:
             return None

@@ -1,4 +1,4 @@
-"""A rollout's timeline: as its source told it, else made of the times in its header. Pure; times are epoch seconds."""
+"""Builds a rollout's timeline from its spans, else from the times of its record. Pure; times are epoch seconds."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,7 +6,7 @@ from collectors.model import Rollout, Sandbox
 from server.store.types import RolloutRow
 
 Bar = tuple[str, float, float | None, int | None, str]
-"""(kind, start, end; None: it lasts, policy version where told, words)."""
+"""(kind, start, end; None: it lasts, policy version if reported, detail)."""
 
 # In flight: the bar that still grows.
 _OPEN = {
@@ -16,7 +16,7 @@ _OPEN = {
 
 
 def timeline(row: RolloutRow, boxes: Sequence[Sandbox]) -> tuple[Bar, ...]:
-    """Bars by start. Boots of the rollout's sandboxes stand beside, where its own spans tell of none."""
+    """Bars by start, with the boots of the rollout's sandboxes if its own spans have none."""
     record = row.record
     told: list[Bar] = [(span.kind, span.start, span.end, span.version, span.detail) for span in record.spans]
     bars = told or list(_made(row))
@@ -55,7 +55,7 @@ def _made(row: RolloutRow) -> Iterator[Bar]:
 
 
 def _last(*times: float | None) -> float | None:
-    """The first of them that is told: they are given the latest first."""
+    """The first time that is reported; the times are given latest first."""
     return next((at for at in times if at is not None), None)
 
 

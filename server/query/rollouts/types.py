@@ -1,4 +1,4 @@
-"""What readers get of rollouts: frozen, plain, JSON-able. Times are epoch seconds."""
+"""Records of rollouts: frozen, plain, serialisable. Times are epoch seconds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class RolloutFilter:
 class RolloutInfo:
     """One row of the table; attributes as of `server.store.types.RolloutRow`, flat. ``state``: census state or exit.
 
-    ``times``: those of the record that are told, and ``consumed_at`` of its newest use; epoch seconds.
+    ``times``: the reported times of the record, and ``consumed_at`` of its newest use; epoch seconds.
     """
 
     rollout_id: str
@@ -90,9 +90,9 @@ class RolloutInfo:
 
 @dataclass(frozen=True, slots=True)
 class RolloutPage:
-    """Rows in the order asked for. ``after``: hand it in again for the next page; "": there is none.
+    """Rows in the requested order. ``after``: pass it for the next page; "": this is the last page.
 
-    ``complete``: its pages lead to all that fit. False: so many ids begin with what was to be found that only those
+    ``complete``: the pages hold all matches. False: so many ids begin with ``find`` that only those
     whose ids come last are given (see `RolloutFilter`).
     """
 
@@ -107,8 +107,8 @@ class RolloutDetail:
 
     Attributes:
         spans: (kind, start, end or None, version or None, detail), by start; made of the header's times where the
-            source told none, then ``spans_told`` is False.
-        turns: as recorded; empty where they were not kept (`row.detailed`).
+            source reported none; then ``spans_told`` is False.
+        turns: as recorded; empty where they were not stored (`row.detailed`).
         siblings: the group's other members.
     """
 
@@ -152,8 +152,8 @@ class FunnelBar:
     """One exit in a window. None: not known (no engine counter, no price). ``derived``: not counted from records.
 
     Attributes:
-        told: rollouts whose tokens are told, of all ``rollouts``; the amounts are theirs alone.
-        bound: ``lower``: there is more, for some do not tell their tokens; ``upper``: it may be those of others.
+        told: how many of ``rollouts`` report their tokens; the amounts cover only these.
+        bound: ``lower``: some do not report tokens, so there are more; ``upper``: may include tokens of others.
     """
 
     exit: str
@@ -171,8 +171,8 @@ class Funnel:
     """Exits within [start, end), and what is in flight now.
 
     Attributes:
-        why: what is not known, and what to log or set.
-        wasted_usd: dollars of what left without being trained on, as far as told; None: not known.
+        why: what is unknown, and what to log or configure.
+        wasted_usd: dollars of rollouts that were not trained on, as far as reported; None: unknown.
     """
 
     start: float
@@ -194,7 +194,7 @@ class CensusState:
 
 @dataclass(frozen=True, slots=True)
 class EventInfo:
-    """Something that happened once. ``version``: the policy version published, where told."""
+    """One event. ``version``: the published policy version, if reported."""
 
     ts: float
     kind: str
