@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from collectors.model import Rollout, Turn
 
 SANDBOXES, EPISODES = 50_000, 16
-# Of so many rollouts in sandboxes the turns are remembered, to be judged again when an older change is told.
+# Rollouts whose turns are cached, to be evaluated again when an older change is reported.
 REMEMBERED = 1_000
 # Ages of the turns of so many rollouts in no sandbox, of so many turns each, are kept: thousands have had the same.
 ALIKE, ALIKE_TURNS = 4096, 16
@@ -23,9 +23,9 @@ OTHER_LIFE = "its environment was changed in another life of the trainer: versio
 
 @dataclass(frozen=True, slots=True)
 class Mutations:
-    """Oldest and latest policy version that changed an environment since it was made anew; None: nobody told.
+    """Oldest and latest policy version that changed an environment since it was created; None: not reported.
 
-    ``life``: of the trainer, -1 for several; ``lost``: somebody told, and it is not kept.
+    ``life``: trainer incarnation, -1 for several; ``lost``: it was reported, but is no longer cached.
     """
 
     oldest: int | None
@@ -48,7 +48,7 @@ State = Mutations | None
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What one rollout did to one environment: made it anew (or forked it), and what it left."""
+    """What one rollout did to one environment: created (or forked) it, and the state that it left."""
 
     anew: bool
     left: State
@@ -70,7 +70,7 @@ class Ages:
 
     Attributes:
         turns: age since the oldest mutation -> turns; latest: the sum of ages since the latest one.
-        bound: nobody told which turns changed anything: every tool call counts.
+        bound: an upper bound: no source reports which turns changed anything, so every tool call counts.
         unknown: why turns could not be judged; "" when all were.
     """
 
@@ -94,16 +94,16 @@ class Ages:
 
 
 Key = tuple[str, int]
-"""(rollout id, life of the trainer)."""
+"""(rollout id, trainer incarnation)."""
 
 _When = tuple[float, int, int, str]
-"""(start in epoch seconds, life, oldest version that acted or -1, rollout id): the order of what was done."""
+"""(start in epoch seconds, incarnation, oldest acting version or -1, rollout id): the order of changes."""
 
 _Episode = tuple[_When, Effect]
 
 
 def start(record: Rollout, met: float) -> float:
-    """When it began to change anything, epoch seconds; ``met``: of what tells no time."""
+    """When it began to change anything, epoch seconds; ``met``: used if the record has no time."""
     times = [at for at in (record.started_at, record.dispatched_at, record.first_token_at) if at is not None]
     return min(times) if times else met
 
@@ -118,14 +118,14 @@ def when(record: Rollout, life: int, begun: float) -> _When:
 
 
 def basis(record: Rollout) -> tuple[object, ...]:
-    """All of a record that the ages of its turns follow from, beside what others did to its sandboxes."""
+    """The fields of a record that determine the ages of its turns, apart from changes by other rollouts."""
     own = any(not turn.sandbox_id for turn in record.turns)
     version = any(turn.version is None for turn in record.turns)
     return record.turns, start(record, -1.0), own and _own(record), version and _only_version(record)
 
 
 def sandboxes(record: Rollout) -> dict[str, None]:
-    """Those that its turns were played in, or forked from, as far as those are kept."""
+    """The environments of its turns, or those they were forked from, as far as cached."""
     if not record.turns:
         return dict.fromkeys(record.sandbox_ids if record.turn_count else ())
     named = [box for turn in record.turns for box in (turn.sandbox_id, turn.forked_from) if box]
@@ -151,20 +151,20 @@ class Environments:
     def __init__(self) -> None:
         self._of: OrderedDict[str, list[_Episode]] = OrderedDict()
         self._turns: OrderedDict[Key, tuple[Turn, ...]] = OrderedDict()
-        # Rollouts that found a sandbox in another state than they were judged on, as was told later.
+        # Rollouts to evaluate again: a later report changed the state of their sandbox.
         self._changed: dict[Key, None] = {}
-        # Of those in no sandbox, whose ages follow from their own turns alone.
+        # Rollouts without a sandbox, whose ages depend only on their own turns.
         self._alike: dict[tuple[object, ...], Ages] = {}
 
     def __contains__(self, sandbox: str) -> bool:
         return sandbox in self._of
 
     def after(self, sandbox: str, start: float) -> list[Key]:
-        """Rollouts that were in it and began no earlier, as far as remembered."""
+        """Rollouts in it that began no earlier, as far as cached."""
         return [_key(at) for at, _ in self._of.get(sandbox, ()) if at[0] >= start]
 
     def changed(self) -> Key | None:
-        """A rollout to be judged again, as others' changes that were told later say."""
+        """The next rollout to evaluate again because other changes were reported later."""
         return next(iter(self._changed), None)
 
     def taken(self, rollout: Key) -> bool:
@@ -172,7 +172,7 @@ class Environments:
         return self._changed.pop(rollout, self) is None
 
     def turns(self, rollout: Key) -> tuple[Turn, ...]:
-        """Its turns, as far as remembered."""
+        """Its turns, as far as cached."""
         return self._turns.get(rollout, ())
 
     def before(self, sandbox: str, at: _When) -> State:
@@ -184,7 +184,7 @@ class Environments:
         return state
 
     def note(self, sandbox: str, at: _When, effect: Effect) -> None:
-        """What a rollout did there; told again, the newer word counts. Who found it otherwise is to be judged again."""
+        """Records what a rollout did there; a newer report replaces it. Affected rollouts are marked for evaluation."""
         known = self._of.pop(sandbox, [])
         found = [one for one in known if _key(one[0]) != _key(at)]
         insort(found, (at, effect), key=lambda one: one[0])
@@ -210,7 +210,7 @@ class Environments:
         for sandbox, effect in walk.effects():
             self.note(sandbox, walk.at, effect)
             self.remember((record.rollout_id, life), record.turns)
-        # A few turns of many would say too little: the first ones, on a state as it was made.
+        # A few turns of many are not representative: the first ones ran on a fresh state.
         found = Ages(bound=walk.bound, unknown=walk.why) if walk.why else Ages(walk.turns, walk.latest, walk.bound)
         if alike is not None:
             if len(self._alike) >= ALIKE:
@@ -227,7 +227,7 @@ class Environments:
         self._changed.clear()
 
     def moved(self, record: Rollout, life: int, start: float) -> bool:
-        """One whose turns are not kept began then, as is told only now: was any of its sandboxes another's too?
+        """For a rollout without cached turns whose start is reported late: whether others used its sandboxes.
 
         Then it may have found it otherwise than it was judged, and so may the others.
         """
@@ -288,7 +288,7 @@ class _Walk:
     def _found(self, sandbox: str, turn: Turn) -> tuple[State, Effect]:
         if turn.forked_from:
             untouched = (self._all.before(turn.forked_from, self.at), Effect(False, None))
-            # It is noted there too: an older change of that one, told later, is one of the fork.
+            # Recorded there, too: an older change of the origin, reported later, also changes the fork.
             state, _ = self._states.setdefault(turn.forked_from, untouched)
             return state, Effect(anew=True, left=state)
         return (self._all.before(sandbox, self.at) if sandbox else None), Effect(False, None)
@@ -308,7 +308,7 @@ class _Walk:
             self.latest += version - state.latest
 
     def _mutated(self, turn: Turn) -> bool | None:
-        """None: it cannot be told."""
+        """None: it cannot be determined."""
         if turn.mutated is not None:
             return turn.mutated
         if turn.tool_calls is None:

@@ -1,4 +1,4 @@
-"""What a group of rollouts has come to: one rule for its outcome, whoever tells of its members. Pure."""
+"""Derives the outcome of a group of rollouts, by the same rule for every source. Pure."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Member:
 def member(record: Rollout) -> Member:
     """Of a record. A rollout that its infrastructure or environment lost is no honest zero: its reward does not count.
 
-    An advantage or a consumption says that the group was complete (``settled``).
+    An advantage or a consumption shows that the group was complete (``settled``).
     """
     uses = [use.version for use in record.consumptions if use.version is not None]
     reward = None if record.exit in rollouts_state.FAILED else record.reward
@@ -66,7 +66,7 @@ def finish(record: Rollout) -> int | None:
 
 
 def complete(members: Collection[Member], size: int | None) -> bool:
-    """Has every member that is expected ended, or does any tell that the group is complete?
+    """Whether every expected member has ended, or a member shows that the group is complete.
 
     A use or an advantage says so too, but not that we have heard of every member: it counts where nobody tells how
     many there are. A group that was aborted because others were faster never was: its members tell nothing of the
@@ -83,7 +83,7 @@ def complete(members: Collection[Member], size: int | None) -> bool:
 def outcome(members: Sequence[Member], size: int | None, max_reward: float | None) -> str:
     """One of `OUTCOMES`.
 
-    ``all_solved`` only where the largest possible reward is known and reached; ``none_solved``: nobody got anything.
+    ``all_solved`` only if the largest possible reward is known and reached; ``none_solved``: all rewards are 0.
     """
     if not complete(members, size):
         return "open"
@@ -100,7 +100,7 @@ def outcome(members: Sequence[Member], size: int | None, max_reward: float | Non
 
 
 def solved(members: Sequence[Member], max_reward: float | None) -> int | None:
-    """How many of those whose reward counts solved the task; None where that is not known of all."""
+    """How many members with a valid reward solved the task; None unless that is known of all."""
     found = [_solved(one, max_reward) for one in members if one.reward is not None]
     return None if not found or None in found else sum(map(bool, found))
 
@@ -113,7 +113,7 @@ def _solved(one: Member, max_reward: float | None) -> bool | None:
 
 
 def completed_at(members: Sequence[Member], size: int | None) -> float | None:
-    """When it was complete: as it is told, else the end of the last member that was waited for."""
+    """When it was complete: as reported, else the end of the last member."""
     told = [one.complete_at for one in members if one.complete_at is not None]
     if told:
         return max(told)
@@ -124,7 +124,7 @@ def completed_at(members: Sequence[Member], size: int | None) -> float | None:
 
 
 def version_complete(members: Sequence[Member], size: int | None) -> int | None:
-    """The policy version when the last member ended, as the members tell it: no version goes back within a life."""
+    """The policy version when the last member ended, from the members: versions ascend within an incarnation."""
     known = [one.version_finish for one in members if one.version_finish is not None]
     whole = len(members) >= (size or 2) and len(known) == len(members)
     return max(known) if whole else None

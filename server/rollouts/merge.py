@@ -1,4 +1,4 @@
-"""Partial records of a rollout made one: what was told beats what was not, in whatever order it comes. Pure."""
+"""Merges partial records of a rollout: a reported field replaces an absent one, in any order. Pure."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -89,7 +89,7 @@ def merged(known: Rollout, said: Rollout) -> Rollout:
     """What is known after one more partial record (both `cleaned`): the later word counts, but for these.
 
     First times stay first and last ones last; the first cause of an exit stays; consumptions are a set; of turns,
-    spans and versions the longer list tells more. It is sampled only while nobody else tells of it.
+    spans and versions the longer list wins. It is sampled only while all its sources sample.
     """
     values = list(_values(known))
     for at, new in enumerate(_values(said)):
@@ -104,14 +104,14 @@ def merged(known: Rollout, said: Rollout) -> Rollout:
 
 
 def begun_at(*records: Rollout) -> float | None:
-    """When a rollout was dispatched, else when it began, as its partial records tell it (epoch seconds)."""
+    """When a rollout was dispatched, else when it began, from its partial records (epoch seconds)."""
     told = [record.dispatched_at for record in records if record.dispatched_at is not None]
     told = told or [record.started_at for record in records if record.started_at is not None]
     return float(min(told)) if told else None
 
 
 def told_last(record: Rollout) -> float | None:
-    """The newest time it tells of itself."""
+    """The newest time in its record."""
     times = [at for at in _times(record) if at is not None]
     times += [use.at for use in record.consumptions if use.at is not None]
     if record.spans:
@@ -120,7 +120,7 @@ def told_last(record: Rollout) -> float | None:
 
 
 def told_first(record: Rollout) -> float | None:
-    """The oldest time it tells of itself: it began before."""
+    """The oldest time in its record: it began before."""
     told = [*_times(record), *[use.at for use in record.consumptions]]
     return min([at for at in told if at is not None], default=None)
 
@@ -140,7 +140,7 @@ def _longer(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _turns(old: tuple[Turn, ...], new: tuple[Turn, ...]) -> tuple[Turn, ...]:
-    """A run's files list the turns that were pushed too, but not what each changed: whoever comes last."""
+    """Merges turns: a run's files list pushed turns, too, but not what each changed, in either order."""
     return new if (len(new), _flags(new)) >= (len(old), _flags(old)) else old
 
 
@@ -157,7 +157,7 @@ def _consumed(old: tuple[Consumption, ...], new: tuple[Consumption, ...]) -> tup
 
 
 def distinct(uses: Iterable[Consumption]) -> tuple[Consumption, ...]:
-    """By version and life; told twice, the earlier time counts."""
+    """By version and incarnation; of two reports the earlier time counts."""
     found: dict[tuple[int | None, int | None], Consumption] = {}
     for one in uses:
         key = (one.version, one.incarnation)

@@ -1,4 +1,4 @@
-"""What a window keeps of a rollout and of a group, and what it is told of them. Pure."""
+"""The notes that a window stores of a rollout and of a group, and their inputs. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,7 +9,7 @@ from server.rollouts.quick import maker
 from server.rollouts.staleness import Use, ages_of, made_by
 
 Key = tuple[str, int]
-"""(rollout or group id, life of the trainer)."""
+"""(rollout or group id, trainer incarnation)."""
 
 
 class RolloutNote(Protocol):
@@ -84,12 +84,12 @@ class Note:
 
     Attributes:
         at: when it was consumed, or left.
-        age: seconds from the end of its generation to this use; None: one of the two is not told.
+        age: seconds from the end of its generation to this use; None: one of the two is not reported.
         whole: it was made to its end and its outcome is its own (not aborted, not lost).
         staleness: trajectory level at this use; parts: (in flight, in its group, in the queue).
         tokens_by_age, turns_by_age: loss tokens by their age at this use, turns by that of their environment's state.
         latest: sum over its turns of the age since the latest mutation.
-        idle: its advantage is told and is 0.
+        idle: its advantage is reported and is 0.
     """
 
     at: float
@@ -172,7 +172,7 @@ class GroupNote:
     """A group in a window. Times are epoch seconds.
 
     Attributes:
-        completed: when it was complete; None: its members tell no time but that of their use.
+        completed: when it was complete; None: its members report no time except that of their use.
         seconds: from its first member's dispatch to its completion.
     """
 
@@ -189,7 +189,7 @@ class GroupNote:
 
 
 def group_note(group: GroupRow, difficulty: str, told: bool) -> GroupNote:
-    """A complete group. ``told``: its members tell when they ended, not only when they were used."""
+    """A complete group. ``told``: its members report when they ended, not only when they were used."""
     completed = group.completed_at / 1000 if group.completed_at is not None else None
     ratio = group.solved / group.valid if group.solved is not None and group.valid else None
     seconds = completed - group.first_at / 1000 if completed is not None else None

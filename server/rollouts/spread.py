@@ -1,4 +1,4 @@
-"""What distributions are asked for: means and quantiles of values, weighted or not. Exact, of bounded windows."""
+"""Means and quantiles of values, weighted or not. Exact, over bounded windows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, fsum, sqrt

@@ -72,7 +72,7 @@ def oldest(record: Rollout) -> int | None:
 
 
 def made_by(record: Rollout) -> tuple[tuple[int, int], ...]:
-    """(version, tokens) of every version that made it; () where several did and nobody tells how much of it."""
+    """(version, tokens) of every version that generated it; () if several did and the split is not reported."""
     kept = tuple([pair for pair in record.token_versions if pair[1] > 0])
     if kept or record.version_start is None or record.version_start != record.version_finish:
         return kept
@@ -107,7 +107,7 @@ def newest_use(record: Rollout) -> Consumption | None:
 
 
 def _order(use: Consumption) -> tuple[int, int, float]:
-    """Lives, then versions, then times: what is not told comes first."""
+    """Orders by incarnation, version and time; absent values come first."""
     return (
         -1 if use.incarnation is None else use.incarnation,
         -1 if use.version is None else use.version,
@@ -122,10 +122,10 @@ def judge(
     """Everything that follows from a record, at its newest consumption.
 
     Args:
-        life: of the trainer it was made in.
-        ages: of its turns' environment states (`Environments.judge`); None where no turns are told.
+        life: trainer incarnation in which it was generated.
+        ages: of its turns' environment states (`Environments.judge`); None if no turns are reported.
         alone: it has no siblings to wait for.
-        group_version: the version when its group was complete, as the siblings tell; else the clock is asked.
+        group_version: the version when its group was complete, from the siblings; else from the clock.
         group_at: when that was, epoch seconds.
     """
     use = newest_use(record)

@@ -1,4 +1,4 @@
-"""Where a rollout is: in flight, by what it waits for, or gone, by its exit. Pure."""
+"""Derives the state of a rollout: in flight, by what it waits for, or ended, by its exit. Pure."""
 
 from collections.abc import Set
 from typing import get_args
@@ -14,10 +14,10 @@ WAITS = ("waiting_group", "queued")
 EXITS: tuple[str, ...] = get_args(Exit)
 
 ENDED = "ended"
-"""It is over and nobody tells how the trainer used it: an evaluation, or a run that tells no consumption. No exit."""
+"""It ended and its use is not reported: an evaluation, or a run that reports no consumption. No exit."""
 
 OVER = frozenset((*EXITS, ENDED))
-# Their reward, if they have one, says nothing of the policy.
+# Their reward, if any, does not measure the policy.
 FAILED = frozenset(("infra_error", "env_error"))
 
 
@@ -64,7 +64,7 @@ def scored(record: Rollout) -> bool:
 
 
 def left(record: Rollout) -> str | None:
-    """Its exit: the one it was told, else `trained` where it was used; never kept, for the exit may yet be told."""
+    """Its exit: the reported one, else `trained` if it was used; never cached: the exit may be reported later."""
     return record.exit if record.exit is not None else "trained" if record.consumptions else None
 
 
@@ -74,7 +74,7 @@ def ended(record: Rollout) -> bool:
 
 
 def generated_at(record: Rollout) -> float | None:
-    """When its own generation ended, at the latest (epoch seconds); a use tells nothing of that."""
+    """When its own generation ended, at the latest (epoch seconds); a use does not determine that."""
     if record.finished_at is not None:
         return record.finished_at
     return record.scored_at if record.scored_at is not None else record.group_complete_at

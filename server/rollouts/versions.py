@@ -1,4 +1,4 @@
-"""When which policy version was published: the clock that ages are read on. Bounded; told in any order."""
+"""Publication times of policy versions, from which ages are computed. Bounded; reports come in any order."""
 
 from bisect import bisect_left, bisect_right, insort
 
@@ -6,13 +6,13 @@ KEPT_VERSIONS = 10_000
 
 
 class VersionClock:
-    """Published versions with their times (epoch seconds). A version that goes back began with a new life."""
+    """Published versions with their times (epoch seconds). A lower version begins a new incarnation."""
 
     def __init__(self) -> None:
         self._told: list[tuple[float, int]] = []
 
     def publish(self, version: int, ts: float) -> None:
-        """A version that is told again (by the trainer, by an engine) was published when it was first told."""
+        """A version reported again (by the trainer, by an engine) was published at its first report."""
         at = bisect_left(self._told, (ts, version))
         if at and self._told[at - 1][1] == version:
             return

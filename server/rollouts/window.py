@@ -30,7 +30,7 @@ LIVE_MOST = 100_000
 # it.
 LOST_SECONDS, QUEUED_SECONDS = 86_400.0, 3600.0
 Place = tuple[int, int]
-"""(life, consumed version)."""
+"""(incarnation, consumed version)."""
 
 NO_RECORDS = "no rollout records: push them (POST /api/v1/runs/RUN/rollouts) or give a directory that holds them"
 
@@ -62,7 +62,7 @@ class Window:
 
     Attributes:
         start, end: what happened within (start, end] is in it; `end` is the newest consumption's.
-        versions: of the consumed versions in it: (life, version).
+        versions: the consumed versions in it: (incarnation, version).
         sampled: nothing but samples is known: shares hold, numbers and rates do not.
         why: why it cannot judge yet; "" when it can.
     """
@@ -82,7 +82,7 @@ class Window:
 
     @property
     def failures_told(self) -> bool:
-        """Would a rollout that failed have been told?"""
+        """Whether a failed rollout would have been reported."""
         return self._book.failures_told
 
     @cached_property
@@ -118,7 +118,7 @@ class Window:
 
     @cached_property
     def made(self) -> WindowPart:
-        """What distributions are about: what was consumed; where no consumption is told, what ended."""
+        """The rollouts of distributions: consumed ones; if no consumption is reported, ended ones."""
         return self.used if self.consumed else self.ended
 
     @cached_property
@@ -128,7 +128,7 @@ class Window:
 
     @cached_property
     def groups(self) -> list[GroupNote]:
-        """Complete groups: by when they were complete, and where only their use is told, by its version."""
+        """Complete groups: by completion time, or if only their use is reported, by its version."""
         oldest = self.versions[0][1] if self.versions else 0
         life = self.versions[0][0] if self.versions else -1
         found = [
@@ -160,7 +160,7 @@ class Window:
         return self._book.ended.number(self.start, self.end, sampled=False) / seconds
 
     def fruitless(self, kind: Kind) -> bool | None:
-        """Did rollouts of this kind carry no gradient? None: nobody tells."""
+        """Whether rollouts of this kind carried no gradient; None: not reported."""
         idle, key, _ = kind
         if idle is not None:
             return idle
@@ -169,17 +169,17 @@ class Window:
 
 
 class RolloutBook:
-    """What signals ask of a run's rollouts. Fed in the order of event time; train only.
+    """The windows of a run's rollouts that signals evaluate. Fed in the order of event time; train only.
 
     Attributes:
         clock: published versions.
         live: what is in flight; `ended`, `left`, `dispatched`: what happened of late; `groups`: complete ones.
-        changed: something was told since this was set to False.
-        met, consumption_told: any rollout was told, and any consumption; `watched`: any while it was under way.
-        failures_told: whoever tells of them tells of those that were lost, too, or would.
+        changed: something was reported since this was set to False.
+        met, consumption_told: any rollout was reported, and any consumption; `watched`: any while in progress.
+        failures_told: the sources also report failed rollouts, or would.
         begin_told, end_told: of any rollout, when its generation began and ended.
-        alone: groups of one were told.
-        tellers: names of the targets that told of rollouts.
+        alone: groups of one were reported.
+        tellers: names of the targets that reported rollouts.
     """
 
     def __init__(self) -> None:
@@ -291,13 +291,13 @@ class RolloutBook:
     # ---- asking
 
     def window(self, now: float) -> Window:
-        """The window as of ``now``; made once for all who ask at one instant."""
+        """The window as of ``now``; computed once per instant."""
         if self._window is None or self._window.now != now:
             self._window = Window(self, now)
         return self._window
 
     def newest_versions(self) -> tuple[list[Place], bool]:
-        """The last ten consumed (life, version), ascending, of one life; and whether only samples tell of any."""
+        """The last ten consumed (incarnation, version), ascending; and whether only samples report any."""
         counted = [place for place, one in self._versions.items() if one.counted]
         places = sorted(counted or self._versions)
         life = places[-1][0] if places else -1
@@ -314,9 +314,9 @@ class RolloutBook:
         return max(before, default=-math.inf), max(self._versions[place].last for place in versions)
 
     def in_flight(self, now: float) -> Iterator[InFlight]:
-        """What is in flight at ``now``: of the newest life, and not forgotten by whoever told of it.
+        """Rollouts in flight at ``now``: of the newest incarnation, and reported within the limit.
 
-        What waits in a queue that nobody is ever heard to take from is not known to wait.
+        A rollout in a queue without reported consumption is not known to wait.
         """
         for one in self.live.values():
             waits = one.state in ("scoring", "waiting_group", "queued")
