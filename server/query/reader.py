@@ -3,7 +3,7 @@
 Nothing is kept but constants and the names of series."""
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -32,7 +32,6 @@ from server.query.rollouts.types import (
 from server.query.run_state import RunState, state_of
 from server.query.runs import FleetReader, run_info
 from server.query.sandboxes import SandboxReader
-from server.query.series_names import SeriesNames
 from server.query.signals import (
     INFOS,
     ITEMS,
@@ -90,6 +89,32 @@ def _not_configured(run: str) -> PreflightInfo:
     return PreflightInfo("not_configured")
 
 
+# A server shows few runs at a time; old runs that a script reads need not stay cached.
+CACHED_RUNS = 64
+
+
+class SeriesKeyCache:
+    """Caches the keys of a run's derived series by series id; ids are permanent.
+
+    Thread-safe: a run's table is replaced as a whole, never changed.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._keys: dict[str, Mapping[int, SeriesKey]] = {}
+
+    def of(self, run: str, numbers: Iterable[int]) -> Mapping[int, SeriesKey]:
+        """Series id -> key, with all of ``numbers`` that are derived series of the run."""
+        keys = self._keys.get(run, {})
+        if all(number in keys for number in numbers):
+            return keys
+        keys = dict(self._store.series(run, target=""))
+        if len(self._keys) >= CACHED_RUNS:
+            self._keys.clear()
+        self._keys[run] = keys
+        return keys
+
+
 class StoreReader(EngineReader):
     """See `server.query.types.Reader`."""
 
@@ -104,7 +129,7 @@ class StoreReader(EngineReader):
         self._rollouts = RolloutReader(store, clock)
         self._verdicts = VerdictReader(store, clock)
         self._fleet, self._by_step = FleetReader(store, clock), StepReader(store)
-        self._names = SeriesNames(store)
+        self._names = SeriesKeyCache(store)
 
     def now(self) -> float:
         return self._clock.now()

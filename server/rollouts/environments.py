@@ -1,7 +1,7 @@
 """The age of the state that turns are played on: which policy version last (and first) changed an environment. Pure.
 
-An environment is its sandbox. It lives on over suspended rollouts and, where it is kept, over several of them: what
-each did to it is remembered (for the 50,000 sandboxes met last) in the order of their times.
+An environment is its sandbox. It outlives suspended rollouts and may be used by several rollouts: their changes
+are cached in the order of their times, for the 50,000 most recent sandboxes.
 """
 
 from bisect import insort
@@ -229,7 +229,7 @@ class Environments:
     def moved(self, record: Rollout, life: int, start: float) -> bool:
         """For a rollout without cached turns whose start is reported late: whether others used its sandboxes.
 
-        Then it may have found it otherwise than it was judged, and so may the others.
+        Then its and their ages may have been computed for a wrong state.
         """
         self._lose(record, life, start)
         return any(len(self._of[sandbox]) > 1 for sandbox in record.sandbox_ids)

@@ -68,8 +68,8 @@ def finish(record: Rollout) -> int | None:
 def complete(members: Collection[Member], size: int | None) -> bool:
     """Whether every expected member has ended, or a member shows that the group is complete.
 
-    A use or an advantage says so too, but not that we have heard of every member: it counts where nobody tells how
-    many there are. A group that was aborted because others were faster never was: its members tell nothing of the
+    A use or an advantage shows it, too, but not that every member was reported: it counts if the group's size is
+    unknown. A group that was aborted because others were faster is never complete: its members are no measure of the
     curriculum.
     """
     kept = sum(not one.aborted for one in members)

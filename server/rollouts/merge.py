@@ -86,7 +86,7 @@ _TIMES, _NUMBERS = [[_NAMES.index(name) for name in names] for names in (TIMES, 
 
 
 def merged(known: Rollout, said: Rollout) -> Rollout:
-    """What is known after one more partial record (both `cleaned`): the later word counts, but for these.
+    """Merges one more partial record (both `cleaned`): the later value wins, with these exceptions.
 
     First times stay first and last ones last; the first cause of an exit stays; consumptions are a set; of turns,
     spans and versions the longer list wins. It is sampled only while all its sources sample.

@@ -18,16 +18,16 @@ from server.rollouts.parts import Kind, Slot, Timed, TimedNotes, WindowPart, mer
 from server.rollouts.staleness import uses
 from server.rollouts.versions import VersionClock
 
-# Exits of what the trainer never had in a batch. Files of its batches tell of the others alone, and what failed is no
-# line of them: no failure there is not none.
+# Exits of rollouts that were never in a batch. Batch files contain only the others, so that no failure in them
+# does not mean that none failed.
 _LOST = frozenset(rollouts_state.EXITS) - {"trained", "zero_advantage"}
-# As of `_model`, which imports this module.
+# Equal to the constants of `server.signals.model`, which imports this module.
 WINDOW_VERSIONS, MINIMUM_VERSIONS, WINDOW_SECONDS = 10, 3, 300.0
-# Two beyond the window: the one whose end is its beginning, and one that comes late.
+# Two beyond the window: the version at whose end it begins, and a late one.
 KEPT_VERSIONS = WINDOW_VERSIONS + 2
 LIVE_MOST = 100_000
-# What nobody spoke of for so long is not in flight, whatever was said of it last; as `server.ingest.rollouts.fold` has
-# it.
+# A rollout not reported for so long is not in flight, whatever its last state; equal to the limits of
+# `server.ingest.rollouts.fold`.
 LOST_SECONDS, QUEUED_SECONDS = 86_400.0, 3600.0
 Place = tuple[int, int]
 """(incarnation, consumed version)."""

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from collectors.model import Event
-from server.store import histograms, partitions, ranges, read, removal, rollup, series, step_times, write
+from server.store import histograms, partitions, ranges, read, removal, rollup, series, write
 from server.store.alerts import AlertStore
 from server.store.engine import Engines, StoreError, explained, open_engines
 from server.store.fleet import FleetStore
@@ -280,7 +280,7 @@ class Store:
 
         Of more than ``most`` the newest at equal distances: a month costs as much as an hour.
         """
-        return self._read(lambda c: step_times.between(c, run, axis, start, end, most))
+        return self._read(lambda c: read.step_times(c, run, axis, start, end, most))
 
     def series(self, run: str, target: str | None = None) -> list[tuple[int, SeriesKey]]:
         """(id, key) of a run's series, or of one target's."""

@@ -52,12 +52,12 @@ class StepStamp:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a target was found.
+    """The discovery list that a target comes from.
 
     Attributes:
         source: name of the list ([[run.NAME.discover]]).
         job, labels: from the discovery list.
-        key: which address that was, as a digest: an address may hold a secret.
+        key: digest of the address, because an address may contain a secret.
     """
 
     source: str
