@@ -9,8 +9,10 @@ from server.api.responses import errors
 from server.query import Reader
 from server.query.engine_types import MOST_ENGINES, MOST_STEPS, EngineInfo, EngineMetric, StepInfo
 
-# As `server.api.app.LAST`: beyond it epoch milliseconds are a mistake in the unit.
-_LAST, _COLUMNS = 1e11, 500
+# Epoch seconds, as `server.api.app.LAST`: a larger time is in milliseconds by mistake.
+_LAST = 1e11
+# Columns of one heat map: more than a screen can show.
+_COLUMNS = 500
 
 
 def add_engines(api: FastAPI, reader: Reader) -> None:

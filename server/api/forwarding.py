@@ -97,7 +97,7 @@ class _ForwardingRoutes:
         known = pushers | {row.name for _, row in self._store.targets(run)}
         tellers = [one for one in self._store.pushes.forwarders(run) if one.target == target]
         if not tellers and target in known:
-            raise HTTPException(409, f"target {target} of this run is another's: forward with another --run NAME")
+            raise HTTPException(409, f"target {target} of this run has another source: forward with another --run NAME")
         newest = max(tellers, key=lambda one: one.last_ts, default=None)
         if newest is not None and newest.agent != agent and now - newest.last_ts / 1000 < SILENT_SECONDS:
             raise HTTPException(
@@ -125,7 +125,7 @@ def _agent(query: Mapping[str, str]) -> str:
 def _word(query: Mapping[str, str], name: str, known: "Mapping[str, object] | tuple[str, ...]") -> str:
     found = query.get(name, "")
     if found not in known:
-        raise ValueError(f"{name} {ascii(found)[:80]} is not known here; known: {', '.join(known)}")
+        raise ValueError(f"{name} {ascii(found)[:80]} is unknown; known: {', '.join(known)}")
     return found
 
 

@@ -79,10 +79,10 @@ class Gate:
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         if self._hosts and host_of(headers.get("host", "")) not in self._hosts:
-            return 421, "this name is not one of mine: add it to [server] allowed_hosts"
+            return 421, "this host name is not allowed: add it to [server] allowed_hosts"
         # Names never contain NUL, and PostgreSQL would refuse it in the middle of a query.
         if "\0" in scope["path"] or b"%00" in scope.get("query_string", b""):
-            return 400, "a NUL character is in no name"
+            return 400, "the path or the query contains a NUL character"
         origin = headers.get("origin")
         writes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD", "OPTIONS")
         if writes and origin is not None and origin.partition("://")[2] != headers.get("host", ""):

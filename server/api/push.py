@@ -32,9 +32,18 @@ from server.store.inbox import InboxFull
 from server.store.types import Push
 from server.targets.resolve import check_name
 
-INTERVAL, INTERVAL_MIN, INTERVAL_MAX = 60.0, 5.0, 86_400.0
-TARGET_LENGTH, TARGETS = 100, 100
-PARSING, WAITING = 2, 32
+# Longest silence to expect between two pushes, in seconds.
+INTERVAL = 60.0
+INTERVAL_MIN = 5.0
+INTERVAL_MAX = 86_400.0
+# Characters of a target's name.
+TARGET_LENGTH = 100
+# Targets that push into one run.
+TARGETS = 100
+# Bodies parsed at once: a large one must not slow the dashboard.
+PARSING = 2
+# Bodies held in memory while they wait; more are refused.
+WAITING = 32
 RETRY = {"retry-after": "5"}
 _QUERY = ("run", "target", "step", "axis", "interval", "framework", "mode", "lifecycle")
 _WORDS: Mapping[str, tuple[str, ...]] = {"mode": get_args(Mode), "lifecycle": get_args(Lifecycle)}
@@ -234,7 +243,7 @@ def run_of(name: str) -> str:
         ValueError: none, or one that nothing could show.
     """
     if not name:
-        raise ValueError("which run is this? Add ?run=NAME")
+        raise ValueError("the run is missing: add ?run=NAME")
     try:
         check_name(name)
     except ConfigError as error:

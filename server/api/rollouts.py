@@ -29,11 +29,16 @@ from server.store.inbox import InboxFull
 from server.store.rollouts.pages import BadKey
 from server.store.types import Push
 
-MAX_ROWS, CSV_PAGE = 1000, 1000
+MAX_ROWS = 1000
+# Rows that a CSV export reads at once.
+CSV_PAGE = 1000
+# Rollouts in one trace.
 TRACED = 5_000
 STATES = (*CENSUS, *EXITS, ENDED)
 PURPOSES: tuple[str, ...] = get_args(Purpose)
-DAY, LAST = 86_400.0, 1e11
+DAY = 86_400.0
+# Epoch seconds, as `server.api.app.LAST`.
+LAST = 1e11
 TRACE = errors(404, 422, 503) | json_file(
     "Chrome trace JSON.",
     {

@@ -11,11 +11,16 @@ from dataclasses import dataclass, field, replace
 
 from collectors.model import Rollout, Turn
 
-SANDBOXES, EPISODES = 50_000, 16
+# Sandboxes whose changes are cached, the most recent ones.
+SANDBOXES = 50_000
+# Changes cached per sandbox.
+EPISODES = 16
 # Rollouts whose turns are cached, to be evaluated again when an older change is reported.
 REMEMBERED = 1_000
-# Ages of the turns of so many rollouts in no sandbox, of so many turns each, are kept: thousands have had the same.
-ALIKE, ALIKE_TURNS = 4096, 16
+# Cached results for rollouts without a sandbox: thousands have equal turns.
+ALIKE = 4096
+# Longest list of turns that is cached.
+ALIKE_TURNS = 16
 HINT = "log `turns` with `version`, `mutated` (or `tool_calls`), `reset` and `sandbox_id` per turn"
 FORGOTTEN = "its sandbox was used before our start by a rollout whose turns are not kept"
 OTHER_LIFE = "its environment was changed in another life of the trainer: versions of two lives cannot be compared"

@@ -9,9 +9,15 @@ from typing import Any
 from collectors.model import Consumption, Rollout, Span, Turn
 from server.rollouts.quick import maker
 
-# As of sandboxes: what is longer would not fit an index.
-ID_LENGTH, TEXT_LENGTH = 200, 200
-TURNS, SPANS, VERSIONS, USES, BOXES = 10_000, 2_000, 1_000, 100, 100
+# Characters, as for sandboxes: a longer id would not fit an index.
+ID_LENGTH = 200
+TEXT_LENGTH = 200
+# Entries stored per rollout.
+TURNS = 10_000
+SPANS = 2_000
+VERSIONS = 1_000
+USES = 100
+BOXES = 100
 TIMES = ("dispatched_at", "started_at", "first_token_at", "finished_at", "scored_at", "group_complete_at", "exited_at")
 _times = attrgetter(*TIMES)
 NUMBERS = ("reward", "max_reward", "advantage")

@@ -25,7 +25,9 @@ BACKWARDS = (
     "versions are counted differently"
 )
 OTHER_LIFE = "made and trained in two lives of the trainer (a restart): their versions cannot be compared"
-TRAJECTORY, TOKEN, ENVIRONMENT = "trajectory", "token", "environment_state"
+TRAJECTORY = "trajectory"
+TOKEN = "token"
+ENVIRONMENT = "environment_state"
 
 
 @dataclass(frozen=True, slots=True)

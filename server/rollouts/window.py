@@ -21,14 +21,19 @@ from server.rollouts.versions import VersionClock
 # Exits of rollouts that were never in a batch. Batch files contain only the others, so that no failure in them
 # does not mean that none failed.
 _LOST = frozenset(rollouts_state.EXITS) - {"trained", "zero_advantage"}
-# Equal to the constants of `server.signals.model`, which imports this module.
-WINDOW_VERSIONS, MINIMUM_VERSIONS, WINDOW_SECONDS = 10, 3, 300.0
+# Consumed versions in a window.
+WINDOW_VERSIONS = 10
+# With fewer consumed versions there is no window yet.
+MINIMUM_VERSIONS = 3
+# Length of the window where no consumption is reported.
+WINDOW_SECONDS = 300.0
 # Two beyond the window: the version at whose end it begins, and a late one.
 KEPT_VERSIONS = WINDOW_VERSIONS + 2
 LIVE_MOST = 100_000
-# A rollout not reported for so long is not in flight, whatever its last state; equal to the limits of
-# `server.ingest.rollouts.fold`.
-LOST_SECONDS, QUEUED_SECONDS = 86_400.0, 3600.0
+# A rollout not reported for so long is not in flight; equal to the limit of `server.ingest.rollouts.fold`.
+LOST_SECONDS = 86_400.0
+# The same for a rollout that waits for scoring, its group or the trainer.
+QUEUED_SECONDS = 3600.0
 Place = tuple[int, int]
 """(incarnation, consumed version)."""
 

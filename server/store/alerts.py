@@ -53,8 +53,10 @@ _QUIET = (
 
 _JSON_LABELS = ("series", "labels")
 _JSON_NAMES = ("firing", "resolved")
-# As good as no limit, and later than any silence can end: SQL has a number there.
-MOST, FOREVER = 2**31 - 1, 2**63 - 1
+# No limit: SQL needs a number.
+MOST = 2**31 - 1
+# Epoch ms later than the end of any silence.
+FOREVER = 2**63 - 1
 _WORDS = ("rule", "reason", "muted")
 
 

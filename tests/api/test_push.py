@@ -95,7 +95,7 @@ def test_what_is_taken_waits_and_what_is_refused_is_named(web: Web) -> None:
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("", "which run is this?"),
+        ("", "the run is missing"),
         ("run=a/b", "run name"),
         ("run=" + "x" * 201, "run name"),
         ("run=r&target=" + "x" * 101, "target"),

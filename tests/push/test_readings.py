@@ -199,12 +199,12 @@ def test_pieces_lose_nothing(widths: list[int]) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"run": ""}, "which run is this?"),
+        ({"run": ""}, "the run is missing"),
         ({"run": "a/b"}, "run name"),
         ({"target": ""}, "target"),
         ({"target": "pushed"}, "and not 'pushed'"),
-        ({"kind": "push"}, "kind 'push' is not known here"),
-        ({"actor": "judge"}, "actor 'judge' is not known here"),
+        ({"kind": "push"}, "kind 'push' is unknown"),
+        ({"actor": "judge"}, "actor 'judge' is unknown"),
         ({"interval": "1"}, "interval must be"),
         ({"agent": "short"}, "agent must be"),
         ({"seq": "0"}, "seq must be a whole number from 1 on"),

@@ -34,7 +34,7 @@ def _slots(found: Sequence[RolloutDetail], now: float) -> Iterator[dict[str, Any
             end = max(now if bar[2] is None else bar[2] for bar in one.spans)
             by_engine.setdefault(one.row.engine, []).append((begin, max(begin, end), one))
     for pid, (engine, rows) in enumerate(sorted(by_engine.items()), 1):
-        yield _name("process_name", (pid, 0), engine or "engine not told")
+        yield _name("process_name", (pid, 0), engine or "unknown engine")
         named: set[int] = set()
         for tid, begin, end, one in _packed(rows):
             if tid not in named:

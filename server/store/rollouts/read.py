@@ -38,7 +38,9 @@ OUTCOMES = ("open", "mixed", "all_solved", "none_solved", "equal_unknown", "too_
 DEFAULT = "train"
 """Purpose of a rollout that reports none: `collectors.model.Purpose`."""
 
-MINUTE, HOUR = 60_000, 3_600_000
+# Milliseconds.
+MINUTE = 60_000
+HOUR = 3_600_000
 """Tiers of sums and bins, in ms."""
 
 
