@@ -45,8 +45,11 @@ _SIGNALS = {item.name: item for item in signals.load()}
 class _Ids:
     """The only thing `SignalResults` asks the store for."""
 
+    def __init__(self) -> None:
+        self._ids: dict[SeriesKey, int] = {}
+
     def intern(self, run: str, keys: Sequence[SeriesKey]) -> list[int]:
-        return [0 for _ in keys]
+        return [self._ids.setdefault(key, len(self._ids)) for key in keys]
 
 
 @dataclass(slots=True)

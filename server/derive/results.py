@@ -55,11 +55,8 @@ class SignalResults:
         self._ids: dict[tuple[str, Labels], int] = {}
         # In history a signal has thousands of answers between two commits. Only series changed since then are listed.
         self._now: dict[str, dict[Labels, SignalState]] = {}
-        self._new_states: dict[int, _Series] = {}
-        self._unsaved: dict[int, _Series] = {}
-        # Labels and series of a signal's newest answer, where all its other series have left. A step's answer as a
-        # rule has the same labels as the one before.
-        self._same: dict[str, tuple[list[Labels], list[_Series]]] = {}
+        self._new_states: dict[tuple[str, Labels], _Series] = {}
+        self._unsaved: dict[tuple[str, Labels], _Series] = {}
         # Signals whose every series already has this gap.
         self._silent: dict[str, tuple[PointState, str, str]] = {}
         # Cached reasons of gaps, and what they depend on. Bounded: a count of steps is the only number in a reason.
@@ -76,7 +73,9 @@ class SignalResults:
 
     def forget_saved(self) -> None:
         """Let the next `save` write every answer."""
-        self._unsaved = {series.id: series for found in self.known.values() for series in found.values()}
+        self._unsaved = {
+            (series.name, series.labels): series for found in self.known.values() for series in found.values()
+        }
 
     def recover(self, rows: Iterable[tuple[SeriesKey, LatestRow]]) -> None:
         """Load the stored newest answers."""
@@ -84,7 +83,7 @@ class SignalResults:
             series = _Series(
                 key.metric, key.labels, latest.series, latest.state, latest.ts, latest.value, latest.why, latest.source
             )
-            self.known.setdefault(key.metric, {})[key.labels] = self._new_states[series.id] = series
+            self.known.setdefault(key.metric, {})[key.labels] = self._new_states[series.name, series.labels] = series
 
     def now(self) -> Mapping[str, Mapping[Labels, SignalState]]:
         """The newest answers as states for alert rules."""
@@ -132,28 +131,15 @@ class SignalResults:
         """Extend the newest values of a signal to `ts` without a point."""
         for series in self.known.get(name, {}).values():
             series.ts = max(series.ts, round(ts * 1000))
-            self._new_states[series.id] = self._unsaved[series.id] = series
+            self._new_states[series.name, series.labels] = self._unsaved[series.name, series.labels] = series
 
     def _write_values(self, name: str, ts: float, values: Sequence[Value], batch: Batch) -> None:
-        known = self.known.setdefault(name, {})
+        self.known.setdefault(name, {})
         self._silent.pop(name, None)
         source = self._deriver.source(self._items[name])
         stamp, newest = round(ts * 1000), round(self._deriver.data_time(name, ts) * 1000)
-        labels_now = [value.labels for value in values]
-        before = self._same.pop(name, None)
-        if before is None or before[0] != labels_now:
-            self._write_each(name, values, stamp, newest, source, batch)
-            self._end_others(name, values, stamp, source, batch)
-            before = labels_now, [known[labels] for labels in labels_now]
-        else:
-            points, as_value = batch.points, int(PointState.VALUE)
-            for value, series in zip(values, before[1], strict=True):
-                if value.value != value.value:
-                    self._write_missing(name, value, stamp, (value.why, source), batch)
-                else:
-                    self._set(series, newest, value.value, PointState.VALUE, (value.why, source))
-                    points.append((series.id, stamp, value.value, as_value))
-        self._same[name] = before
+        self._write_each(name, values, stamp, newest, source, batch)
+        self._end_others(name, values, stamp, source, batch)
 
     def _write_each(
         self, name: str, values: Sequence[Value], stamp: int, newest: int, source: str, batch: Batch
@@ -195,7 +181,6 @@ class SignalResults:
         texts = (self._why(name, answer), self._deriver.source(self._items[name]))
         if self._silent.get(name) == (state, *texts):
             return
-        self._same.pop(name, None)
         known, stamp = self.known.setdefault(name, {}), round(ts * 1000)
         for labels in list(known) or [()]:
             series = known.get(labels)
@@ -254,7 +239,7 @@ class SignalResults:
             # After a restart the target of a step is missing until its next row; the stored source is shown until then.
             source = texts[1] or (series.source if state is PointState.VALUE else "")
             series.ts, series.value, series.why, series.source = newest, value, texts[0], source
-            self._new_states[series.id] = self._unsaved[series.id] = series
+            self._new_states[series.name, series.labels] = self._unsaved[series.name, series.labels] = series
 
     def _is_tick(self, name: str) -> bool:
         item = self._items.get(name)
@@ -273,8 +258,6 @@ class SignalResults:
         ids, known, new = self._ids, self.known, dict[tuple[str, Labels], None]()
         for name, _, answer in emissions:
             if isinstance(answer, (list, tuple)):
-                if name in self._same and len(answer) == 1 and answer[0].labels == self._same[name][0][0]:
-                    continue
                 new.update({(name, value.labels): None for value in answer if (name, value.labels) not in ids})
             elif not known.get(name) and (name, ()) not in ids:
                 new[(name, ())] = None

@@ -2,9 +2,12 @@
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from collectors.model import Event
-from server.store import Store
+
+if TYPE_CHECKING:
+    from server.store import Store
 
 BEGINS = ("restart", "resume")
 """Kinds of pushed events that begin an incarnation of the trainer."""
@@ -74,7 +77,7 @@ class ReportedRestarts:
     Events are identified by key. Not thread-safe: one run, one loop.
     """
 
-    def __init__(self, store: Store, run: str, incarnations: Incarnations) -> None:
+    def __init__(self, store: "Store", run: str, incarnations: Incarnations) -> None:
         self._store, self._run, self._incarnations = store, run, incarnations
         recorded = store.events(run, 0, _ALWAYS, BEGINS)
         self._keys = {event.key for _, event in recorded}

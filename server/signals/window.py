@@ -332,7 +332,7 @@ class StepBook:
         return found
 
     def _rows(self, keys: tuple[StepKey, ...], count: int, until: float) -> list[Step]:
-        trained = self._trained
+        trained = self.newest(TRAINER, until)
         consumed = math.inf if trained is None else trained.number
         best: list[Step] = []
         for book in self._axes.values():

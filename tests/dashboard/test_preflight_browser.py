@@ -192,7 +192,7 @@ def test_a_server_that_is_away_is_told_in_words(open_page: Open, serving: Servin
     page = open_page()
     serving.stop()
     page.locator("#pf-run").click()
-    until(page, SAID, "Not begun: The server cannot be reached.")
+    until(page, SAID, "Not started: The server cannot be reached.")
     serving.start()
 
 

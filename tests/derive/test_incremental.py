@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from collectors.model import Labels, Target
@@ -73,6 +73,18 @@ def few_steps() -> Iterator[None]:
 
 
 @settings(max_examples=60, deadline=None)
+@example(
+    steps=[
+        (0, 1, 30.0, 0, 1023, 0.0, "a"),
+        (0, 1, 30.0, 0, 0, 0.0, "a"),
+        (0, 1, 0.5, 0, 0, 0.0, "a"),
+        (0, 1, -40.0, 0, 1023, 0.0, "a"),
+        (0, 1, 0.5, 0, 1023, 0.0, "a"),
+        (0, 1, 0.5, 0, 1023, 0.0, "a"),
+        (0, 1, 30.0, 0, 1023, 0.0, "a"),
+    ],
+    mode="async",
+)
 @given(steps=STEPS, mode=st.sampled_from(["async", "sync_colocated"]))
 def test_incremental_answers_are_the_naive_ones(store: Store, steps: list, mode: str) -> None:
     items = [item for item in signals.load() if isinstance(item, Signal)]

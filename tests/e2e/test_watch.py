@@ -112,7 +112,7 @@ def test_a_taken_port_exits_2(watched: Watched, tmp_path: Path, engine: str) -> 
     port = watched.program.url.rsplit(":", 1)[1]
     second = run(tmp_path, "watch", engine, "--port", port, "--store", f"sqlite:///{tmp_path}/other.db")
     assert second.returncode == 2 and f"cannot listen on 127.0.0.1:{port}: Address already in use" in second.stderr
-    assert f"rollscope watch SOURCE --push {watched.program.url}; else choose another --port" in second.stderr
+    assert f"rollscope watch SOURCE --push {watched.program.url}; or choose another --port" in second.stderr
 
 
 @pytest.mark.parametrize(

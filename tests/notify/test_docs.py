@@ -21,7 +21,7 @@ def rows(header: str) -> list[list[str]]:
 
 
 def test_every_kind_has_its_row_with_all_its_keys() -> None:
-    found = rows("| kind | speaks to | keys in addition to the common ones |")
+    found = rows("| kind | service | keys in addition to the common ones |")
     assert [(kind, reads) for kind, reads, _ in found] == [(f"`{kind}`", one.reads) for kind, one in load().items()]
     for (_, _, keys), receiver in zip(found, load().values(), strict=True):
         expected: set[str] = set()
