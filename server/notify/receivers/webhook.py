@@ -62,7 +62,7 @@ def render(notification: Notification, settings: ReceiverSettings, now: float) -
 
 RECEIVER = Receiver(
     kind="webhook",
-    reads="anything that takes Alertmanager's webhook message, version 4",
+    reads="any service that accepts Alertmanager's webhook message, version 4",
     render=render,
     options={"bearer": Option("token for the Authorization header", secret=True)},
 )
