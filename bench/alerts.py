@@ -235,7 +235,7 @@ def _bursts(run: Bench, timed: Timed, cluster: Cluster, times: Iterator[float]) 
 
 
 def _firing(run: Bench) -> int:
-    return sum(alert.state == "firing" for alert in run.reader.alerts("run"))
+    return sum(alert.state == "firing" for alert in run.reader.alerts.active("run"))
 
 
 def _line(name: str, found: Sequence[tuple[float, float]], firing: int) -> dict[str, object]:

@@ -27,7 +27,7 @@ from collectors.model import Limits, Target
 from server.clock import WallClock
 from server.derive.deriver import Deriver
 from server.derive.verdict_tracker import VerdictTracker
-from server.query import StoreReader
+from server.query import Reader
 from server.runtime.memory import seldom_swept
 from server.scrape.run_loop import RunLoop
 from server.signals.model import STEP_WINDOW
@@ -113,7 +113,7 @@ async def attach(store: Store, writer: Writer, log: Path) -> Attach:
     )
     await loop.look_ahead(clock.now())
     found.first, found.first_cpu = time.perf_counter() - wall, time.process_time() - cpu
-    shown = {one.name for one in StoreReader(store, clock).status("run").signals if one.value is not None}
+    shown = {one.name for one in Reader(store, clock).status("run").signals if one.value is not None}
     missing = [name for name in OVERVIEW if not any(one.split("{")[0] == name for one in shown)]
     assert not missing, missing
     while any(reader.lagging for reader in loop.readers):

@@ -36,7 +36,7 @@ from server.clock import Clock, ScaledClock
 from server.config.errors import ConfigError
 from server.config.settings import RunSettings
 from server.demo.stacks import begin
-from server.query import StoreReader, UnknownRun
+from server.query import Reader, UnknownRun
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
 from server.targets.resolve import attach, source_of
@@ -68,7 +68,7 @@ def metrics(text: str) -> Flat:
     return {series: value for series, _, value in (line.rpartition(" ") for line in text.splitlines()) if series}
 
 
-def application(store: Store, reader: StoreReader, clock: Clock) -> FastAPI:
+def application(store: Store, reader: Reader, clock: Clock) -> FastAPI:
     """Returns every route that answers about a run."""
     api = create_api(reader, version="compare", ready=lambda: None)
     add_alerts(api, reader, store, clock, lambda name: False)
@@ -118,7 +118,7 @@ class Recorded:
         loop = None
         found: Flat = {}
         with closing(Writer(store)) as writer:
-            reader = StoreReader(store, clock)
+            reader = Reader(store, clock)
             for t in grid(clock.now(), self.recording.end):
                 clock.set(t)
                 if log is not None:
@@ -158,7 +158,7 @@ class Demo:
     async def _play(self, store: Store, clock: ScaledClock, demo: Any, run: Any) -> Flat:
         found: Flat = {}
         with closing(Writer(store)) as writer:
-            reader = StoreReader(store, clock)
+            reader = Reader(store, clock)
             loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts)
             t = START
             while t < START + self.seconds:
@@ -172,7 +172,7 @@ class Demo:
         return found | answers(application(store, reader, clock), run.name)
 
 
-def verdict(reader: StoreReader, run: str, t: float) -> Flat:
+def verdict(reader: Reader, run: str, t: float) -> Flat:
     """Returns the verdict at an instant, with its evidence."""
     try:
         now = reader.status(run).verdict

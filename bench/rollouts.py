@@ -32,7 +32,7 @@ from bench.server import cpu_seconds
 from collectors.model import Consumption, Exit, Rollout, Turn
 from server.clock import WallClock
 from server.ingest.rollouts.totals import root_bin
-from server.query import StoreReader
+from server.query import Reader
 from server.query.rollouts.types import RolloutFilter, Sort
 from server.store import Store, migrate
 from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
@@ -208,7 +208,7 @@ def _totals(held: Sequence[RolloutRow]) -> tuple[list[RolloutSum], list[RolloutB
     return sums, bins
 
 
-def questions(reader: StoreReader, end: float) -> Iterator[tuple[str, Callable[[], Any]]]:
+def questions(reader: Reader, end: float) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Returns every query of the Rollouts page by name, each several times with other positions."""
     hour, day = RolloutFilter(start=end - 3600), RolloutFilter(start=end - 86_400)
     filters = {
@@ -226,34 +226,34 @@ def questions(reader: StoreReader, end: float) -> Iterator[tuple[str, Callable[[
     for name, wanted in filters.items():
         for sort in get_args(Sort):
             for descending in (True, False):
-                ask = partial(reader.rollouts, "run", wanted, sort=sort, descending=descending)
+                ask = partial(reader.rollouts.page, "run", wanted, sort=sort, descending=descending)
                 yield f"rollouts, {name}", ask
                 after = ask(limit=1000).after
                 if after:
                     yield f"rollouts, {name}, inside", partial(ask, after=after)
     for outcomes in ((), ("too_few_valid",), ("mixed", "all_solved")):
         for environment in ("", "code", "rare"):
-            yield "groups", partial(reader.rollout_groups, "run", outcomes, environment=environment)
+            yield "groups", partial(reader.rollouts.groups, "run", outcomes, environment=environment)
     # The longest range that is drawn with minutes is just short of sixty hours.
     for hours in (1, 24, 59, 72):
         start = end - 3600 * hours
-        yield f"funnel, {hours} h", partial(reader.rollout_funnel, "run", start, end)
-        yield f"cells, {hours} h", partial(reader.rollout_cells, "run", "response_tokens", start, end, 60)
-    yield "census", partial(reader.rollout_census, "run")
-    yield "environments", partial(reader.rollout_environments, "run")
+        yield f"funnel, {hours} h", partial(reader.rollouts.funnel, "run", start, end)
+        yield f"cells, {hours} h", partial(reader.rollouts.cells, "run", "response_tokens", start, end, 60)
+    yield "census", partial(reader.rollouts.census, "run")
+    yield "environments", partial(reader.rollouts.environments, "run")
     for n in range(5):
-        yield "one rollout", partial(reader.rollout, "run", f"rollout-{997 * n:09}")
+        yield "one rollout", partial(reader.rollouts.get, "run", f"rollout-{997 * n:09}")
 
 
 def pages(name: str, url: str, count: int, rounds: int) -> None:
     """Returns p95 of every kind of query, each run several times."""
     store = Store.open(url)
-    reader = StoreReader(store, WallClock())
+    reader = Reader(store, WallClock())
     if not _rows(store, "run"):
         fill(name, store, count, round(time.time() * 1000))
     count = _rows(store, "run")
     # Windows end at the run's end, because an existing store may be old.
-    (newest,) = reader.rollouts("run", RolloutFilter(), sort="moved", descending=True, limit=1).rows
+    (newest,) = reader.rollouts.page("run", RolloutFilter(), sort="moved", descending=True, limit=1).rows
     asked = list(questions(reader, newest.moved_at))
     took: dict[str, list[float]] = {}
     cost: dict[str, list[float]] = {}

@@ -34,7 +34,7 @@ from server.clock import ScaledClock
 from server.config import alerts as alerts_config
 from server.config.settings import RunSettings
 from server.preflight.live import Preflights, living
-from server.query import Reader, StoreReader
+from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
 from server.targets.resolve import attach
@@ -150,7 +150,7 @@ def main() -> None:
         store, clock = Store.open(database), ScaledClock(START)
         runs = filled(store, Path(folder), clock, 3600 * args.hours)
         RUNS.update(zip(SCENARIOS, (run.name for run in runs), strict=True))
-        reader = StoreReader(store, clock, alerts_config.defaults())
+        reader = Reader(store, clock, alerts_config.defaults())
         began = time.monotonic()
         with serving(application(store, reader, clock, runs)) as url, sync_playwright() as playwright:
             browser = start(playwright)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from bench.dashboard import Served, demo, installed
 from dashboard.charts.panels import names_by_slot
 from server.clock import WallClock
-from server.query import StoreReader
+from server.query import Reader
 from server.query.names import format_name
 from server.store import Store, migrate
 from server.store.types import Batch, LatestRow, PointState, SeriesKey
@@ -112,7 +112,7 @@ def lengths(folder: str, like: str, run: str, days: float) -> str:
 
 def drawn(store: Store, run: str) -> list[tuple[SeriesKey, LatestRow]]:
     """Returns the signals of the overview's charts and cards for a run."""
-    signals = StoreReader(store, WallClock()).status(run).signals
+    signals = Reader(store, WallClock()).status(run).signals
     names = {name for wanted in names_by_slot(signals).values() for name in wanted}
     rows = ((key, row) for key, row in store.latest(run) if row.value is not None)
     return [(key, row) for key, row in rows if format_name(key.metric, key.labels) in names]

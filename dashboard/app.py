@@ -15,7 +15,7 @@ from dashboard.shell import layout as shell_layout
 from dashboard.shell import theme
 from dashboard.state.push_notifications import PushNotifications
 from dashboard.static import Packed, Static
-from server.query.types import Reader
+from server.query import Reader
 
 _INDEX = """<!DOCTYPE html>
 <html lang="en" data-plain="@plain@" data-push="@push@">

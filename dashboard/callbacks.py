@@ -20,9 +20,10 @@ from dashboard.state.cache import TimedCache
 from dashboard.state.run_state import word as state_word
 from dashboard.state.status import StatusFacts, joined
 from dashboard.state.url import Address, Span
+from server.query import Reader
 from server.query.names import mode_words
 from server.query.run_state import RunState
-from server.query.types import Reader, RunInfo, UnknownRun
+from server.query.types import RunInfo, UnknownRun
 
 Looking = Callable[[str, bool], Scope]
 """(run, all runs?) -> what is to be read."""
@@ -71,7 +72,7 @@ def build(
     address = state_url.parse(str(wanted.get("search") or ""))
     page = by_path(str(wanted.get("path") or ""))
     reader = look("", True).reader
-    runs, states = reader.runs(), reader.states()
+    runs, states = reader.runs.all(), reader.runs.states()
     chosen = _choose(runs, address)
     try:
         if page is None or (chosen is None and not page.whole):
@@ -110,7 +111,7 @@ def _load(
         return _load_whole(look(run.name if run else "", True), views, wanted, page)
     scope = look(run.name, address.all and page.charts is None)
     # The cursor first: a point that arrives while we read is then sent twice (and drawn once), never lost.
-    cursor = {"cursor": scope.reader.cursor(run.name)} if page.charts else {}
+    cursor = {"cursor": scope.reader.signals.cursor(run.name)} if page.charts else {}
     now = StatusFacts(scope.status)
     span = scope.span = state_url.span(address, run, now.moment, now.newest())
     scope.at = address.end

@@ -12,7 +12,7 @@ from server.derive.driver import RunDriver, carry_of
 from server.derive.source_priority import SourcePriority
 from server.derive.verdict_tracker import Judge
 from server.ingest.readings import Ingest
-from server.query import StoreReader
+from server.query import Reader
 from server.store import Store, Writer
 
 T0 = 1_800_000_000.0
@@ -32,7 +32,7 @@ class Bench:
         self.store, self.writer = store, writer
         trust = trust or SourcePriority()
         self.clock = ScaledClock(T0)
-        self.reader = StoreReader(store, self.clock, alerts)
+        self.reader = Reader(store, self.clock, alerts)
         self.ingest = Ingest(store, "run", complaint=trust.complaint)
         self.driver = RunDriver(
             store,

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import click
@@ -25,7 +26,7 @@ from server.clock import WallClock
 from server.config import alerts as alerts_config
 from server.config.settings import Settings
 from server.main import program
-from server.query.types import Reader
+from server.query import Reader
 from server.runtime.serve import Health, _app
 from server.signals import availability
 from server.store import Store, migrate
@@ -130,14 +131,11 @@ def metric_page() -> str:
 class _NoRuns:
     """A reader of an empty store, for the families that /metrics always serves."""
 
-    def runs(self) -> list[Any]:
-        return []
+    runs = SimpleNamespace(all=list)
+    signals = SimpleNamespace(infos={})
 
     def now(self) -> float:
         return 0.0
-
-    def infos(self) -> Mapping[str, Any]:
-        return {}
 
     def store_size(self) -> StoreSize:
         return StoreSize(0, 0, 0)

@@ -21,7 +21,7 @@ from server.clock import ScaledClock
 from server.config.errors import ConfigError
 from server.config.settings import RunSettings
 from server.derive.driver import TICK_SECONDS
-from server.query import StoreReader
+from server.query import Reader
 from server.query.types import Status
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
@@ -96,7 +96,7 @@ def _run(played: Played, clock: ScaledClock, log: world.LogWriter | None, source
         loop = RunLoop(RUN, attached.targets, store, writer, clock, facts=attached.facts, limits=PATIENT)
         for reader in loop.readers:
             reader._random = random.Random(0)  # the jitter of a dead target's back-off: the same in each play
-        asyncio.run(_tick(played, clock, log, loop, StoreReader(store, clock), ticks))
+        asyncio.run(_tick(played, clock, log, loop, Reader(store, clock), ticks))
 
 
 def grid(begin: float, end: float) -> Iterator[float]:
@@ -113,7 +113,7 @@ def _attach(sources: list[str]) -> Attached | None:
 
 
 async def _tick(
-    played: Played, clock: ScaledClock, log: world.LogWriter | None, loop: RunLoop, reader: StoreReader,
+    played: Played, clock: ScaledClock, log: world.LogWriter | None, loop: RunLoop, reader: Reader,
     ticks: list[float],
 ) -> None:  # fmt: skip
     for t in ticks:

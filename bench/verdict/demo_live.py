@@ -33,7 +33,7 @@ from server.demo.scenarios import SCENARIOS
 from server.demo.served import Served
 from server.demo.stacks import begin
 from server.derive.driver import TICK_SECONDS
-from server.query import StoreReader
+from server.query import Reader
 from server.query.types import Status
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
@@ -139,7 +139,7 @@ def judge(scenario: str, seed: int, mode: str, minutes: float = LIVE_MINUTES) ->
         with closing(demo), closing(Writer(store)) as writer:
             demo.advance(live - ATTACHED_SECONDS)
             clock = ScaledClock(live - ATTACHED_SECONDS)
-            run, reader = attach(Same(demo).settings()), StoreReader(store, clock)
+            run, reader = attach(Same(demo).settings()), Reader(store, clock)
             loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts, limits=PATIENT)
             api = create_api(reader, version="test", ready=lambda: None)
             add_rollouts(api, reader, store, clock)
@@ -161,7 +161,7 @@ def _store(folder: Path) -> Iterator[Store]:
 
 
 async def _step(
-    found: Judged, demo: Served, poster: Posted, loop: RunLoop, reader: StoreReader, clock: ScaledClock,
+    found: Judged, demo: Served, poster: Posted, loop: RunLoop, reader: Reader, clock: ScaledClock,
     live: float, end: float,
 ) -> None:  # fmt: skip
     begins = {PUSHES: live, LATE: live + LATE_SECONDS}.get(found.mode)

@@ -49,7 +49,7 @@ def compared(load: Load, panels: Sequence[Panel]) -> Comparison:
     names = {slot: found for slot, found in names_by_slot(source.signals, panels, ()).items() if slot in slots}
     wanted = sorted({name for found in names.values() for name in found})
     width = round(points(load.span) * (1 + AHEAD))
-    got = load.scope.reader.series(source.run, wanted, source.start, source.end, width)
+    got = load.scope.reader.signals.series(source.run, wanted, source.start, source.end, width)
     found = deltas.by_slot(names, {one.name: one for one in got})
     return Comparison(source.label, {slot: _placed(one, source.place) for slot, one in found.items()})
 
@@ -68,7 +68,7 @@ def _source(load: Load) -> _Source | None:
         signals = load.scope.status.signals
         end = span.end - seconds + ahead
         return _Source(load.scope.run, words, signals, span.start - seconds, end, lambda ts: ts + seconds)
-    other = next((run for run in load.scope.reader.runs() if run.name == address.over), None)
+    other = next((run for run in load.scope.reader.runs.all() if run.name == address.over), None)
     if other is None or other.first_ts is None or other.last_ts is None:
         return None
     return _by_step(load, other) if address.by_step else _by_time(load, other)
@@ -92,8 +92,8 @@ def _by_time(load: Load, other: RunInfo) -> _Source | None:
 def _by_step(load: Load, other: RunInfo) -> _Source | None:
     """At the same step: where this one is at its own."""
     reader, span = load.scope.reader, load.span
-    ours = Steps(reader.step_times(load.scope.run, span.start, span.end, MOST))
-    theirs = Steps(reader.step_times(other.name, other.first_ts or 0.0, other.last_ts or 0.0, MOST))
+    ours = Steps(reader.steps.times(load.scope.run, span.start, span.end, MOST))
+    theirs = Steps(reader.steps.times(other.name, other.first_ts or 0.0, other.last_ts or 0.0, MOST))
     ends = [theirs.when(min(max(step, theirs.low), theirs.high)) for step in (ours.low, ours.high)] if theirs else []
     start, end = ends or (None, None)
     if not ours or start is None or end is None or start >= end:

@@ -10,7 +10,8 @@ from dashboard.charts.panels import Card, Panel, PanelLine, names_by_slot
 from dashboard.shell.page import Json, Load, html, pill, t
 from dashboard.state import deltas
 from dashboard.state.url import points
-from server.query.types import Reader, Series
+from server.query import Reader
+from server.query.types import Series
 
 _SPARK_POINTS = 60
 _ROOM = 1.6
@@ -38,7 +39,7 @@ def _asked(load: Load, panels: Sequence[Panel], found: Comparison) -> Json:
     over: Json = {"behind": [found.label, drawn(panels, found)]} if found.label else {}
     if not load.address.by_step:
         return over
-    infos = load.scope.reader.infos()
+    infos = load.scope.reader.signals.infos
     lines = [(slot, line.want.signal) for panel in panels for slot, line in panel.slots()]
     return over | {"stepped": [slot for slot, name in lines if name in infos and infos[name].cadence == "step"]}
 
@@ -52,7 +53,7 @@ def _near(limit: Limit, panel: Panel, series: Mapping[str, Series]) -> bool:
 
 def _rules(load: Load, panels: Sequence[Panel]) -> dict[str, list[Limit]]:
     """Lines of alert rules by panel, in addition to those of its bands."""
-    facts, infos, rules = load.scope.facts, load.scope.reader.infos(), load.scope.rules if panels else ()
+    facts, infos, rules = load.scope.facts, load.scope.reader.signals.infos, load.scope.rules if panels else ()
     return {panel.key: thresholds(panel, rules, limits(panel, facts, infos), infos) for panel in panels}
 
 
@@ -63,7 +64,7 @@ def _series(load: Load, slots: Mapping[str, Sequence[str]]) -> dict[str, Series]
     for of_cards, width in ((False, points(load.span)), (True, _SPARK_POINTS)):
         part = {slot: names for slot, names in slots.items() if slot.startswith("k.") == of_cards}
         wanted = sorted({name for names in part.values() for name in names})
-        got = reader.series(load.scope.run, wanted, load.span.start, load.span.end, width)
+        got = reader.signals.series(load.scope.run, wanted, load.span.start, load.span.end, width)
         found |= deltas.by_slot(part, {series.name: series for series in got})
     return {slot: series for slot, series in found.items() if has_points(series)}
 
@@ -76,7 +77,7 @@ def _figures(
     rules: Mapping[str, list[Limit]],
 ) -> Json:
     tz, address = float(load.wanted.get("tz") or 0), load.address
-    facts, infos = load.scope.facts, load.scope.reader.infos()
+    facts, infos = load.scope.facts, load.scope.reader.signals.infos
     revision = f"{load.scope.run}|{address.range}|{address.start}|{address.by_step}"
 
     def chart_of(panel: Panel) -> Json:

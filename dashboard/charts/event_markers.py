@@ -11,8 +11,9 @@ from dashboard.charts.time_columns import Grid, grid
 from dashboard.state.cache import TimedCache
 from dashboard.state.status import View
 from dashboard.state.url import Span
+from server.query import Reader
 from server.query.rollouts.types import EventInfo
-from server.query.types import AlertInfo, Reader
+from server.query.types import AlertInfo
 
 RESTARTS = ("restart", "resume")
 """Kinds of events that begin an incarnation of the trainer."""
@@ -31,7 +32,7 @@ def fired(reader: Reader, run: str, now: Sequence[AlertInfo], span: Span, shared
     columns = grid(span)
 
     def read() -> list[AlertInfo]:
-        return reader.alert_history(run, _MOST)
+        return reader.alerts.history(run, _MOST)
 
     past = shared.get(("fired", run, columns), columns.keep_seconds, read)
     at = [(one.fired_at, [one.name, one.severity]) for one in (*past, *now) if one.fired_at is not None]

@@ -17,8 +17,8 @@ from dashboard.charts.time_columns import grid
 from dashboard.state.cache import TimedCache
 from dashboard.state.status import View
 from dashboard.state.url import Span
-from server.query.step_axis import StepAt
-from server.query.types import Reader
+from server.query import Reader
+from server.query.types import StepAt
 
 MOST = 1000
 """Steps of a time; of more the newest at half as many instants, and a line between them."""
@@ -86,7 +86,7 @@ def cells(reader: Reader, run: str, span: Span, shared: TimedCache) -> View:
     columns = grid(span)
 
     def read() -> list[StepAt]:
-        return reader.step_times(run, columns.start, columns.end, MOST)
+        return reader.steps.times(run, columns.start, columns.end, MOST)
 
     found: dict[str, list[list[float]]] = {}
     last: Knot | None = None

@@ -12,8 +12,8 @@ from dashboard.charts.time_columns import Grid, grid
 from dashboard.state.cache import TimedCache
 from dashboard.state.status import View
 from dashboard.state.url import Span
+from server.query import Reader
 from server.query.rollouts.types import EventInfo
-from server.query.types import Reader
 
 MOST = 200
 """Drawn at once: more are a grey wall."""
@@ -31,7 +31,7 @@ def updates(reader: Reader, run: str, span: Span, shared: TimedCache) -> View:
     columns = grid(span)
 
     def read() -> list[EventInfo]:
-        return reader.events(run, columns.start, columns.end, _KINDS, _READ)
+        return reader.runs.events(run, columns.start, columns.end, _KINDS, _READ)
 
     events = shared.get(("updates", run, columns), columns.keep_seconds, read)
     return cells(events, columns) | restarts(events, columns)

@@ -12,7 +12,7 @@ from dashboard.state.cache import TimedCache
 from dashboard.state.status import View, joined
 from dashboard.state.url import Span
 from dashboard.widgets.format import number, tight
-from server.query.types import Reader
+from server.query import Reader
 from server.query.verdicts import VerdictSpan
 
 VerdictJson = Mapping[str, Any]
@@ -141,7 +141,7 @@ def ribbon(reader: Reader, run: str, span: Span, shared: TimedCache) -> View:
     columns = grid(span)
 
     def read() -> list[VerdictSpan]:
-        return reader.verdicts(run, columns.start, columns.end, MOST + 1)
+        return reader.verdicts.spans(run, columns.start, columns.end, MOST + 1)
 
     return ribbon_cells(shared.get(("verdicts", run, columns), columns.keep_seconds, read))
 

@@ -17,8 +17,9 @@ from dashboard.state.cache import TimedCache
 from dashboard.state.past import status_at
 from dashboard.state.status import StatusFacts, View
 from dashboard.state.url import Address, Span
+from server.query import Reader
 from server.query.run_state import RunState
-from server.query.types import AlertInfo, Delta, Reader, RuleInfo, RunInfo, SilenceInfo, Status
+from server.query.types import AlertInfo, Delta, RuleInfo, RunInfo, SilenceInfo, Status
 
 # Dash's own types know no `data-*` attributes.
 html: Any = _html
@@ -50,7 +51,7 @@ class RuleCache:
         with self._lock:
             at, found = self._read.get(run, (0.0, None))
             if found is None or self._clock() - at > _RULES_SECONDS:
-                found = reader.rules(run)
+                found = reader.alerts.rules(None if run is None else reader.status(run))
                 self._read[run] = (self._clock(), found)
             return found
 
@@ -96,20 +97,20 @@ class Scope:
         """The states of the runs that `alerts` are of."""
         if not self.everything and self.run:
             return {self.run: self.status.state}
-        return self.shared.get("states", STATUS_SECONDS, self.reader.states)
+        return self.shared.get("states", STATUS_SECONDS, self.reader.runs.states)
 
     @cached_property
     def alerts(self) -> list[AlertInfo]:
-        return self.reader.alerts(self.about)
+        return self.reader.alerts.active(self.about)
 
     def resolved(self, most: int) -> list[AlertInfo]:
         """Alerts that are over, the newest first: shared like the status."""
         key = ("resolved", self.about, most, self.cursor)
-        return self.shared.get(key, STATUS_SECONDS, lambda: self.reader.alert_history(self.about, most))
+        return self.shared.get(key, STATUS_SECONDS, lambda: self.reader.alerts.history(self.about, most))
 
     @cached_property
     def silences(self) -> list[SilenceInfo]:
-        return self.reader.silences()
+        return self.reader.alerts.silences()
 
     @property
     def rules(self) -> list[RuleInfo]:

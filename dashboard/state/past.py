@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from server.query.types import Reader, Series, SignalInfo, SignalNow, SignalState, Status
+from server.query import Reader
+from server.query.types import Series, SignalInfo, SignalNow, SignalState, Status
 
 STEP_SECONDS = 600.0
 """Longest age of a per-step value: a step of a large run takes several minutes."""
@@ -20,9 +21,9 @@ def status_at(reader: Reader, status: Status, at: float) -> Status:
 
     Everything else (targets, alerts, lifecycle) stays as it is now.
     """
-    infos = reader.infos()
+    infos = reader.signals.infos
     names = [signal.name for signal in status.signals]
-    series = {one.name: one for one in reader.series(status.run, names, at - STEP_SECONDS, at, POINTS)}
+    series = {one.name: one for one in reader.signals.series(status.run, names, at - STEP_SECONDS, at, POINTS)}
     signals = tuple(
         _signal_at(signal, series.get(signal.name), infos.get(signal.signal), at) for signal in status.signals
     )
@@ -51,7 +52,7 @@ def _state(value: float, info: SignalInfo | None) -> SignalState:
 
 def _verdict_at(reader: Reader, run: str, at: float) -> Mapping[str, Any] | None:
     """Outcome, cause and confidence. Sentences are left out because their numbers are of the verdict's start."""
-    spans = [span for span in reader.verdicts(run, at - 1.0, at, 2) if span.start <= at]
+    spans = [span for span in reader.verdicts.spans(run, at - 1.0, at, 2) if span.start <= at]
     if not spans:
         return None
     span = spans[-1]

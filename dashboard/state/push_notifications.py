@@ -11,7 +11,8 @@ from collections import defaultdict
 
 from fastapi import WebSocket, WebSocketDisconnect
 
-from server.query.types import Reader, UnknownRun
+from server.query import Reader
+from server.query.types import UnknownRun
 
 # Seconds between reads of the cursors (one database row each); half of it is the mean delay of a notification.
 EVERY_SECONDS = 0.2
@@ -42,7 +43,7 @@ class PushNotifications:
         self._tabs[run].add(news)
         try:
             # Read before accepting the tab, so that data after its first load counts as new.
-            self._seen.setdefault(run, await asyncio.to_thread(self._reader.cursor, run))
+            self._seen.setdefault(run, await asyncio.to_thread(self._reader.signals.cursor, run))
             await socket.accept()
             await self._notify(socket, news)
         except UnknownRun:
@@ -95,7 +96,7 @@ class PushNotifications:
     async def _check(self, run: str) -> bool:
         """Notifies the run's tabs of new data; False if the read failed."""
         try:
-            cursor = await asyncio.to_thread(self._reader.cursor, run)
+            cursor = await asyncio.to_thread(self._reader.signals.cursor, run)
         except UnknownRun:
             # Not an error: repeating it would read all other runs because of one deleted run.
             return True

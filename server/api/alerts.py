@@ -74,27 +74,27 @@ def _read(api: FastAPI, reader: Reader) -> None:
         history: Annotated[int, Query(ge=0, le=MAX_ROWS, description="number of resolved alerts, newest first")] = 0,
     ) -> SerializeAsAny[shape.AlertsAnswer]:
         """Firing and pending alerts, the most severe first; with `history` also resolved ones."""
-        past = reader.alert_history(run, history) if history else []
-        return shape.AlertsAnswer(reader.alerts(run), past)
+        past = reader.alerts.history(run, history) if history else []
+        return shape.AlertsAnswer(reader.alerts.active(run), past)
 
     @api.get("/api/v1/rules", tags=["alerts"], responses=errors(404, 503))
     def rules(run: str | None = None) -> SerializeAsAny[list[shape.RuleAnswer]]:
         """Every rule; with a run, `why` names what the run lacks for the rule to fire."""
-        return [shape.rule(found) for found in reader.rules(run)]
+        return [shape.rule(found) for found in reader.alerts.rules(None if run is None else reader.status(run))]
 
     @api.get("/api/v1/notifications", tags=["alerts"], responses=errors(404, 503))
     def notifications(
         run: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 50
     ) -> SerializeAsAny[list[DeliveryInfo]]:
         """Notifications, newest first: sent, pending with the number of attempts, or failed with the answer."""
-        return reader.deliveries(run, limit)
+        return reader.alerts.deliveries(run, limit)
 
 
 def _silences(api: FastAPI, reader: Reader, store: Store, clock: Clock) -> None:
     @api.get("/api/v1/silences", tags=["alerts"], responses=errors(503))
     def silences(expired: bool = False) -> SerializeAsAny[list[SilenceInfo]]:
         """Active and pending silences; with `expired` also those of the last week."""
-        return reader.silences(expired)
+        return reader.alerts.silences(expired)
 
     def create(body: bytes) -> str:
         now = clock.now()

@@ -101,8 +101,8 @@ def _runs(api: FastAPI, reader: Reader) -> None:
     @api.get("/api/v1/runs", tags=["runs"], responses=errors(503))
     def runs() -> SerializeAsAny[list[shape.RunAnswer]]:
         """All runs, the most recently active first."""
-        states = reader.states()
-        return [shape.run(found, states.get(found.name)) for found in reader.runs()]
+        states = reader.runs.states()
+        return [shape.run(found, states.get(found.name)) for found in reader.runs.all()]
 
     @api.get("/api/v1/runs/{run}/status", tags=["runs"], responses=errors(404, 503))
     def status(run: str) -> SerializeAsAny[shape.StatusAnswer]:
@@ -115,7 +115,7 @@ def _runs(api: FastAPI, reader: Reader) -> None:
         now: dict[str, dict[str, shape.SeriesNow]] = {}
         for found in reader.status(run).signals:
             now.setdefault(found.signal, {})[found.name] = shape.SeriesNow(found.value, found.state)
-        return [shape.signal(info, now.get(name, {})) for name, info in reader.infos().items()]
+        return [shape.signal(info, now.get(name, {})) for name, info in reader.signals.infos.items()]
 
     @api.get("/api/v1/targets", tags=["targets"], responses=errors(404, 503))
     def targets(run: str | None = None) -> SerializeAsAny[list[TargetTrust]]:
@@ -141,7 +141,7 @@ def _history(api: FastAPI, reader: Reader) -> None:
         """Minimum, maximum and mean per bucket or step; with `since` only new points, unaggregated."""
         names = _names(signal)
         if since is not None:
-            delta = reader.since(run, since)
+            delta = reader.signals.since(run, since)
             return replace(
                 delta, points={name: rows for name, rows in delta.points.items() if not names or name in names}
             )
@@ -149,8 +149,8 @@ def _history(api: FastAPI, reader: Reader) -> None:
         start = end - DAY if start is None else start
         if not start < end:
             raise HTTPException(422, "start must be before end")
-        cursor = reader.cursor(run)
-        read = reader.by_step if by == "step" else reader.series
+        cursor = reader.signals.cursor(run)
+        read = reader.steps.series if by == "step" else reader.signals.series
         found = read(run, _matching(reader, run, names) if names else _all(reader, run), start, end, points)
         return shape.SeriesAnswer(cursor, reader.now(), found)
 
@@ -174,7 +174,7 @@ def _verdicts(api: FastAPI, reader: Reader) -> None:
         start = end - DAY if start is None else start
         if not start < end:
             raise HTTPException(422, "start must be before end")
-        return [shape.verdict(found) for found in reader.verdicts(run, start, end, limit)]
+        return [shape.verdict(found) for found in reader.verdicts.spans(run, start, end, limit)]
 
 
 def _names(signal: list[str]) -> list[str]:
@@ -190,7 +190,7 @@ def _matching(reader: Reader, run: str, names: list[str]) -> list[str]:
     """The series of the names: exactly those, or all of a signal where its labels were left out."""
     known = [found for found in reader.status(run).signals if not found.signal.endswith("_total")]
     exact = {found.name for found in known}
-    unknown = [name for name in names if name.partition("{")[0] not in reader.infos()]
+    unknown = [name for name in names if name.partition("{")[0] not in reader.signals.infos]
     if unknown:
         raise HTTPException(404, f"no signal named {unknown[0]!r}; see /api/v1/runs/{run}/signals")
     wanted = {name: [name] if name in exact else [f.name for f in known if f.signal == name] for name in names}

@@ -7,7 +7,7 @@ from pydantic import SerializeAsAny
 
 from server.api.responses import errors
 from server.query import Reader
-from server.query.engine_types import MOST_ENGINES, MOST_STEPS, EngineInfo, EngineMetric, StepInfo
+from server.query.types import MOST_ENGINES, MOST_STEPS, EngineInfo, EngineMetric, StepInfo
 
 # Epoch seconds, as `server.api.app.LAST`: a larger time is in milliseconds by mistake.
 _LAST = 1e11
@@ -23,7 +23,7 @@ def add_engines(api: FastAPI, reader: Reader) -> None:
         run: str, at: Annotated[float | None, Query(ge=0, le=_LAST, description="epoch seconds; default: now")] = None
     ) -> SerializeAsAny[list[EngineInfo]]:
         """Each engine: its newest values, and means over the last five whole minutes."""
-        return reader.engines(run, at)
+        return reader.engines.now(run, at)
 
     @api.get("/api/v1/runs/{run}/engines/history", tags=["runs"], responses=errors(404, 422, 503))
     def history(
@@ -39,11 +39,11 @@ def add_engines(api: FastAPI, reader: Reader) -> None:
         """[[start of a column, mean within it]] by engine; columns without data are left out."""
         if not start < end or (end - start) / width > _COLUMNS:
             raise HTTPException(422, f"start must be before end, and at most {_COLUMNS} columns between them")
-        keys = engine or [found.key for found in reader.engines(run, end)][:MOST_ENGINES]
-        found = reader.engine_cells(run, metric, keys, start, end, width)
+        keys = engine or [found.key for found in reader.engines.now(run, end)][:MOST_ENGINES]
+        found = reader.engines.cells(run, metric, keys, start, end, width)
         return {key: sorted(values.items()) for key, values in found.items()}
 
     @api.get("/api/v1/runs/{run}/steps", tags=["runs"], responses=errors(404, 503))
     def steps(run: str, last: Annotated[int, Query(ge=1, le=MOST_STEPS)] = 40) -> SerializeAsAny[list[StepInfo]]:
         """The trainer's newest steps as logged, oldest first: phases, samples, tokens, learning."""
-        return reader.steps(run, last)
+        return reader.steps.newest(run, last)

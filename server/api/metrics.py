@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from server.query import Reader
 from server.query.run_state import STATES as RUN_STATES
-from server.query.types import Reader, SignalNow, Status
+from server.query.types import SignalNow, Status
 
 PREFIX = "rollscope_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,7 +33,7 @@ class _Runs:
 
     def collect(self) -> Iterator[Metric]:
         oldest = self._reader.now() - FORGOTTEN_SECONDS
-        runs = [run for run in self._reader.runs() if (run.last_ts or oldest) >= oldest]
+        runs = [run for run in self._reader.runs.all() if (run.last_ts or oldest) >= oldest]
         statuses = [self._reader.status(run.name) for run in runs]
         yield from self._signals(statuses)
         yield _per_run("run_info", "The run's framework and mode.", statuses, ("framework", "mode"), _info)
@@ -74,7 +75,7 @@ class _Runs:
             for signal in status.signals:
                 if _shown(status, signal):
                     rows[signal.signal].append((status.run, signal))
-        infos = self._reader.infos()
+        infos = self._reader.signals.infos
         yield from _spinups(rows)
         for name, found in rows.items():
             if name in SPINUP_PARTS:

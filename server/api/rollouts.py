@@ -184,7 +184,7 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         _known("state", state, STATES)
         _known("purpose", [purpose] if purpose else [], PURPOSES)
         wanted = RolloutFilter(tuple(state), environment, purpose, group, find, mixed, start, end)
-        ask = partial(reader.rollouts, run, wanted, sort=sort, descending=order == "desc")
+        ask = partial(reader.rollouts.page, run, wanted, sort=sort, descending=order == "desc")
         try:
             page = ask(limit=CSV_PAGE if format == "csv" else limit, after=after)
         except BadKey as error:
@@ -213,7 +213,7 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         """Groups with their rewards and outcome, the most recently changed first."""
         _known("outcome", outcome, OUTCOMES)
         try:
-            rows, rest = reader.rollout_groups(run, outcome, environment=environment, limit=limit, after=after)
+            rows, rest = reader.rollouts.groups(run, outcome, environment=environment, limit=limit, after=after)
         except BadKey as error:
             raise HTTPException(400, str(error)) from None
         return shape.GroupsAnswer(rows, rest or None)
@@ -229,7 +229,7 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         """Events, oldest first (default: the last day); if there are more than `limit`, the newest."""
         _known("kind", kind, push_records.KINDS)
         low, high = _window(reader, start, end)
-        return shape.EventsAnswer(reader.events(run, low, high, kind, limit))
+        return shape.EventsAnswer(reader.runs.events(run, low, high, kind, limit))
 
 
 def _aggregates(api: FastAPI, reader: Reader) -> None:
@@ -245,12 +245,12 @@ def _aggregates(api: FastAPI, reader: Reader) -> None:
         Amounts cover the `told` rollouts of a bar, which report them; `bound` marks a lower or upper bound.
         """
         _known("purpose", [purpose] if purpose else [], PURPOSES)
-        return reader.rollout_funnel(run, *_window(reader, start, end), purpose=purpose)
+        return reader.rollouts.funnel(run, *_window(reader, start, end), purpose=purpose)
 
     @api.get("/api/v1/runs/{run}/census", tags=["rollouts"], responses=errors(404, 503))
     def census(run: str) -> SerializeAsAny[shape.CensusAnswer]:
         """What is in flight now, by state, in the order in which a rollout passes through them."""
-        return shape.CensusAnswer(reader.rollout_census(run))
+        return shape.CensusAnswer(reader.rollouts.census(run))
 
     @api.get("/api/v1/runs/{run}/cells", tags=["rollouts"], responses=errors(404, 422, 503))
     def cells(
@@ -266,7 +266,7 @@ def _aggregates(api: FastAPI, reader: Reader) -> None:
         """
         _known("kind", [kind], KINDS)
         low, high = _window(reader, start, end)
-        return shape.CellsAnswer(kind, reader.rollout_cells(run, kind, low, high, buckets))
+        return shape.CellsAnswer(kind, reader.rollouts.cells(run, kind, low, high, buckets))
 
 
 def _one(api: FastAPI, reader: Reader) -> None:
@@ -274,7 +274,7 @@ def _one(api: FastAPI, reader: Reader) -> None:
     def traces(run: str, start: _Moment = None, end: _Moment = None) -> Response:
         """Timelines of a window (the newest 5,000) as Chrome trace JSON, for Perfetto."""
         low, high = _window(reader, start, end, 3600.0)
-        return _trace_file(reader.rollout_traces(run, low, high, TRACED), reader.now(), "rollouts")
+        return _trace_file(reader.rollouts.traces(run, low, high, TRACED), reader.now(), "rollouts")
 
     @api.get(
         "/api/v1/runs/{run}/rollouts/{rollout_id:path}/trace",
@@ -283,7 +283,7 @@ def _one(api: FastAPI, reader: Reader) -> None:
     )
     def trace(run: str, rollout_id: str, life: _Life = None) -> Response:
         """One rollout's timeline as Chrome trace JSON."""
-        found = reader.rollout(run, rollout_id, life)
+        found = reader.rollouts.get(run, rollout_id, life)
         if found is None:
             raise _nobody(rollout_id)
         return _trace_file([found], reader.now(), "rollout")
@@ -291,7 +291,7 @@ def _one(api: FastAPI, reader: Reader) -> None:
     @api.get("/api/v1/runs/{run}/rollouts/{rollout_id:path}", tags=["rollouts"], responses=errors(404, 422, 503))
     def rollout(run: str, rollout_id: str, life: _Life = None) -> SerializeAsAny[shape.RolloutDetailAnswer]:
         """One rollout with timeline, turns, uses and siblings; of several incarnations the newest, or `life`."""
-        found = reader.rollout(run, rollout_id, life)
+        found = reader.rollouts.get(run, rollout_id, life)
         if found is None:
             raise _nobody(rollout_id)
         return shape.rollout_detail(found)

@@ -55,8 +55,8 @@ def add_sandboxes(
         In the funnel, `first_exec` counts sandboxes that ran a command, of the `first_exec_of` whose source reports it
         (null: none). `met_ended` had ended before they were first read; with any, failures / `requested` is not valid.
         """
-        rows = reader.sandboxes(run, state, dangling=dangling, find=find, limit=limit, before=before)
-        return shape.SandboxesAnswer(reader.sandbox_funnel(run), rows)
+        rows = reader.sandboxes.page(run, state, dangling=dangling, find=find, limit=limit, before=before)
+        return shape.SandboxesAnswer(reader.sandboxes.funnel(run), rows)
 
     def push(run: str, body: bytes) -> JSONResponse:
         try:

@@ -15,7 +15,7 @@ from server.cli.program import Command, Group, describe
 from server.clock import WallClock
 from server.config.errors import ConfigError
 from server.config.settings import load, store_of_options
-from server.query import StoreReader
+from server.query import Reader
 from server.runtime.retention import limits
 
 
@@ -28,12 +28,12 @@ def command() -> int:
 @common
 def list_runs(options: Options) -> int:
     with closing(_opened(options, read_only=True)) as store:
-        reader = StoreReader(store, WallClock())
-        states = reader.states()
+        reader = Reader(store, WallClock())
+        states = reader.runs.states()
         rows = [("RUN", "STATE", "FRAMEWORK", "FIRST DATA", "LAST DATA")]
         rows += [
             (run.name, states[run.name].name, run.framework or "-", _date(run.first_ts), _date(run.last_ts))
-            for run in reader.runs()
+            for run in reader.runs.all()
         ]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         for row in rows:

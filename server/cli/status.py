@@ -112,8 +112,8 @@ def _from_store(run: str | None, url: str) -> dict[str, Any]:
         )
     try:
         with closing(stores.Store.open(url, read_only=True)) as store:
-            reader = query.StoreReader(store, WallClock())
-            name = _chosen(run, [info.name for info in reader.runs()])
+            reader = query.Reader(store, WallClock())
+            name = _chosen(run, [info.name for info in reader.runs.all()])
             return shape.status(reader.status(name))
     except stores.StoreError as error:
         raise ConfigError([f"store: {error}"]) from None

@@ -46,7 +46,7 @@ class NotConfigured(Exception):
 
 def living(reader: Reader) -> set[str]:
     """Names under which runs that are not known to be over may be known to a provider."""
-    alive = [run for run in reader.runs() if run.lifecycle not in OVER]
+    alive = [run for run in reader.runs.all() if run.lifecycle not in OVER]
     return {run.name for run in alive} | {str(run.facts["run_name"]) for run in alive if "run_name" in run.facts}
 
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from server.query.preflight import CheckInfo, PreflightInfo
-    from server.query.reader import StoreReader
+    from server.query.reader import Reader
     from server.query.types import (
         AlertInfo,
         DeliveryInfo,
         Delta,
-        Reader,
         RuleInfo,
         RunInfo,
         RunNow,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from server.query.verdicts import VerdictSpan
 else:
     _HOMES = {
-        "CheckInfo": "preflight", "PreflightInfo": "preflight", "StoreReader": "reader", "VerdictSpan": "verdicts",
+        "CheckInfo": "preflight", "PreflightInfo": "preflight", "Reader": "reader", "VerdictSpan": "verdicts",
     }  # fmt: skip
 
     def __getattr__(name: str) -> object:
@@ -56,7 +55,6 @@ __all__ = [
     "SilenceInfo",
     "Status",
     "StepSeries",
-    "StoreReader",
     "TargetTrust",
     "UnknownRun",
     "VerdictSpan",

@@ -14,6 +14,7 @@ from server.alerts.silences import silence_of
 from server.clock import Clock
 from server.config.alerts import AlertSettings
 from server.notify.model import SEVERITIES
+from server.query.run_lookup import cached, position
 from server.query.types import AlertInfo, DeliveryInfo, RuleInfo, SignalNow, SilenceInfo, Status
 from server.store.types import AlertRow, DeliveryRow, SilenceRow
 
@@ -27,14 +28,30 @@ EXPIRED_SECONDS = 7 * 86_400.0
 
 
 class AlertReader:
-    """Thread-safe; every call reads the store. Rules and receivers are the configuration's."""
+    """Reads alerts. Thread-safe. Rules and receivers are those of the configuration."""
 
     def __init__(self, store: "Store", clock: Clock, settings: AlertSettings) -> None:
         self._store, self._clock, self._settings = store, clock, settings
         self._rules = {rule.name: rule for rule in settings.rules}
         self._kinds = {receiver.name: receiver.kind for receiver in settings.receivers}
 
-    def active(self, run: str | None) -> list[AlertInfo]:
+    def active(self, run: str | None = None) -> list[AlertInfo]:
+        """Pending and firing alerts of one run or of all: firing first, then by severity, then the oldest.
+
+        Inhibition is as of the run's last tick. A silence takes effect when it is created and ends when it expires.
+        """
+        self._check(run)
+        return list(self.unresolved(run))
+
+    def unresolved(self, run: str | None) -> list[AlertInfo]:
+        """As `active`, for a run that exists."""
+        return cached((self, "unresolved", run), lambda: self._unresolved(run))
+
+    def _check(self, run: str | None) -> None:
+        if run is not None:
+            position(self._store, run)
+
+    def _unresolved(self, run: str | None) -> list[AlertInfo]:
         rows = self._store.alerts.list(run, ("pending", "firing"), MOST_ALERTS)
         if not rows:
             return []
@@ -44,7 +61,9 @@ class AlertReader:
         infos = (replace(info, muted=_muted(info, quiet, now)) for info in (self._info(*row) for row in rows))
         return sorted(infos, key=_gravest)
 
-    def history(self, run: str | None, limit: int) -> list[AlertInfo]:
+    def history(self, run: str | None = None, limit: int = 100) -> list[AlertInfo]:
+        """Resolved alerts that had fired, the newest first."""
+        self._check(run)
         return [self._info(name, row) for name, row in self._store.alerts.history(run, limit)]
 
     def _info(self, run: str, row: AlertRow) -> AlertInfo:
@@ -62,12 +81,15 @@ class AlertReader:
 
     # ---- silences, deliveries
 
-    def silences(self, expired: bool) -> list[SilenceInfo]:
+    def silences(self, expired: bool = False) -> list[SilenceInfo]:
+        """Active and pending silences, and with ``expired`` those of the last week. The first to end comes first."""
         now = self._clock.now()
         since = round((now - EXPIRED_SECONDS) * 1000) if expired else None
         return [_silence(row, now) for row in self._store.alerts.silences(round(now * 1000), since)]
 
-    def deliveries(self, run: str | None, limit: int) -> list[DeliveryInfo]:
+    def deliveries(self, run: str | None = None, limit: int = 50) -> list[DeliveryInfo]:
+        """The newest notifications, newest first."""
+        self._check(run)
         return [self._delivery(row) for row in self._store.alerts.deliveries(run, limit, repeats=False)]
 
     def _delivery(self, row: DeliveryRow) -> DeliveryInfo:
@@ -81,7 +103,8 @@ class AlertReader:
 
     # ---- rules
 
-    def rules(self, status: Status | None) -> list[RuleInfo]:
+    def rules(self, status: Status | None = None) -> list[RuleInfo]:
+        """Every rule, in the order of evaluation. With a run's status, `why` names the input that the run lacks."""
         metrics = self._store.metrics(status.run) if status is not None else frozenset()
         return [self._rule(rule, status, metrics) for rule in self._settings.rules]
 

@@ -1,19 +1,18 @@
-"""Reads single engines and single steps from raw samples, below the level of signals."""
+"""Reads single engines from raw samples, below the level of signals."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from server.clock import Clock
-from server.query.engine_types import MOST_ENGINES, MOST_STEPS, EngineInfo, EngineMetric, StepInfo
 from server.query.names import format_name
-from server.query.types import UnknownRun
+from server.query.run_lookup import stored_run
+from server.query.types import MOST_ENGINES, EngineInfo, EngineMetric
 from server.signals.engine_state import AMOUNTS, Key, engine_keys, labels_above
-from server.signals.window import TRAINER
 from server.store import Store
 from server.store.generators import EngineSeries
 from server.store.ranges import fit_width
-from server.store.types import Bucket, RunRow, StepRow
+from server.store.types import Bucket
 
 _METRICS: Mapping[EngineMetric, str] = {
     "kv": "kv_cache_usage_ratio",
@@ -31,29 +30,18 @@ _READ = (
 )  # fmt: skip
 # As `AMOUNTS`, of what is read here only.
 _SHARED = AMOUNTS | {"generator_requests_waiting", "generator_preemptions_total"}
-# The metrics of a step that pages and scripts read; trainers log hundreds more.
-_STEP = frozenset(
-    {
-        "trainer_step_seconds", "trainer_wait_seconds", "generation_seconds", "trainer_compute_seconds",
-        "trainer_weight_sync_seconds", "trainer_checkpoint_seconds", "trainer_eval_seconds", "trainer_other_seconds",
-        "trainer_samples", "trained_tokens", "trainer_mfu_ratio", "staleness_versions_mean", "staleness_versions_max",
-        "reward_mean", "gradient_norm", "gradient_nonfinite", "learning_rate", "entropy_mean", "clip_ratio",
-        "mismatch_kl_mean", "reference_kl_mean", "loss_mean", "effective_sample_ratio", "response_tokens_mean",
-        "truncation_ratio", "policy_version",
-    }
-)  # fmt: skip
-
 Page = dict[str, EngineSeries]
 
 
 class EngineReader:
-    """Thread-safe; a base of `StoreReader`."""
+    """Reads single engines. Thread-safe."""
 
-    _store: Store
-    _clock: Clock
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
 
-    def engines(self, run: str, at: float | None = None) -> list[EngineInfo]:
-        row = self._known(run)
+    def now(self, run: str, at: float | None = None) -> list[EngineInfo]:
+        """Engines by name as of a time (None: now): with data within five minutes, or whose target is down now."""
+        row = stored_run(self._store, run)
         now = self._clock.now() if at is None else at
         # A fleet that is not read any more is shown as it was when it last was.
         end = min(round(now * 1000), row.watermark if row.watermark is not None else round(now * 1000))
@@ -63,12 +51,16 @@ class EngineReader:
         down = {target.name for _, target in self._store.targets(row.name) if not target.up and not target.gone}
         return [one for one in found if one.last_ts is not None or (at is None and one.target in down)]
 
-    def engine_cells(
+    def cells(
         self, run: str, metric: EngineMetric, keys: Sequence[str], start: float, end: float, width: float
     ) -> Mapping[str, Mapping[float, float]]:
+        """key -> {start of a column: mean within it}, columns on multiples of ``width``; unknown cells are left out.
+
+        Raises `ValueError` for more than `MOST_ENGINES`.
+        """
         if len(keys) > MOST_ENGINES:
             raise ValueError(f"at most {MOST_ENGINES} engines at once, not {len(keys)}")
-        row, wide = self._known(run), fit_width(round(width * 1000))
+        row, wide = stored_run(self._store, run), fit_width(round(width * 1000))
         pages, owners = _pages(self._store.generators.series(row.name, _READ))
         named = {_key(key): _series(key, _METRICS[metric], pages, owners) for key in owners}
         ids = {key: series.series for key in keys if (series := named.get(key)) is not None}
@@ -77,23 +69,6 @@ class EngineReader:
         first = round(start * 1000) - (wide if per else 0)
         found = self._store.generators.buckets(row.name, list(ids.values()), first, round(end * 1000), wide)
         return {key: _grown(found[n], wide, per) if per else _means(found[n]) for key, n in ids.items()}
-
-    def steps(self, run: str, last: int = 40) -> list[StepInfo]:
-        row = self._known(run)
-        last = max(1, min(last, MOST_STEPS))
-        life = self._store.incarnation(row.name)
-        found = _joined(self._store.steps(row.name, None, last, incarnation=life), last)
-        # A trainer that has just restarted has few steps, so use steps before the restart, too.
-        if len(found) < last and life > 0:
-            before = _joined(self._store.steps(row.name, None, last, incarnation=life - 1), last)
-            found = before[len(found) - last :] + found
-        return found
-
-    def _known(self, run: str) -> RunRow:
-        row = self._store.run(run)
-        if row is None:
-            raise UnknownRun(run)
-        return row
 
 
 def _pages(told: Iterable[EngineSeries]) -> tuple[dict[Key, Page], dict[Key, int]]:
@@ -170,20 +145,3 @@ def _grown(found: Iterable[Bucket], wide: int, per: float) -> dict[float, float]
 def _increase(old: float, new: float) -> float:
     """Of a counter; after a decrease it counts from zero."""
     return new - old if new >= old else new
-
-
-def _joined(rows: Sequence[StepRow], last: int) -> list[StepInfo]:
-    """Steps of the trainer's axis, or without one of the axis that was reported last."""
-    if not rows:
-        return []
-    own = TRAINER if any(row.axis == TRAINER for row in rows) else rows[-1].axis
-    others: dict[int, dict[str, float]] = defaultdict(dict)
-    for row in rows:
-        if row.axis != own:
-            others[row.step] |= _wanted(row)
-    found = [row for row in rows if row.axis == own][-last:]
-    return [StepInfo(row.step, row.ts / 1000, row.incarnation, others[row.step] | _wanted(row)) for row in found]
-
-
-def _wanted(row: StepRow) -> dict[str, float]:
-    return {format_name(metric, labels): value for (metric, labels), value in row.values.items() if metric in _STEP}

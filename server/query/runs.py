@@ -1,8 +1,10 @@
-"""The list of all runs, with the verdict on each: a few reads for all of them, not a few for each."""
+"""Reads runs: the list of all runs with their verdicts, in a few queries for all of them, and events of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from server.clock import Clock
+from server.query.rollouts.types import EventInfo
+from server.query.run_lookup import stored_run
 from server.query.run_state import RunState, state_of
 from server.query.signals import COMPUTED, ITEMS, TICK_STALE_SECONDS, Rows, signal_now, step_stale_seconds
 from server.query.types import RunInfo, RunNow, SignalNow
@@ -13,11 +15,10 @@ from server.store import Store
 from server.store.fleet import NO_TARGETS, Latest, TargetHealth
 from server.store.types import RunRow
 
+# Runs in the list; beyond it only those that were active last.
 MOST_RUNS = 500
-"""Runs in the list; beyond it only those that were active last."""
-
+# Signals in the list.
 SHOWN = ("trainer_wait_ratio", "staleness_versions", "cost_usd_per_million_tokens", "trainer_step_seconds")
-"""Signals that stand in the list."""
 
 
 def run_info(row: RunRow) -> RunInfo:
@@ -27,14 +28,27 @@ def run_info(row: RunRow) -> RunInfo:
     return RunInfo(row.name, row.framework, row.mode, row.lifecycle or "starting", first, last, row.facts)
 
 
-class FleetReader:
-    """Reads the list of all runs. Thread-safe."""
+class RunReader:
+    """Reads runs. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
 
+    def all(self) -> list[RunInfo]:
+        """All runs, the most recently active first."""
+        rows = sorted(self._store.runs(), key=lambda row: (row.last_ts or 0, row.name), reverse=True)
+        return [run_info(row) for row in rows]
+
+    def events(
+        self, run: str, start: float, end: float, kinds: Sequence[str] = (), limit: int = 1000
+    ) -> list[EventInfo]:
+        """Events within [start, end), oldest first; of more than ``limit`` the newest."""
+        name = stored_run(self._store, run).name
+        rows = self._store.events(name, round(start * 1000), round(end * 1000), kinds, limit)
+        return [EventInfo(ts / 1000, event.kind, event.key, event.detail, event.version) for ts, event in rows]
+
     def now(self) -> list[RunNow]:
-        """See `Reader.fleet`."""
+        """All runs with their verdicts, by name, in a few queries; of more than 500 those that were active last."""
         rows = self._rows()
         if not rows:
             return []
@@ -60,7 +74,7 @@ class FleetReader:
         return found
 
     def states(self) -> dict[str, RunState]:
-        """See `Reader.states`."""
+        """The state of each run, by name; of more than 500 those that were active last."""
         rows = self._rows()
         if not rows:
             return {}

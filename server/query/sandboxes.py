@@ -1,9 +1,10 @@
-"""The sandbox half of `Reader`: records, the funnel, and spin-ups over time."""
+"""Reads sandboxes: records, the funnel, and spin-ups over time."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from server.clock import Clock
+from server.query.run_lookup import stored_run
 from server.query.types import SandboxInfo
 from server.signals.sandbox_window import OVER, spinup
 from server.signals.spinup_histogram import EDGES
@@ -12,28 +13,38 @@ from server.store.types import SandboxRow
 
 
 class SandboxReader:
-    """Thread-safe; every call reads the store."""
+    """Reads sandboxes. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
 
     def page(
-        self, run: str, states: Sequence[str], dangling: bool | None, find: str, limit: int, before: str | None
-    ) -> list[SandboxInfo]:
-        found = self._store.sandboxes
-        last = found.first_seen(run, before) if before is not None else None
-        place = (last, before) if last is not None and before is not None else None
-        now = self._clock.now()
-        rows = found.page(run, states=states, dangling=dangling, find=find, limit=limit, before=place)
+        self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, find: str = "", limit: int = 100,
+        before: str | None = None,
+    ) -> list[SandboxInfo]:  # fmt: skip
+        """Sandboxes of a run's providers, newest first. ``before``: id of the last sandbox of the previous page.
+
+        ``find``: part of an id or a name, case-insensitive.
+        """
+        name, sandboxes, now = stored_run(self._store, run).name, self._store.sandboxes, self._clock.now()
+        seen = sandboxes.first_seen(name, before) if before is not None else None
+        last = (seen, before) if seen is not None and before is not None else None
+        rows = sandboxes.page(name, states=states, dangling=dangling, find=find, limit=limit, before=last)
         return [_info(row, now) for row in rows]
 
     def funnel(self, run: str) -> Mapping[str, int | None]:
-        return self._store.sandboxes.funnel(run)
+        """How many of the run's own sandboxes reached each stage: requested, started, ready, first_exec, ended, failed.
 
-    def spinups(self, run: str, start: float, end: float, buckets: int) -> list[tuple[float, Mapping[str, int]]]:
-        width = (end - start) / max(1, buckets)
+        ``first_exec`` counts among the ``first_exec_of`` whose source reports it, and is None if no source does.
+        ``met_ended`` had ended before their source was watched, and would distort a share of failures.
+        """
+        return self._store.sandboxes.funnel(stored_run(self._store, run).name)
+
+    def spinups(self, run: str, start: float, end: float, buckets: int = 60) -> list[tuple[float, Mapping[str, int]]]:
+        """(bucket's start, {upper edge in seconds: how many became ready}) for a heat map, without empty buckets."""
+        name, width = stored_run(self._store, run).name, (end - start) / max(1, buckets)
         cells: dict[int, Counter[str]] = {}
-        for ready, seconds in self._store.sandboxes.spinups(run, round(start * 1000), round(end * 1000)):
+        for ready, seconds in self._store.sandboxes.spinups(name, round(start * 1000), round(end * 1000)):
             cells.setdefault(int((ready - start) / width), Counter())[edge_of(seconds)] += 1
         return [(start + number * width, cells[number]) for number in sorted(cells)]
 

@@ -1,15 +1,19 @@
-"""A signal's newest stored point as readers see it: its state by the bands, and when it is no value any more."""
+"""Reads signals: newest values with their states, history in buckets, and points since a cursor."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from collectors.model import Labels
 from server import signals
-from server.query.names import format_name
+from server.clock import Clock
+from server.query.names import format_name, parse_name
+from server.query.run_lookup import position, stored_run
 from server.query.run_state import RunState
-from server.query.types import SignalInfo, SignalNow, SignalState
+from server.query.types import Delta, Series, SignalInfo, SignalNow, SignalState
 from server.signals.model import Counter, Signal
 from server.signals.step_windows import stale_seconds
-from server.store.types import LatestRow, PointState, RunRow
+from server.store import Store
+from server.store.types import LatestRow, PointState, RunRow, SeriesKey
 
 # A tick's values are 5 s old; after a minute no collector runs.
 TICK_STALE_SECONDS = 60.0
@@ -18,6 +22,8 @@ ITEMS: Mapping[str, Signal | Counter] = {item.name: item for item in signals.loa
 """Every signal and counter by name, in the order of the README."""
 
 Rows = list[tuple[Labels, LatestRow]]
+_SeqPoint = tuple[int, int, int, float | None, int]
+_CURSOR = re.compile(r"([0-9]{1,18}):([0-9]{1,18})", re.ASCII)
 
 
 def info(item: Signal | Counter) -> SignalInfo:
@@ -120,3 +126,143 @@ def words(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+# More than a browser tab misses between two steps after a night in the background; beyond it a fresh range is cheaper.
+DELTA_ROWS = 20_000
+# A server shows few runs at a time; old runs that a script reads need not stay cached.
+CACHED_RUNS = 64
+
+
+class SeriesKeyCache:
+    """Caches the keys of a run's derived series by series id; ids are permanent.
+
+    Thread-safe: a run's table is replaced as a whole, never changed.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._keys: dict[str, Mapping[int, SeriesKey]] = {}
+
+    def of(self, run: str, numbers: Iterable[int]) -> Mapping[int, SeriesKey]:
+        """Series id -> key, with all of ``numbers`` that are derived series of the run."""
+        keys = self._keys.get(run, {})
+        if all(number in keys for number in numbers):
+            return keys
+        keys = dict(self._store.series(run, target=""))
+        if len(self._keys) >= CACHED_RUNS:
+            self._keys.clear()
+        self._keys[run] = keys
+        return keys
+
+
+class SignalReader:
+    """Reads signals. Thread-safe. A series' name is `SignalNow.name`.
+
+    Attributes:
+        infos: every signal this version can derive, by name, in the order of the README.
+    """
+
+    infos = INFOS
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._names = SeriesKeyCache(store)
+
+    def by_name(self, row: RunRow) -> dict[str, Rows]:
+        """signal -> (labels, newest point) of a run."""
+        by_signal: dict[str, Rows] = {name: [] for name in ITEMS}
+        rows = self._store.newest(row.name)
+        keys = self._names.of(row.name, [latest.series for latest in rows])
+        for latest in rows:
+            key = keys[latest.series]
+            if key.metric in by_signal:
+                by_signal[key.metric].append((key.labels, latest))
+        return by_signal
+
+    def now(self, row: RunRow, by_signal: Mapping[str, Rows], now: float, state: RunState) -> list[SignalNow]:
+        """Newest values of all signals and counters. ``by_signal``: of `by_name`."""
+        stale = step_stale_seconds(by_signal)
+        found = []
+        for name, pairs in by_signal.items():
+            item = ITEMS[name]
+            if isinstance(item, Counter):
+                continue
+            # The row without labels was "unknown" until the first value with labels arrived.
+            labelled = [pair for pair in pairs if pair[0]] or pairs
+            found += [
+                signal_now(item, labels, latest, row, now, stale, state)
+                for labels, latest in sorted(labelled, key=_labels)
+            ]
+            if not pairs:
+                found.append(never(item))
+        return found + self._counters(row, now)
+
+    def _counters(self, row: RunRow, now: float) -> list[SignalNow]:
+        """Counters as of the watermark: they persist over restarts of the server and never become stale."""
+        ts = row.watermark / 1000 if row.watermark is not None else now
+        # Counters first: a series created in between then has its name.
+        totals = self._store.counters(row.name)
+        names = self._names.of(row.name, totals)
+        found = []
+        for series, value in totals.items():
+            key = names[series]
+            if key.metric in ITEMS:
+                unit, name = ITEMS[key.metric].unit, format_name(key.metric, key.labels)
+                found.append(SignalNow(name, key.metric, dict(key.labels), value, unit, "ok", now - ts, "", "", ts))
+        return sorted(found, key=lambda signal: signal.name)
+
+    def series(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[Series]:
+        """One `Series` per name in the given order; unknown names give an empty series."""
+        row = stored_run(self._store, run)
+        width = max(1, round((end - start) * 1000 / max(1, points)))
+        return [self._one(row.name, name, round(start * 1000), round(end * 1000), width) for name in names]
+
+    def _one(self, run: str, name: str, start: int, end: int, width: int) -> Series:
+        signal, labels = parse_name(name)
+        item = ITEMS.get(signal)
+        series = self._store.find(run, SeriesKey("", signal, labels))
+        buckets = self._store.buckets(series, start, end, width) if series is not None else []
+        return Series(
+            name=name,
+            unit=item.unit if item else "",
+            ts=tuple(bucket.ts / 1000 for bucket in buckets),
+            mean=tuple(bucket.total / bucket.n if bucket.n else None for bucket in buckets),
+            low=tuple(bucket.low for bucket in buckets),
+            high=tuple(bucket.high for bucket in buckets),
+        )
+
+    def cursor(self, run: str) -> str:
+        """The newest position: `since` it gives only later points."""
+        generation, seq = position(self._store, run)
+        return f"{generation}:{seq}"
+
+    def since(self, run: str, cursor: str) -> Delta:
+        """Points of all signals written after ``cursor``. A foreign or old cursor answers ``reset``."""
+        newest, now = self.cursor(run), self._clock.now()
+        generation, _, last = newest.partition(":")
+        match = _CURSOR.fullmatch(cursor)
+        if match is None or match[1] != generation:
+            return Delta(newest, True, now, {})
+        seq = int(match[2])
+        rows = self._store.points_since(run, seq, DELTA_ROWS)
+        # A cursor beyond the newest seq belongs to another store, unless later points exist.
+        if len(rows) >= DELTA_ROWS or (not rows and seq > int(last)):
+            return Delta(newest, True, now, {})
+        points = {name: tuple(sorted(found, key=_time)) for name, found in self._by_name(run, rows).items()}
+        return Delta(f"{generation}:{rows[-1][0] if rows else seq}", False, now, points)
+
+    def _by_name(self, run: str, rows: Sequence[_SeqPoint]) -> dict[str, list[tuple[float, float | None]]]:
+        keys = self._names.of(run, {series for _, series, *_ in rows})
+        points: dict[int, list[tuple[float, float | None]]] = {}
+        for _, series, ts, value, state in rows:
+            points.setdefault(series, []).append((ts / 1000, value if state == PointState.VALUE else None))
+        return {format_name(keys[series].metric, keys[series].labels): found for series, found in points.items()}
+
+
+def _time(point: tuple[float, float | None]) -> float:
+    return point[0]
+
+
+def _labels(pair: tuple[Labels, LatestRow]) -> Labels:
+    return pair[0]

@@ -1,28 +1,64 @@
-"""Series over the trainer's steps instead of time: points are joined with the steps in progress, in whole buckets."""
+"""Reads the trainer's steps, and series over steps instead of time."""
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Sequence
 
-from server.query.names import parse_name
+from server.query.names import format_name, parse_name
+from server.query.run_lookup import stored_run
 from server.query.signals import ITEMS
-from server.query.types import StepSeries
+from server.query.types import MOST_STEPS, StepAt, StepInfo, StepSeries
 from server.signals.window import TRAINER
 from server.store import Store
 from server.store.ranges import fit_width
-from server.store.types import Bucket, SeriesKey, StepTime
+from server.store.types import Bucket, SeriesKey, StepRow, StepTime
+
+# The metrics of a step that pages and scripts read; trainers log hundreds more.
+_STEP = frozenset(
+    {
+        "trainer_step_seconds", "trainer_wait_seconds", "generation_seconds", "trainer_compute_seconds",
+        "trainer_weight_sync_seconds", "trainer_checkpoint_seconds", "trainer_eval_seconds", "trainer_other_seconds",
+        "trainer_samples", "trained_tokens", "trainer_mfu_ratio", "staleness_versions_mean", "staleness_versions_max",
+        "reward_mean", "gradient_norm", "gradient_nonfinite", "learning_rate", "entropy_mean", "clip_ratio",
+        "mismatch_kl_mean", "reference_kl_mean", "loss_mean", "effective_sample_ratio", "response_tokens_mean",
+        "truncation_ratio", "policy_version",
+    }
+)  # fmt: skip
 
 _Sum = tuple[int, float, float, float]
 """(how many points, their sum, lowest, highest)."""
 
 
 class StepReader:
-    """Reads series over steps. Thread-safe."""
+    """Reads steps. Thread-safe."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def series(self, run: str, names: Sequence[str], start: float, end: float, points: int) -> list[StepSeries]:
-        """See `Reader.by_step`."""
+    def newest(self, run: str, last: int = 40) -> list[StepInfo]:
+        """The trainer's newest steps, oldest first, at most `MOST_STEPS`; values of other axes join by step number."""
+        row = stored_run(self._store, run)
+        last = max(1, min(last, MOST_STEPS))
+        life = self._store.incarnation(row.name)
+        found = _by_step(self._store.steps(row.name, None, last, incarnation=life), last)
+        # A trainer that has just restarted has few steps, so use steps before the restart, too.
+        if len(found) < last and life > 0:
+            before = _by_step(self._store.steps(row.name, None, last, incarnation=life - 1), last)
+            found = before[len(found) - last :] + found
+        return found
+
+    def times(self, run: str, start: float, end: float, most: int = 1000) -> list[StepAt]:
+        """The trainer's steps within [start, end] and the one before, oldest first; of more than ``most`` some."""
+        name = stored_run(self._store, run).name
+        rows = self._store.step_times(name, TRAINER, round(start * 1000), round(end * 1000), most)
+        return [StepAt(row.ts / 1000, row.step, row.incarnation) for row in rows]
+
+    def series(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[StepSeries]:
+        """As `SignalReader.series`, over the trainer's steps; a run without steps gives empty series.
+
+        Points are joined with the steps in progress, in whole buckets.
+        """
+        run = stored_run(self._store, run).name
         first, last = round(start * 1000), round(end * 1000)
         width = fit_width(max(1, round((last - first) / max(1, points))))
         marks = self._marks(run, first - first % width, last + width, width)
@@ -74,3 +110,20 @@ def joined(buckets: Sequence[Bucket], marks: Sequence[StepTime]) -> dict[int, _S
 
 def _added(a: _Sum, b: _Sum) -> _Sum:
     return a[0] + b[0], a[1] + b[1], min(a[2], b[2]), max(a[3], b[3])
+
+
+def _by_step(rows: Sequence[StepRow], last: int) -> list[StepInfo]:
+    """Steps of the trainer's axis, or without one of the axis that was reported last."""
+    if not rows:
+        return []
+    own = TRAINER if any(row.axis == TRAINER for row in rows) else rows[-1].axis
+    others: dict[int, dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        if row.axis != own:
+            others[row.step] |= _wanted(row)
+    found = [row for row in rows if row.axis == own][-last:]
+    return [StepInfo(row.step, row.ts / 1000, row.incarnation, others[row.step] | _wanted(row)) for row in found]
+
+
+def _wanted(row: StepRow) -> dict[str, float]:
+    return {format_name(metric, labels): value for (metric, labels), value in row.values.items() if metric in _STEP}

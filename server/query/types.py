@@ -1,40 +1,17 @@
-"""Records of `Reader`: frozen, plain, serialisable by `dataclasses.asdict`. Times are epoch seconds.
+"""Records of `server.query.reader.Reader`: frozen, serialisable by `dataclasses.asdict`. Times are epoch seconds.
 
 The dashboard, the API, `/metrics` and the command line show only these records, so that the dashboard never
 shows a value that the API does not have.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from server.query.alert_types import AlertInfo as AlertInfo
-from server.query.alert_types import AlertState as AlertState
-from server.query.alert_types import DeliveryInfo as DeliveryInfo
-from server.query.alert_types import RuleInfo as RuleInfo
-from server.query.alert_types import SilenceInfo as SilenceInfo
-from server.query.engine_types import EngineQueries
-from server.query.preflight import PreflightInfo
-from server.query.rollouts.types import (
-    Cells,
-    CensusState,
-    EventInfo,
-    Funnel,
-    GroupInfo,
-    RolloutDetail,
-    RolloutFilter,
-    RolloutPage,
-    Sort,
-)
 from server.query.run_state import LIVE, RunState
-from server.query.step_axis import StepAt
-from server.query.verdicts import VerdictSpan
-from server.query.what_if_types import Changes, WhatIfAnswer
 
 if TYPE_CHECKING:
     from server.query.summary import RunSummary
-    from server.store.retention import StoreSize
 
 SignalState = Literal["ok", "watch", "critical", "unknown", "not_applicable"]
 
@@ -243,149 +220,159 @@ class SandboxInfo:
     seen_at: float
 
 
-class Reader(EngineQueries, Protocol):
-    """Reads the store. Synchronous and thread-safe: async callers use `asyncio.to_thread`.
+# ---- engines and steps
 
-    Every method raises `UnknownRun` for a run that does not exist. A series' name is `SignalNow.name`.
+EngineMetric = Literal["kv", "running", "waiting", "preemptions", "tokens"]
+"""History of each engine: share of its KV cache used, requests, preemptions per minute, tokens per second."""
+
+METRICS: tuple[EngineMetric, ...] = get_args(EngineMetric)
+# Engines whose history is read at once: more rows than a screen can show.
+MOST_ENGINES = 64
+# Steps that are read at once.
+MOST_STEPS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """One engine at one time; None: the engine does not report it.
+
+    Attributes:
+        key: identifies it within its run: its target, and which of the target's engines it is.
+        running, waiting, kv_ratio: its newest values, at most five minutes old.
+        mean_running, mean_waiting, mean_kv_ratio: over the last five whole minutes.
+        tokens_per_second, preemptions_per_minute: over those minutes.
+        request_limit: requests it runs at once at most.
+        held: ``paused``, ``asleep``, or "".
+        last_ts: time of its newest value.
     """
 
-    def now(self) -> float:
-        """The server's clock, epoch seconds; a demo's clock may differ from the wall clock."""
+    key: str
+    target: str
+    labels: Mapping[str, str]
+    last_ts: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    kv_ratio: float | None = None
+    mean_running: float | None = None
+    mean_waiting: float | None = None
+    mean_kv_ratio: float | None = None
+    tokens_per_second: float | None = None
+    preemptions_per_minute: float | None = None
+    request_limit: float | None = None
+    version: float | None = None
+    held: str = ""
 
-    def one_state(self) -> AbstractContextManager[None]:
-        """Reads of this thread inside the block see one state of the store, and cost less than separate reads."""
 
-    def mark(self) -> int | None:
-        """A number that changes with every write of any process; None: unavailable, compare each run's `cursor`.
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """One step of the trainer as it was logged: canonical metric (with its labels, where it has some) -> value.
 
-        Takes microseconds, so that it may be called on an event loop.
-        """
+    ``life``: the trainer's incarnation: 0, or the number of restarts before it.
+    """
 
-    def runs(self) -> list[RunInfo]:
-        """All runs, the most recently active first."""
+    step: int
+    ts: float
+    life: int
+    values: Mapping[str, float] = field(default_factory=dict)
 
-    def store_size(self) -> "StoreSize":
-        """What the database takes on disk, and when its oldest raw sample was taken."""
 
-    def states(self) -> Mapping[str, RunState]:
-        """The state of each run, by name; of more than 500 those that were active last."""
+@dataclass(frozen=True, slots=True)
+class StepAt:
+    """When a trainer step was reported (epoch seconds). ``life``: the incarnation; it rises with each restart."""
 
-    def fleet(self) -> list[RunNow]:
-        """All runs with their verdicts, by name, in a few reads; of more than 500 those that were active last."""
+    ts: float
+    step: int
+    life: int
 
-    def infos(self) -> Mapping[str, SignalInfo]:
-        """Every signal this version can derive, by name, in the order of the README."""
 
-    def status(self, run: str) -> Status:
-        """Everything about a run now."""
+# ---- alerts
 
-    def series(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[Series]:
-        """One `Series` per name in the given order; unknown names give an empty series."""
+AlertState = Literal["pending", "firing", "resolved"]
 
-    def by_step(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[StepSeries]:
-        """As `series`, with the trainer's steps for time; a run without steps gives empty series."""
 
-    def cursor(self, run: str) -> str:
-        """The newest position: `since` it gives only later points."""
+@dataclass(frozen=True, slots=True)
+class AlertInfo:
+    """One episode of an alert.
 
-    def since(self, run: str, cursor: str) -> Delta:
-        """Points of all signals written after `cursor`. A foreign or old cursor answers `reset`."""
+    Attributes:
+        value: newest value that the rule evaluated, in `unit`.
+        muted: why no notification is sent: ``silenced ...`` or ``inhibited ...``; "" if they are sent.
+        reason: why it is resolved, or that its series is unknown now.
+        held: its series is unknown now, so its state is held.
+        url: relative address of the charts at its moment.
+        replayed: it began in history that was read back.
+    """
 
-    def verdicts(self, run: str, start: float, end: float, limit: int = 1000) -> list[VerdictSpan]:
-        """Verdicts within [start, end], oldest first; of more than ``limit`` changes the newest."""
+    run: str
+    name: str
+    state: AlertState
+    severity: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    value: float | None
+    unit: str
+    signal: str
+    active_at: float
+    fired_at: float | None
+    resolved_at: float | None
+    fingerprint: str
+    muted: str = ""
+    reason: str = ""
+    held: bool = False
+    url: str = ""
+    replayed: bool = False
 
-    def targets(self, run: str | None = None) -> list[TargetTrust]:
-        """Health of the targets of one run, or of all."""
 
-    def sandboxes(
-        self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, find: str = "", limit: int = 100,
-        before: str | None = None,
-    ) -> list[SandboxInfo]:  # fmt: skip
-        """Sandboxes of a run's providers, newest first. ``before``: id of the last one of the previous page.
+@dataclass(frozen=True, slots=True)
+class SilenceInfo:
+    """A silence. ``matchers``: as written, e.g. ``alertname="RunStalled"``. ``state``: pending, active, expired."""
 
-        ``find``: part of an id or a name, case-insensitive.
-        """
+    id: str
+    state: str
+    matchers: tuple[str, ...]
+    starts_at: float
+    ends_at: float
+    created_by: str
+    comment: str
 
-    def sandbox_funnel(self, run: str) -> Mapping[str, int | None]:
-        """How many of the run's own got how far: requested, started, ready, first_exec, ended, failed.
 
-        ``first_exec`` counts among the ``first_exec_of`` whose source reports it, and is None if no source does;
-        ``met_ended`` had ended before their source was watched, and spoil a share of failures.
-        """
+@dataclass(frozen=True, slots=True)
+class RuleInfo:
+    """A rule as configured.
 
-    def spinups(self, run: str, start: float, end: float, buckets: int = 60) -> list[tuple[float, Mapping[str, int]]]:
-        """(bucket's start, {upper edge in seconds: how many became ready}) for a heat map; empty buckets left out."""
+    Attributes:
+        expression: the condition as text, e.g. ``trainer_wait_ratio > 0.4 for 5m``.
+        why: "" when it can fire; else what is missing ("no source yet: ...").
+        signal, threshold, recover: for drawing its line into the signal's chart; threshold None where it has none.
+    """
 
-    def rollouts(
-        self, run: str, wanted: RolloutFilter = RolloutFilter(), *, sort: Sort = "seconds", descending: bool = True,  # noqa: B008
-        limit: int = 100, after: str = "",
-    ) -> RolloutPage:  # fmt: skip
-        """A page of rollouts; by default the stragglers first. ``after``: `RolloutPage.after` of the page before.
+    name: str
+    severity: str
+    class_: str
+    expression: str
+    summary: str
+    builtin: bool
+    why: str = ""
+    signal: str = ""
+    threshold: float | None = None
+    recover: float | None = None
 
-        Raises `ValueError` for an ``after`` that is not of this order; `rollout_groups` does, too.
-        """
 
-    def rollout(self, run: str, rollout_id: str, life: int | None = None) -> RolloutDetail | None:
-        """One rollout with its timeline (``life`` None: its newest incarnation); None if it is unknown."""
+@dataclass(frozen=True, slots=True)
+class DeliveryInfo:
+    """A notification and the result of its delivery, without secrets. ``status``: pending, sent, failed, superseded."""
 
-    def rollout_traces(self, run: str, start: float, end: float, limit: int = 5000) -> list[RolloutDetail]:
-        """What moved within [start, end) with its timeline, oldest first; of more than ``limit`` the newest."""
-
-    def rollout_groups(
-        self, run: str, outcomes: Sequence[str] = (), *, environment: str = "", limit: int = 100, after: str = ""
-    ) -> tuple[list[GroupInfo], str]:
-        """Groups, the newest moved first, and where the next page begins ("": nowhere)."""
-
-    def rollout_funnel(self, run: str, start: float, end: float, *, purpose: str = "train") -> Funnel:
-        """How rollouts left within [start, end), in rollouts, tokens, GPU-seconds and dollars."""
-
-    def rollout_census(self, run: str) -> list[CensusState]:
-        """What is in flight now, by state, in the order a rollout goes through them."""
-
-    def rollout_cells(self, run: str, kind: str, start: float, end: float, buckets: int = 60) -> Cells:
-        """A distribution over time: ``response_tokens``, ``turns``, ``staleness``, ``seconds``, ``solve_ratio``.
-
-        Bins of tokens and seconds are powers of 2^(1/2): bin b holds values in [2^(b/2), 2^((b+1)/2)); of staleness
-        and turns the number itself; of solve ratio tenths.
-        """
-
-    def rollout_environments(self, run: str) -> list[str]:
-        """Environments that rollouts named, by name; at most 100."""
-
-    def events(
-        self, run: str, start: float, end: float, kinds: Sequence[str] = (), limit: int = 1000
-    ) -> list[EventInfo]:
-        """What happened within [start, end), oldest first; of more than ``limit`` the newest."""
-
-    def step_times(self, run: str, start: float, end: float, most: int = 1000) -> list[StepAt]:
-        """The trainer's within [start, end] and the one before, oldest first; of more than ``most`` some."""
-
-    def what_if(self, run: str, changes: Changes) -> WhatIfAnswer:
-        """What the changes would make of a run: an estimate (`server.verdict.what_if.answer`).
-
-        Raises `OutOfRange` for GPUs or engines that the run has not.
-        """
-
-    def preflight(self, run: str) -> PreflightInfo:
-        """The last pre-flight of the run that this process started."""
-
-    def alerts(self, run: str | None = None) -> list[AlertInfo]:
-        """Pending and firing alerts of one run or of all: firing first, the gravest first, then the oldest.
-
-        What inhibits one is as of the run's last tick; a silence counts from when it is made to when it ends.
-        """
-
-    def alert_history(self, run: str | None = None, limit: int = 100) -> list[AlertInfo]:
-        """Resolved alerts that had fired, the newest first."""
-
-    def silences(self, expired: bool = False) -> list[SilenceInfo]:
-        """Active and pending silences; with ``expired`` those of the last days too. The one that ends first first."""
-
-    def rules(self, run: str | None = None) -> list[RuleInfo]:
-        """Every rule, in the order of evaluation; with a run, `why` names the input that the run lacks."""
-
-    def deliveries(self, run: str | None = None, limit: int = 50) -> list[DeliveryInfo]:
-        """The newest notifications, newest first."""
+    run: str
+    receiver: str
+    kind: str
+    status: str
+    alerts: tuple[str, ...]
+    created_at: float
+    sent_at: float | None
+    attempts: int
+    next_at: float | None
+    answer: str
+    group_key: str = ""
 
 
 class UnknownRun(KeyError):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from server.clock import Clock
+from server.query.run_lookup import stored_run
 from server.query.run_state import NOT_COLLECTED_SECONDS, OVER, RunState
 from server.store.types import RunRow, VerdictRow
 
@@ -52,8 +53,9 @@ class VerdictReader:
         """The newest verdict with ``as_of``; unknown, with what it was, unless it describes the present."""
         return told(self._store.verdicts.newest(row.name), state, self._clock.now())
 
-    def spans(self, row: RunRow, start: float, end: float, limit: int) -> list[VerdictSpan]:
-        """Those that stood at some time of [start, end], oldest first; of more than ``limit`` the newest."""
+    def spans(self, run: str, start: float, end: float, limit: int = 1000) -> list[VerdictSpan]:
+        """Verdicts within [start, end], oldest first; of more than ``limit`` changes the newest."""
+        row = stored_run(self._store, run)
         rows = self._store.verdicts.page(row.name, round(start * 1000), round(end * 1000), limit)
         if not rows:
             return []

@@ -1,12 +1,11 @@
-"""A what-if of a run: its numbers now, out of its status, and how far each of them may be changed."""
+"""Estimates a what-if of a run: the numbers of its status, the range of each change, and the result."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from server.query.types import Status
-from server.query.what_if_types import OutOfRange, Range, WhatIfAnswer, WhatIfEstimate
 from server.signals.gpus import ROLES, Fleet, fleet
 from server.verdict.what_if.answer import what_if
 from server.verdict.what_if.types import DELTAS, FIGURES, NEEDS, Changes, CurrentNumbers, Figure, RunSituation, WhatIf
@@ -52,6 +51,52 @@ _SCALED = {
 
 # Below this share of zero-advantage groups a filter cannot be detected.
 _FEW = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a slider of a change spans.
+
+    Attributes:
+        today: None if unknown, so that it cannot be changed: ``needs`` says how to report it.
+    """
+
+    name: str
+    low: float
+    high: float
+    step: float
+    today: float | None
+    unit: str
+    needs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfAnswer:
+    """A run's numbers, how far they may be changed, and what comes of the changes."""
+
+    run: str
+    inputs: CurrentNumbers
+    ranges: Mapping[str, Range]
+    found: WhatIf
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfEstimate:
+    """A what-if as the API returns it. ``then``: the run with the changes. ``missing``: input -> how to report it."""
+
+    run: str
+    label: str
+    changes: Mapping[str, float]
+    now: RunSituation
+    then: RunSituation
+    assumptions: tuple[str, ...]
+    missing: Mapping[str, str]
+    inputs: CurrentNumbers
+    ranges: Mapping[str, Range]
+
+
+class OutOfRange(ValueError):
+    """A change that is impossible in this run; its text states the possible range."""
 
 
 def ask(status: Status, changes: Changes) -> WhatIfAnswer:

@@ -35,7 +35,7 @@ from server.config.errors import ConfigError
 from server.config.settings import Settings
 from server.preflight.live import Preflights, living
 from server.push.heartbeats import Heartbeats
-from server.query import Reader, StoreReader
+from server.query import Reader
 from server.runtime.collector_process import CollectorProcess, wanted
 from server.runtime.collector_service import Before, CollectorService, Health
 from server.runtime.leader import Leader
@@ -226,11 +226,11 @@ def _app(
     settings: Settings, store: Store, clock: Clock, attach_dashboard: AttachDashboard, version: str, health: Health
 ) -> App:
     preflights = Preflights(settings.runs, clock, lambda: living(reader))
-    reader = StoreReader(store, clock, settings.alerts, preflights.get)
+    reader = Reader(store, clock, settings.alerts, preflights.get)
 
     def ready() -> str | None:
         try:
-            reader.runs()
+            reader.runs.all()
         except Exception as error:  # any error of the store
             log.debug("not ready", exc_info=True)
             return f"the store does not answer: {error if isinstance(error, StoreError) else type(error).__name__}"

@@ -85,13 +85,13 @@ def test_a_silence_from_its_making_to_its_end(run: Bench) -> None:
     assert (listed["id"], listed["state"], listed["matchers"]) == (identity, "active", ['alertname="QueueLong"'])
     assert (listed["starts_at"], listed["ends_at"], listed["created_by"]) == (T0 + 10, T0 + 3600, "alice")
     wait(run, 15, 50)
-    assert run.reader.alerts("run")[0].muted.startswith("silenced by alice until")
+    assert run.reader.alerts.active("run")[0].muted.startswith("silenced by alice until")
     assert web("DELETE", f"/api/v1/silences/{identity}").json() == {"status": "ended"}
     assert web("DELETE", f"/api/v1/silences/{identity}").status_code == 404
     assert web("GET", "/api/v1/silences").json() == []
     assert web("GET", "/api/v1/silences?expired=true").json()[0]["state"] == "expired"
     wait(run, 20, 50)
-    assert run.reader.alerts("run")[0].muted == ""
+    assert run.reader.alerts.active("run")[0].muted == ""
 
 
 @pytest.mark.parametrize(

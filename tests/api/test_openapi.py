@@ -20,7 +20,7 @@ from server.api.rollouts import add_rollouts
 from server.api.sandboxes import add_sandboxes
 from server.api.what_if import add_what_if
 from server.config import alerts as alerts_config
-from server.query import StoreReader
+from server.query import Reader
 from server.store import Store
 from tests.api.rollouts_web import complete
 from tests.push.test_pushed_targets import T0, lived
@@ -77,7 +77,7 @@ def test_the_token_is_described_and_open_paths_need_none() -> None:
 def api(store: Store) -> Iterator[FastAPI]:
     """A run with steps, rollouts, an event, a sandbox, a silence and a verdict, all of them pushed."""
     with lived(store) as run:
-        reader = StoreReader(store, run.clock, alerts_config.defaults())
+        reader = Reader(store, run.clock, alerts_config.defaults())
         made = create_api(reader, version="1", ready=lambda: None)
         for add in (add_sandboxes, add_rollouts):
             add(made, reader, store, run.clock)

@@ -26,7 +26,7 @@ from server.push import exposition_text
 from server.push.body import unpack
 from server.push.otlp import request as otlp
 from server.push.pushed_targets import TOO_MANY
-from server.query import StoreReader
+from server.query import Reader
 from server.store import Store
 from server.store import inbox as store_inbox
 from server.store.types import Batch, TargetRow
@@ -45,7 +45,7 @@ class Web:
         maps: config_otlp.Maps | None = None,
     ) -> None:  # fmt: skip
         clock = ScaledClock(NOW)
-        self.store, reader = store, StoreReader(store, clock)
+        self.store, reader = store, Reader(store, clock)
         api: FastAPI = create_api(reader, version="1", ready=lambda: None)
         add_sandboxes(api, reader, store, clock, admitted)
         add_pushes(api, store, clock, admitted, maps)

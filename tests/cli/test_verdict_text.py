@@ -102,7 +102,7 @@ def test_an_unknown_run_is_answered_with_the_runs_there_are(store: Store) -> Non
     with bench(store, judge=lambda memory, seen: ({}, FULL)) as run:
         engine(run, 0, 0)
         with pytest.raises(ConfigError, match=r"no run is named 'rnu'; runs: run$"):
-            command._chosen("rnu", [info.name for info in run.reader.runs()])
+            command._chosen("rnu", [info.name for info in run.reader.runs.all()])
 
 
 def test_while_nobody_collects_it_is_unknown_since_then(store: Store) -> None:

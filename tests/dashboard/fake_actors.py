@@ -4,8 +4,7 @@ import math
 from dataclasses import replace
 
 from dashboard.widgets.format import series_name
-from server.query.engine_types import EngineInfo, StepInfo
-from server.query.types import SignalInfo, SignalNow, SignalState
+from server.query.types import EngineInfo, SignalInfo, SignalNow, SignalState, StepInfo
 from tests.dashboard import fake
 from tests.dashboard.fake import Curve, noise, signal
 from tests.dashboard.memory_reader import MemoryReader

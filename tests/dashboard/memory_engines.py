@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import floor
 from typing import Any
 
-from server.query.engine_types import MOST_ENGINES, MOST_STEPS, EngineInfo, EngineMetric, StepInfo
+from server.query.types import MOST_ENGINES, MOST_STEPS, EngineInfo, EngineMetric, StepInfo
 
 Points = list[tuple[float, float]]
 
@@ -33,7 +33,7 @@ class MemoryEngines:
 
     # The protocol.
 
-    def engines(self, run: str, at: float | None = None) -> list[EngineInfo]:
+    def engines_now(self, run: str, at: float | None = None) -> list[EngineInfo]:
         self._run(run)
         self.calls.append(f"engines {run}")
         return [row for _, row in sorted(self._engines.get(run, {}).items())]
@@ -48,7 +48,7 @@ class MemoryEngines:
         found = {key: self._history.get((run, key, metric), []) for key in keys}
         return {key: _columns([one for one in points if start <= one[0] < end], width) for key, points in found.items()}
 
-    def steps(self, run: str, last: int = 40) -> list[StepInfo]:
+    def newest_steps(self, run: str, last: int = 40) -> list[StepInfo]:
         self._run(run)
         self.calls.append(f"steps {run}")
         return self._steps.get(run, [])[-min(last, MOST_STEPS) :]

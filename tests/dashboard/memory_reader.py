@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 from dashboard.state.status import LAST
@@ -37,7 +38,7 @@ from server.query.types import (
     UnknownRun,
 )
 from server.query.verdicts import VerdictSpan
-from server.query.what_if_types import Changes, WhatIfAnswer
+from server.query.what_if import Changes, WhatIfAnswer
 from tests.dashboard.memory_engines import MemoryEngines
 from tests.dashboard.memory_rollouts import MemoryRollouts
 
@@ -62,8 +63,32 @@ class _Run:
     steps: list[tuple[float, int]] = field(default_factory=list)
 
 
+class _Topic:
+    """An attribute of `Reader`: names of its methods -> methods of `MemoryReader`, so that a test can replace one."""
+
+    def __init__(self, **methods: str) -> None:
+        self._methods = methods
+
+    def __get__(self, reader: Any, owner: type) -> Any:
+        return SimpleNamespace(**{name: getattr(reader, own) for name, own in self._methods.items()})
+
+
 class MemoryReader(MemoryRollouts, MemoryEngines):
-    """Thread-safe, as the protocol says: the app reads on threads while a test appends."""
+    """Thread-safe: the app reads on threads while a test appends."""
+
+    runs = _Topic(all="all_runs", now="fleet", states="states", events="events")
+    signals = _Topic(infos="infos", series="series", cursor="cursor", since="since")
+    steps = _Topic(newest="newest_steps", times="step_times", series="by_step")
+    verdicts = _Topic(spans="verdict_spans")
+    engines = _Topic(now="engines_now", cells="engine_cells")
+    sandboxes = _Topic(page="sandbox_page", funnel="sandbox_funnel", spinups="spinups")
+    rollouts = _Topic(
+        page="rollout_page", get="rollout", traces="rollout_traces", groups="rollout_groups", funnel="rollout_funnel",
+        census="rollout_census", cells="rollout_cells", environments="rollout_environments",
+    )  # fmt: skip
+    alerts = _Topic(
+        active="active_alerts", history="alert_history", silences="silences", rules="rules", deliveries="deliveries"
+    )
 
     def __init__(self, now: float, infos: Iterable[SignalInfo] = ()) -> None:
         MemoryRollouts.__init__(self)
@@ -174,7 +199,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
 
     # The protocol.
 
-    def sandboxes(
+    def sandbox_page(
         self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, find: str = "", limit: int = 100,
         before: str | None = None,
     ) -> list[SandboxInfo]:  # fmt: skip
@@ -227,7 +252,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
                 column[edge] = column.get(edge, 0) + 1
         return [(start + number * width, cells[number]) for number in sorted(cells)]
 
-    def alerts(self, run: str | None = None) -> list[AlertInfo]:
+    def active_alerts(self, run: str | None = None) -> list[AlertInfo]:
         with self._lock:
             found = [self._muted(a) for a in self.alert_rows if run in (None, a.run) and a.state != "resolved"]
         return sorted(found, key=lambda a: (a.state != "firing", _GRAVE.index(a.severity), a.active_at))
@@ -241,7 +266,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
         with self._lock:
             return sorted((silence for silence, _ in self.silence_rows), key=lambda s: s.ends_at)
 
-    def rules(self, run: str | None = None) -> list[RuleInfo]:
+    def rules(self, status: Status | None = None) -> list[RuleInfo]:
         return list(self.rule_rows)
 
     def deliveries(self, run: str | None = None, limit: int = 50) -> list[DeliveryInfo]:
@@ -252,11 +277,12 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
     def now(self) -> float:
         return self.clock
 
-    def runs(self) -> list[RunInfo]:
+    def all_runs(self) -> list[RunInfo]:
         with self._lock:
             found = [run.info for run in self._runs.values()]
         return sorted(found, key=lambda run: -(run.last_ts or 0))
 
+    @property
     def infos(self) -> Mapping[str, SignalInfo]:
         return self._infos
 
@@ -341,7 +367,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
             points = {name: tuple(sorted(kept, key=lambda p: p[0])) for name, kept in new.items()}
             return Delta(self.cursor(run), not fits, self.clock, points)
 
-    def verdicts(self, run: str, start: float, end: float, limit: int = 1000) -> list[VerdictSpan]:
+    def verdict_spans(self, run: str, start: float, end: float, limit: int = 1000) -> list[VerdictSpan]:
         with self._lock:
             self.calls.append(f"verdicts {run}")
             found = self._run(run).spans

@@ -19,7 +19,7 @@ from server.query.rollouts.types import (
     RolloutPage,
     Sort,
 )
-from server.query.step_axis import StepAt
+from server.query.types import StepAt
 
 CENSUS = ("waiting_slot", "booting", "generating", "in_tool", "scoring", "waiting_group", "queued", "gated")
 _COLUMNS = {"moved": "moved_at"}
@@ -75,7 +75,7 @@ class MemoryRollouts:
 
     # The protocol.
 
-    def rollouts(
+    def rollout_page(
         self, run: str, wanted: RolloutFilter = RolloutFilter(), *, sort: Sort = "seconds", descending: bool = True,  # noqa: B008
         limit: int = 100, after: str = "",
     ) -> RolloutPage:  # fmt: skip

@@ -18,8 +18,7 @@ from playwright.sync_api import Page
 from dashboard import static
 from dashboard.app import Candidates, attach, csp
 from server.api import app as routes
-from server.query import UnknownRun
-from server.query.types import Reader
+from server.query import Reader, UnknownRun
 from tests.dashboard.memory_reader import MemoryReader
 
 # How long something may take says how busy the machine is: only a test that fails waits for so long.
@@ -101,7 +100,7 @@ def _preflight(api: FastAPI, reader: MemoryReader) -> None:
 def _sandboxes(api: FastAPI, reader: MemoryReader) -> None:
     @api.get("/api/v1/runs/{run}/sandboxes")
     def sandboxes(run: str, find: str = "", limit: int = 100) -> dict[str, Any]:
-        return {"sandboxes": [asdict(row) for row in reader.sandboxes(run, find=find, limit=limit)]}
+        return {"sandboxes": [asdict(row) for row in reader.sandboxes.page(run, find=find, limit=limit)]}
 
 
 def _history(api: FastAPI, reader: MemoryReader) -> None:

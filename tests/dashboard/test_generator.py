@@ -11,7 +11,7 @@ from dashboard.pages.cells import cells as of_page
 from dashboard.pages.generator import engines
 from dashboard.shell.page import Scope
 from dashboard.state.url import Span
-from server.query.engine_types import EngineInfo
+from server.query.types import EngineInfo
 from tests.dashboard import fake
 from tests.dashboard import fake_actors as actors
 from tests.dashboard.memory_reader import MemoryReader

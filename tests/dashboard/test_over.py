@@ -15,8 +15,7 @@ from dashboard.state.cache import TimedCache
 from dashboard.state.deltas import SentViews
 from dashboard.state.url import Span
 from server.query.rollouts.types import EventInfo
-from server.query.step_axis import StepAt
-from server.query.types import AlertInfo, RuleInfo
+from server.query.types import AlertInfo, RuleInfo, StepAt
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard.memory_reader import MemoryReader
 

@@ -8,7 +8,7 @@ from dashboard.pages.cells import cells as of_page
 from dashboard.shell.page import Scope
 from dashboard.state.cache import TimedCache
 from dashboard.state.url import Span
-from server.query.step_axis import StepAt
+from server.query.types import StepAt
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 

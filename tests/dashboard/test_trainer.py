@@ -11,8 +11,8 @@ from dashboard.pages.trainer import steps
 from dashboard.shell.page import Scope
 from dashboard.state.cache import TimedCache
 from dashboard.state.url import Span
-from server.query.engine_types import StepInfo
 from server.query.rollouts.types import EventInfo
+from server.query.types import StepInfo
 from tests.dashboard import fake_actors as actors
 from tests.dashboard.memory_reader import MemoryReader
 

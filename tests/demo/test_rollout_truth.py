@@ -25,7 +25,7 @@ from server.demo.instrument import Instrument
 from server.demo.process import Demo
 from server.demo.scenarios import SCENARIOS
 from server.demo.traces import KEPT_STEPS
-from server.query import StoreReader
+from server.query import Reader
 from server.rollouts.merge import merged
 from server.rollouts.state import EXITS
 from server.scrape.run_loop import RunLoop
@@ -64,7 +64,7 @@ Watched = tuple[dict[str, float | None], dict[str, Any]]
 def watch(demo: Demo, store: Store, steps: int) -> Watched:
     """(value by signal, the truth at the same moment)."""
     clock, writer, run = ScaledClock(START), Writer(store), attach(Same(demo).settings())
-    reader = StoreReader(store, clock)
+    reader = Reader(store, clock)
     api = create_api(reader, version="test", ready=lambda: None)
     add_rollouts(api, reader, store, clock)
     loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts)

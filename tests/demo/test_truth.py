@@ -14,7 +14,7 @@ import pytest
 
 from server.cli.demo import Cluster
 from server.clock import ScaledClock
-from server.query import StoreReader
+from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
 from server.targets.resolve import attach
@@ -74,7 +74,7 @@ def _watch(scenario: str, store: Store, tmp_path: Path) -> Watched:
         loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts)
         flight = asyncio.run(drive(cluster, loop, clock))
     writer.close()
-    status = StoreReader(store, clock).status(run.name)
+    status = Reader(store, clock).status(run.name)
     assert all(target.up for target in status.trust), status.trust
     found = {signal.name: signal.value for signal in status.signals} | {"the log's last word": flight}
     return found, truth_of(cluster)

@@ -21,7 +21,7 @@ from server.demo.scenarios import SCENARIOS
 from server.demo.served import Served
 from server.demo.stacks import begin
 from server.derive.driver import RunDriver
-from server.query import StoreReader
+from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
 from server.targets.resolve import attach
@@ -69,7 +69,7 @@ def watch(
     faults = [read(text, SCENARIOS[scenario].sandboxes is not None) for text in inject]
     demo = begin(scenario, seed, folder, START, 0.0, faults)
     clock, writer, found = ScaledClock(START), Writer(store), Watched()
-    run, reader = attach(Same(demo).settings()), StoreReader(store, clock)
+    run, reader = attach(Same(demo).settings()), Reader(store, clock)
     loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts)
     api = create_api(reader, version="test", ready=lambda: None)
     add_rollouts(api, reader, store, clock)

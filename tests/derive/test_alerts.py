@@ -49,7 +49,7 @@ def told(store: Store) -> list[tuple[str, list[str]]]:
 
 
 def states(run: Bench) -> list[tuple[str, str]]:
-    return [(alert.name, alert.state) for alert in run.reader.alerts("run")]
+    return [(alert.name, alert.state) for alert in run.reader.alerts.active("run")]
 
 
 def wait(run: Bench, at: float, waiting: float, *, live: bool = True) -> None:
@@ -71,7 +71,7 @@ def test_from_pending_to_firing_to_told_to_resolved(store: Store) -> None:
         assert told(store) == []
         wait(run, 10, 60)
         assert states(run) == [("QueueLong", "firing")]
-        (alert,) = run.reader.alerts("run")
+        (alert,) = run.reader.alerts.active("run")
         assert (alert.value, alert.active_at, alert.fired_at) == (60.0, T0, T0 + 10)
         assert alert.annotations["summary"] == "60 requests at engine-0"
         assert alert.labels == {
@@ -85,7 +85,7 @@ def test_from_pending_to_firing_to_told_to_resolved(store: Store) -> None:
         for at in range(25, 75, 5):
             wait(run, at, 0)
         assert told(store)[1:] == [("resolved", ["QueueLong resolved"])]
-        (past,) = run.reader.alert_history("run")
+        (past,) = run.reader.alerts.history("run")
         assert (past.resolved_at, past.reason) == (T0 + 20, "the condition is no longer true")
 
 
@@ -99,10 +99,10 @@ def test_replayed_history_notifies_nobody_and_what_still_fires_at_the_present_do
         run.advance(T0 + 195)
         assert told(store) == []
         assert states(run) == [("QueueLong", "firing")]
-        assert run.reader.alerts("run")[0].replayed
+        assert run.reader.alerts.active("run")[0].replayed
         wait(run, 200, 50)
         assert told(store) == [("firing", ["QueueLong firing"])]
-        assert len(run.reader.alert_history("run")) == 1
+        assert len(run.reader.alerts.history("run")) == 1
 
 
 def test_a_failed_scrape_resolves_nothing(store: Store) -> None:
@@ -113,7 +113,7 @@ def test_a_failed_scrape_resolves_nothing(store: Store) -> None:
         for at in range(15, 400, 5):
             run.fail(ENGINE, "unreachable", "no route", T0 + at)
             run.advance(T0 + at, live=True)
-        (alert,) = run.reader.alerts("run")
+        (alert,) = run.reader.alerts.active("run")
         assert (alert.state, alert.held, alert.reason) == ("firing", True, "target engine-0 does not answer")
         assert told(store) == [("firing", ["QueueLong firing"])]
         wait(run, 400, 0)
@@ -129,7 +129,7 @@ def test_a_restart_at_any_tick_changes_nothing(store: Store) -> None:
                 running(run)
             wait(run, 5 * at, value)
     with bench(store, settings(WAITING)) as run:
-        (past,) = run.reader.alert_history("run")
+        (past,) = run.reader.alerts.history("run")
     assert (past.active_at, past.fired_at, past.resolved_at) == (T0 + 5, T0 + 15, T0 + 35)
     assert told(store) == [("firing", ["QueueLong firing"]), ("resolved", ["QueueLong resolved"])]
 
@@ -143,12 +143,12 @@ def test_a_silence_keeps_quiet_and_its_end_tells(store: Store) -> None:
         )
         for at in range(0, 60, 5):
             wait(run, at, 50)
-        (alert,) = run.reader.alerts("run")
+        (alert,) = run.reader.alerts.active("run")
         assert alert.state == "firing" and alert.muted.startswith("silenced by alice until")
         assert told(store) == []
         for at in range(60, 180, 5):
             wait(run, at, 50)
-        assert run.reader.alerts("run")[0].muted == ""
+        assert run.reader.alerts.active("run")[0].muted == ""
         assert told(store) == [("firing", ["QueueLong firing"])]
 
 
@@ -162,7 +162,7 @@ def test_liveness_inhibits_tuning(store: Store) -> None:
         for at in range(0, 30, 5):
             run.fail(TRAINER, "missing", "gone", T0 + at)
             wait(run, at, 50)
-        found = {alert.name: alert.muted for alert in run.reader.alerts("run")}
+        found = {alert.name: alert.muted for alert in run.reader.alerts.active("run")}
         assert found == {"Down": "", "QueueLong": "inhibited by Down (liveness)"}
         assert told(store) == [("firing", ["Down firing"])]
 
@@ -178,7 +178,7 @@ def test_a_run_that_is_over_pages_nobody_and_resolves_what_fired(store: Store, l
         for at in range(15, 120, 5):
             wait(run, at, 50)
         assert states(run) == []
-        assert run.reader.alert_history("run")[0].reason == f"the run is {lifecycle}"
+        assert run.reader.alerts.history("run")[0].reason == f"the run is {lifecycle}"
         assert told(store) == [("firing", ["QueueLong firing"]), ("resolved", ["QueueLong resolved"])]
 
 
@@ -210,7 +210,7 @@ def test_the_pack_sees_a_target_go_down_and_names_it(store: Store) -> None:
         for at in range(5, 75, 5):
             run.fail(ENGINE, "unreachable", "no route", T0 + at)
             run.advance(T0 + at, live=True)
-        (alert,) = [alert for alert in run.reader.alerts("run") if alert.state == "firing"]
+        (alert,) = [alert for alert in run.reader.alerts.active("run") if alert.state == "firing"]
         assert alert.annotations["summary"] == "engine-0 of run run does not answer"
         assert (alert.fired_at or 0) - alert.active_at == 60.0
 
@@ -221,7 +221,7 @@ def test_the_pack_sees_an_engine_that_answers_and_does_not_work(store: Store) ->
         for at in range(0, 300, 5):
             run.commit(ENGINE, page(4, min(at, 60.0)), T0 + at)
             run.advance(T0 + at, live=True)
-        (alert,) = [alert for alert in run.reader.alerts("run") if alert.name == "EngineFrozen"]
+        (alert,) = [alert for alert in run.reader.alerts.active("run") if alert.name == "EngineFrozen"]
         assert (alert.state, alert.labels["target"]) == ("firing", "engine-0")
         # Still since 60 s: a minute makes it frozen, another one is `for`.
         assert (alert.active_at, alert.fired_at) == (T0 + 120, T0 + 180)
@@ -234,7 +234,7 @@ def test_a_step_signal_that_goes_stale_holds_its_alert(store: Store) -> None:
         run.commit(TRAINER, steps(1, 5, start=T0 - 150), T0)  # waits 40 % of each step
         for at in range(0, 2000, 50):
             wait(run, at, 0)
-        (alert,) = run.reader.alerts("run")
+        (alert,) = run.reader.alerts.active("run")
         assert (alert.value, alert.held, alert.reason) == (0.4, True, "no step for more than 1800 s")
 
 
@@ -242,7 +242,7 @@ def test_rules_say_what_they_lack(store: Store) -> None:
     with bench(store, settings(HOOK)) as run:
         running(run)
         wait(run, 0, 0)
-        why = {rule.name: rule.why for rule in run.reader.rules("run")}
+        why = {rule.name: rule.why for rule in run.reader.alerts.rules(run.reader.status("run"))}
     assert why["TrainerStarved"] == why["TargetDown"] == why["EngineFrozen"] == ""
     assert why["ResponseLengthDrift"].startswith("no source: not reported by prime_rl: ")
     assert why["CostOverTarget"].startswith("no source: no target price")

@@ -60,7 +60,7 @@ def test_the_trainer_is_slow_and_its_wait_is_what_was_dropped(store: Store) -> N
             run.commit(ENGINE, vllm.parse(body, state, Limits()), ts)
             run.advance(ts)
         found = run.reader.status("run").verdict
-        spans: list[VerdictSpan] = run.reader.verdicts("run", 0.0, ts)
+        spans: list[VerdictSpan] = run.reader.verdicts.spans("run", 0.0, ts)
     assert found is not None
     assert (found["outcome"], found["cause"]) == ("trainer_bound", "other")
     # Never anything else, but for the time before its third step.

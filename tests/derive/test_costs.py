@@ -100,7 +100,7 @@ def test_idle_burn_is_of_all_causes_together(store: Store) -> None:
         live(run, 30, 100, running=0.0)
         assert states(run) == []
         live(run, 110, 110, running=0.0)
-        (alert,) = run.reader.alerts("run")
+        (alert,) = run.reader.alerts.active("run")
         assert (alert.name, alert.state, "cause" in alert.labels) == ("IdleBurn", "firing", False)
         assert alert.value == pytest.approx(8.0 + 0.28444, abs=1e-3)
 
@@ -114,7 +114,7 @@ def test_the_packs_cost_rules_have_a_source(store: Store) -> None:
             run.advance(T0 + at, live=True)
         assert run.value("cost_target_ratio") == pytest.approx(512 / 3600 * 30 / 1000 * 1e6 / 4_000)
         assert ("CostOverTarget", "firing") in states(run)
-        sources = {rule.name: rule.why for rule in run.reader.rules("run")}
+        sources = {rule.name: rule.why for rule in run.reader.alerts.rules(run.reader.status("run"))}
         assert (sources["CostOverTarget"], sources["IdleBurn"]) == ("", "")
 
 

@@ -43,7 +43,7 @@ def test_response_length_drift_fires_with_its_factor_and_marks_the_charts(store:
         run.commit(TRAINER, rows([*flat(63), *flat(21, 40.0)]), T0)
         run.advance(T0 + 60 * 84)
         _live(run, 12, 84)
-        (alert,) = [one for one in run.reader.alerts("run") if one.name == "ResponseLengthDrift"]
+        (alert,) = [one for one in run.reader.alerts.active("run") if one.name == "ResponseLengthDrift"]
         assert (alert.state, alert.value) == ("firing", pytest.approx(2.0, rel=0.02))
         assert alert.annotations["summary"].startswith("Responses of run run have 200 % of")
         assert run.why("response_length_drift_ratio").startswith("x2 since step ")
@@ -59,7 +59,7 @@ def test_a_flat_run_fires_and_marks_nothing(store: Store) -> None:
         run.commit(TRAINER, rows(flat(84)), T0)
         run.advance(T0 + 60 * 84)
         _live(run, 12, 84)
-        assert "ResponseLengthDrift" not in {one.name for one in run.reader.alerts("run")}
+        assert "ResponseLengthDrift" not in {one.name for one in run.reader.alerts.active("run")}
         assert run.value("response_length_drift_ratio") == pytest.approx(1.0, abs=0.01)
     assert marks(store) == []
 
@@ -103,7 +103,7 @@ def cache(first: int, last: int) -> Reading:
 
 
 def ahead(run: Bench) -> list[tuple[str, float | None, str]]:
-    found = [one for one in run.reader.alerts("run") if one.name == "KVCeilingAhead"]
+    found = [one for one in run.reader.alerts.active("run") if one.name == "KVCeilingAhead"]
     return [(one.state, one.value, one.labels["bound"]) for one in found]
 
 

@@ -348,13 +348,13 @@ def test_late_steps_are_new_seqs_for_readers(store: Store) -> None:
     with bench(store) as run:
         run.commit(TRAINER, steps(1, 4), T0 + 130)
         run.advance(T0 + 130)
-        cursor = run.reader.cursor("run")
+        cursor = run.reader.signals.cursor("run")
         run.commit(TRAINER, steps(5, 5), T0 + 600)
         run.advance(T0 + 600)
-        delta = run.reader.since("run", cursor)
+        delta = run.reader.signals.since("run", cursor)
         assert not delta.reset
         assert delta.points[WAIT] == ((T0 + 150, 0.4),)
-        assert run.reader.since("run", delta.cursor).points == {}
+        assert run.reader.signals.since("run", delta.cursor).points == {}
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "99:1", "0:999999999", "1:-3"])
@@ -362,7 +362,7 @@ def test_a_foreign_cursor_answers_reset(store: Store, cursor: str) -> None:
     with bench(store) as run:
         run.commit(TRAINER, steps(1, 4), T0 + 130)
         run.advance(T0 + 130)
-        assert run.reader.since("run", cursor).reset
+        assert run.reader.signals.since("run", cursor).reset
 
 
 def test_an_unknown_run_is_named(store: Store) -> None:

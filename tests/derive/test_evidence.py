@@ -15,7 +15,7 @@ E1 = Target("engine-1", "run", "vllm", "generator", url="http://127.0.0.1:2")
 
 
 def firing(run: Bench) -> list[str]:
-    return [alert.name for alert in run.reader.alerts("run") if alert.state == "firing"]
+    return [alert.name for alert in run.reader.alerts.active("run") if alert.state == "firing"]
 
 
 def test_one_failed_scrape_after_a_pause_of_ours_is_not_minutes_of_outage(store: Store) -> None:
@@ -26,7 +26,7 @@ def test_one_failed_scrape_after_a_pause_of_ours_is_not_minutes_of_outage(store:
         run.fail(ENGINE, "timeout", "x", T0 + 240)
         run.commit(TRAINER, steps(11, 16, wait=1, start=T0 - 300), T0 + 240)
         run.advance(T0 + 240, live=True)
-        (alert,) = [alert for alert in run.reader.alerts("run") if alert.name == "TargetDown"]
+        (alert,) = [alert for alert in run.reader.alerts.active("run") if alert.name == "TargetDown"]
         assert (alert.state, alert.active_at) == ("pending", T0 + 240)
         assert told(store) == []
 
@@ -37,7 +37,7 @@ def test_history_that_is_read_after_hours_invents_no_outage(store: Store) -> Non
         run.commit(TRAINER, steps(1, 240, wait=1), T0 + 7200)
         run.advance(T0 + 7200, live=True)
         assert firing(run) == [] and told(store) == []
-        assert run.reader.alert_history("run") == []
+        assert run.reader.alerts.history("run") == []
 
 
 @ON_SQLITE
@@ -52,7 +52,7 @@ def test_a_trainer_that_logs_every_ten_steps_does_not_stall_between_rows(store: 
             for now in range(at, at + 3000, 60):
                 run.commit(TRAINER, Reading(cursor={"row": row}), T0 + now)
                 wait(run, now, 0)
-        assert [alert.name for alert in run.reader.alert_history("run")] == []
+        assert [alert.name for alert in run.reader.alerts.history("run")] == []
         assert firing(run) == []
 
 
@@ -104,7 +104,7 @@ def test_what_generates_for_an_hour_is_no_start_any_more(store: Store) -> None:
 def two(run: Bench) -> None:
     """A driver that knows both engines."""
     targets = {one.name: (one, 5.0) for one in (ENGINE, E1, TRAINER)}
-    alerts = run.reader._alerts._settings
+    alerts = run.reader.alerts._settings
     run.driver = RunDriver(store=run.store, submit=run._submit, run="run", carry=carry_of(targets), alerts=alerts)
 
 
@@ -178,11 +178,11 @@ def test_a_finished_run_is_not_revived_by_its_engines(store: Store) -> None:
         broken = tuple(Sample("gradient_nonfinite", 1.0, ts=T0 + n, step=n, axis="trainer") for n in range(1, 5))
         run.commit(TRAINER, Reading(samples=broken, facts={"lifecycle": "finished"}, cursor={}), T0 + 10)
         wait(run, 10, 0)
-        before = len(run.reader.alert_history("run"))
+        before = len(run.reader.alerts.history("run"))
         for at in (60, 65, 120, 125, 300):  # the loop is late: a later page waits while earlier ticks are caught up
             run.commit(ENGINE, page(1, at), T0 + at)
         run.advance(T0 + 300, live=True)
-        assert len(run.reader.alert_history("run")) == before and states(run) == []
+        assert len(run.reader.alerts.history("run")) == before and states(run) == []
 
 
 def test_the_end_of_a_run_outlives_a_crash_between_the_two_commits(store: Store) -> None:
@@ -222,6 +222,6 @@ def test_alerts_of_a_run_that_is_configured_no_more_are_over(store: Store) -> No
         assert store.alerts.abandon(["run"], 1) == 0
         assert firing(run) == ["QueueLong"]
         assert store.alerts.abandon(["other"], round((T0 + 60) * 1000)) == 1
-        (past,) = run.reader.alert_history("run")
+        (past,) = run.reader.alerts.history("run")
         assert (past.resolved_at, past.reason) == (T0 + 60, "the run is not configured any more")
         assert states(run) == []

@@ -58,11 +58,11 @@ def test_an_old_file_read_again_changes_nothing(store: Store) -> None:
     with bench(store) as run:
         run.commit(TRAINER, growing(1, 100), T0 + 3100)
         run.advance(T0 + 3100)
-        before, cursor = points(store, "trainer_step_seconds"), run.reader.cursor("run")
+        before, cursor = points(store, "trainer_step_seconds"), run.reader.signals.cursor("run")
         run.commit(TRAINER, growing(1, 100), T0 + 3105)
         run.advance(T0 + 3105)
         assert points(store, "trainer_step_seconds") == before
-        assert "trainer_step_seconds" not in run.reader.since("run", cursor).points
+        assert "trainer_step_seconds" not in run.reader.signals.since("run", cursor).points
 
 
 def test_the_history_of_a_finished_run_was_lived_while_it_ran(store: Store) -> None:

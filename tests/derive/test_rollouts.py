@@ -152,7 +152,7 @@ def test_a_back_fill_gives_the_points_that_live_gave(store: Store) -> None:
         run.advance(END)
         found = numbers(run)
         assert {name: found.get(name) for name in EXPECTED} == pytest.approx(EXPECTED)
-        series = run.reader.series("run", names, T0, END, 200)
+        series = run.reader.signals.series("run", names, T0, END, 200)
         assert all(len([value for value in one.mean if value is not None]) >= LAST - 3 for one in series)
 
 
@@ -186,7 +186,7 @@ def test_what_is_in_flight_is_counted_by_state(store: Store) -> None:
         # Dispatched and not ended: not the one that waits for its sibling. States that records report are 0, not left
         # out; an evaluation is in neither number.
         assert run.value("rollouts_in_flight") == 4.0
-        assert [(one.state, one.rollouts) for one in run.reader.rollout_census("run")] == [
+        assert [(one.state, one.rollouts) for one in run.reader.rollouts.census("run")] == [
             ("waiting_slot", 1), ("booting", 0), ("generating", 3), ("in_tool", 0), ("scoring", 0),
             ("waiting_group", 1), ("queued", 0), ("gated", 0),
         ]  # fmt: skip
@@ -201,7 +201,7 @@ def test_states_that_no_source_reports_are_not_zero(store: Store) -> None:
         run.commit(RECORDS, Reading(rollouts=(done,)), T0 + 4)
         run.advance(T0 + 5)
         assert run.value("rollouts_in_flight") == 400.0
-        found = [(one.state, one.rollouts, one.oldest_seconds) for one in run.reader.rollout_census("run")]
+        found = [(one.state, one.rollouts, one.oldest_seconds) for one in run.reader.rollouts.census("run")]
         assert found == [("generating", 400, None), ("waiting_group", 1, 1.0)]
 
 

@@ -38,7 +38,9 @@ def engine(run: Bench, first: int, last: int) -> None:
 
 def bottlenecks(run: Bench) -> list[tuple[str, str, str]]:
     return [
-        (one.state, one.labels["verdict"], one.muted) for one in run.reader.alerts("run") if one.name == "Bottleneck"
+        (one.state, one.labels["verdict"], one.muted)
+        for one in run.reader.alerts.active("run")
+        if one.name == "Bottleneck"
     ]
 
 
@@ -49,14 +51,16 @@ def test_a_quarter_of_an_hour_of_one_limiter_is_told_once(store: Store) -> None:
         trains(run)
         engine(run, 0, 945)
         assert bottlenecks(run) == [("pending", "generator_bound", "")]
-        (alert,) = [one for one in run.reader.alerts("run") if one.name == "Bottleneck"]
+        (alert,) = [one for one in run.reader.alerts.active("run") if one.name == "Bottleneck"]
         assert alert.annotations["summary"] == "Run run has been generator-bound for less than 15m so far"
         engine(run, 960, 1185)
         assert bottlenecks(run) == [("firing", "generator_bound", "")]
-        (alert,) = [one for one in run.reader.alerts("run") if one.name == "Bottleneck"]
+        (alert,) = [one for one in run.reader.alerts.active("run") if one.name == "Bottleneck"]
         assert (alert.active_at, alert.fired_at) == (T0 + 60, T0 + 960)
         assert alert.annotations["summary"] == "Run run has been generator-bound for more than 15m"
-        assert [one.why for one in run.reader.rules("run") if one.name == "Bottleneck"] == [""]
+        assert [one.why for one in run.reader.alerts.rules(run.reader.status("run")) if one.name == "Bottleneck"] == [
+            ""
+        ]
         engine(run, 1200, 1290)
         assert bottlenecks(run) == []
         assert told(store) == [("firing", ["Bottleneck firing"]), ("resolved", ["Bottleneck resolved"])]

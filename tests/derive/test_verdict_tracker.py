@@ -86,7 +86,7 @@ def test_a_run_of_steps_alone_has_a_past(store: Store) -> None:
         past(run)
         run.advance(T0 + 900)
         assert rows(store) == HISTORY
-        found = run.reader.verdicts("run", T0, T0 + 900)
+        found = run.reader.verdicts.spans("run", T0, T0 + 900)
         assert [(one.start - T0, one.end and one.end - T0, one.replayed) for one in found] == [
             (30.0, 90.0, True), (90.0, 420.0, True), (420.0, None, True),
         ]  # fmt: skip
@@ -201,7 +201,7 @@ def test_a_run_that_is_over_keeps_the_verdict_of_its_end(store: Store) -> None:
         assert rows(store) == before == [(0.0, "unknown", "missing"), (90.0, "generator_bound", "long_tail")]
         now = run.reader.status("run").verdict
         assert now is not None and (now["outcome"], now["as_of"]) == ("generator_bound", T0 + 300)
-        assert run.reader.verdicts("run", T0, T0 + 9000)[-1].end == T0 + 300
+        assert run.reader.verdicts.spans("run", T0, T0 + 9000)[-1].end == T0 + 300
         said = command.text(shape.status(run.reader.status("run")))
         assert "verdict: generator-bound (long tail), as of its end 75 min ago, high confidence (0.90)" in said
 

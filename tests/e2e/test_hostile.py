@@ -9,7 +9,7 @@ import pytest
 
 from collectors.model import Limits, Target
 from server.clock import ScaledClock
-from server.query import StoreReader, TargetTrust
+from server.query import Reader, TargetTrust
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
 from tests.e2e.nasty import nasty
@@ -25,7 +25,7 @@ def url_target(base: str, kind: str) -> Target:
     return Target(kind, "run", "vllm", "generator", url=f"{base}/{kind}/metrics")
 
 
-def drive(store: Store, targets: list[Target], steps: int = 1, limits: Limits = LIMITS) -> StoreReader:
+def drive(store: Store, targets: list[Target], steps: int = 1, limits: Limits = LIMITS) -> Reader:
     clock, writer = ScaledClock(T0), Writer(store)
     loop = RunLoop("run", targets, store, writer, clock, limits=limits)
 
@@ -37,10 +37,10 @@ def drive(store: Store, targets: list[Target], steps: int = 1, limits: Limits = 
 
     asyncio.run(run())
     writer.close()
-    return StoreReader(store, clock)
+    return Reader(store, clock)
 
 
-def trust(reader: StoreReader) -> dict[str, TargetTrust]:
+def trust(reader: Reader) -> dict[str, TargetTrust]:
     return {target.target: target for target in reader.targets("run")}
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from collectors.model import Limits, Target
 from server.clock import ScaledClock
-from server.query import StoreReader
+from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
 from tests.e2e import nasty as module
@@ -170,7 +170,7 @@ def test_replaying_the_recorded_pages_counts_what_the_client_counted(
     with nasty() as server:
         asyncio.run(drive(server.url))
     writer.close()
-    found = {signal.name: signal.value for signal in StoreReader(store, clock).status("run").signals}
+    found = {signal.name: signal.value for signal in Reader(store, clock).status("run").signals}
     finished = sum(v or 0 for name, v in found.items() if name.startswith("generator_finished_requests_total"))
     assert (len(PAGES), finished, found["generator_generated_tokens_total"]) == (22, 1273, 175970)
 

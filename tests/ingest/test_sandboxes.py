@@ -67,7 +67,7 @@ def test_the_wall_is_seen_in_the_oldest_pending_while_the_p95_looks_fine(store: 
         assert run.state('sandbox_spinup_latency_seconds{image="all",stat="p95"}') == "ok"
         assert run.value("sandbox_oldest_pending_seconds") == 3600.0
         assert run.state("sandbox_oldest_pending_seconds") == "critical"
-        firing = {alert.name for alert in run.reader.alerts("run") if alert.state == "firing"}
+        firing = {alert.name for alert in run.reader.alerts.active("run") if alert.state == "firing"}
         assert "SandboxPendingLong" in firing and "SandboxSpinupSlow" not in firing
 
 
@@ -90,7 +90,9 @@ def test_a_run_of_which_only_its_sandboxes_are_read_runs_and_warns(store: Store)
         for at in range(0, 1300, 60):
             poll(run, at, box(1, "queued", asked=0))
         assert run.reader.status("run").lifecycle == "running"
-        assert "SandboxPendingLong" in {alert.name for alert in run.reader.alerts("run") if alert.state == "firing"}
+        assert "SandboxPendingLong" in {
+            alert.name for alert in run.reader.alerts.active("run") if alert.state == "firing"
+        }
 
 
 def test_spinup_is_split_by_image(store: Store) -> None:

@@ -12,7 +12,7 @@ from server.config.preflight import PreflightPlan
 from server.config.secret import Secret
 from server.config.settings import RunSettings, TargetSettings
 from server.preflight.live import Preflights, living
-from server.query import Reader, StoreReader
+from server.query import Reader
 from server.store import Store
 from server.store.types import Batch
 from tests.api.test_alerts import Web as AlertWeb
@@ -25,7 +25,7 @@ PATH = "/api/v1/runs/run/preflight"
 
 
 def web(run: Bench, preflights: Preflights, token: str | None = None) -> AlertWeb:
-    run.reader = StoreReader(run.store, run.clock, None, preflights.get)
+    run.reader = Reader(run.store, run.clock, None, preflights.get)
 
     def routes(api: Any, reader: Reader, store: Store, clock: Clock) -> None:
         add_preflight(api, reader, preflights)

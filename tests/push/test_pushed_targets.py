@@ -15,7 +15,7 @@ from server.ingest.readings import Ingest
 from server.push.body import Body, pack
 from server.push.pushed_targets import KIND, MAX_RUNS, Pushes
 from server.push.sandboxes import parse as sandboxes_of
-from server.query import StoreReader
+from server.query import Reader
 from server.query.types import Status
 from server.scrape.pushed_runs import PushedRuns, admits, followed
 from server.scrape.run_loop import RunLoop
@@ -43,7 +43,7 @@ class Lived:
 
     def __init__(self, store: Store, writer: Writer, at: float = 0.0, adopted: bool = True, **kwargs: Any) -> None:
         self.store, self.clock = store, ScaledClock(T0 + at)
-        self.reader = StoreReader(store, self.clock)
+        self.reader = Reader(store, self.clock)
         alerts = alerts_config.defaults()
         self.loop = RunLoop("run", [], store, writer, self.clock, adopted=adopted, alerts=alerts, **kwargs)
 

@@ -22,7 +22,7 @@ from server.api.push import add_pushes
 from server.clock import ScaledClock
 from server.push import readings
 from server.push.readings import Outcome
-from server.query import StoreReader
+from server.query import Reader
 from server.store import Store
 from server.store import inbox as store_inbox
 from server.store.types import Batch, TargetRow
@@ -61,7 +61,7 @@ class Web:
 
     def __init__(self, store: Store, token: str | None = None) -> None:
         self.store, self.clock = store, ScaledClock(T0)
-        api: FastAPI = create_api(StoreReader(store, self.clock), version="1", ready=lambda: None)
+        api: FastAPI = create_api(Reader(store, self.clock), version="1", ready=lambda: None)
         add_pushes(api, store, self.clock, lambda run: run != "full")
         add_readings(api, store, self.clock, lambda run: run != "full")
         close_api(api)

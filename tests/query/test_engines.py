@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from collectors.model import Labels
 from server.api.engines import add_engines
 from server.clock import ScaledClock
-from server.query.reader import StoreReader
+from server.query.reader import Reader
 from server.query.types import UnknownRun
 from server.store import Store
 from server.store.types import Batch, SeriesKey, StepStamp, TargetRow
@@ -42,9 +42,9 @@ def target(store: Store, name: str, up: bool = True) -> None:
     store.write(Batch(RUN, targets=[row]))
 
 
-def reader(store: Store, at: int = NOW) -> StoreReader:
+def reader(store: Store, at: int = NOW) -> Reader:
     store.rollup(RUN, NOW)
-    return StoreReader(store, ScaledClock(at / 1000))
+    return Reader(store, ScaledClock(at / 1000))
 
 
 def test_newest_words_and_means_of_whole_minutes(store: Store) -> None:
@@ -52,7 +52,7 @@ def test_newest_words_and_means_of_whole_minutes(store: Store) -> None:
     put(store, "vllm-0", "generator_requests_running", {NOW - 2000: 90.0})
     put(store, "vllm-0", "generator_tokens_total", {ts: 40.0 * i for i, ts in enumerate(SCRAPES)})
     put(store, "vllm-0", "generator_paused", {NOW: 1.0}, ())
-    found = reader(store).engines(RUN)[0]
+    found = reader(store).engines.now(RUN)[0]
     assert (found.key, found.target, dict(found.labels)) == ('vllm-0{engine="0"}', "vllm-0", {"engine": "0"})
     assert (found.running, found.mean_running, found.waiting, found.held) == (60.0, 60.0, None, "paused")
     # Minutes 5 to 9: points 60 to 119 of 0.0005 each.
@@ -67,7 +67,7 @@ def test_a_counter_that_began_again_counts_from_zero(store: Store) -> None:
     # 2 a scrape; in minute 7 the engine is started anew.
     put(store, "vllm-0", "generator_preemptions_total",
         {ts: 2.0 * (i if ts < T0 + 7 * MINUTE else i - 84) for i, ts in enumerate(SCRAPES)})  # fmt: skip
-    found = reader(store).engines(RUN)[0]
+    found = reader(store).engines.now(RUN)[0]
     # Ends of the minutes 5 to 9: 142, 166, 22 (since the start), 46, 70: 24 + 22 + 24 + 24 in 4 minutes.
     assert found.preemptions_per_minute == pytest.approx(94 / 4)
 
@@ -78,7 +78,7 @@ def test_who_is_an_engine_and_what_is_of_several(store: Store) -> None:
     put(store, "sglang", "generator_tokens_total", {ts: float(i) for i, ts in enumerate(SCRAPES)}, ())
     put(store, "sglang", "generator_policy_version", {NOW: 12.0}, ())
     put(store, "trainer", "kv_cache_usage_ratio", {NOW: 0.5}, ())
-    found = reader(store).engines(RUN)
+    found = reader(store).engines.now(RUN)
     assert [one.key for one in found] == ['sglang{engine="0"}', 'sglang{engine="1"}']
     # A version holds for every rank of a page, a sum of all for none.
     assert [(one.version, one.tokens_per_second) for one in found] == [(12.0, None)] * 2
@@ -92,8 +92,8 @@ def test_who_is_gone_who_is_down_and_what_was_then(store: Store) -> None:
         target(store, name)
     target(store, "dead", up=False)
     look = reader(store)
-    assert [(one.target, one.last_ts is None) for one in look.engines(RUN)] == [("dead", True), ("here", False)]
-    then = look.engines(RUN, (T0 + 90_000) / 1000)
+    assert [(one.target, one.last_ts is None) for one in look.engines.now(RUN)] == [("dead", True), ("here", False)]
+    then = look.engines.now(RUN, (T0 + 90_000) / 1000)
     assert [(one.target, one.running) for one in then] == [("dead", 5.0), ("here", 60.0), ("left", 5.0)]
 
 
@@ -103,17 +103,17 @@ def test_columns_of_the_heat_map(store: Store) -> None:
         {ts: 2.0 * i for i, ts in enumerate(SCRAPES) if not T0 + 3 * MINUTE <= ts < T0 + 4 * MINUTE})  # fmt: skip
     look, key = reader(store), 'vllm-0{engine="0"}'
     start, end = T0 / 1000 + 60, NOW / 1000
-    kv = look.engine_cells(RUN, "kv", [key, "nobody"], start, end, 60.0)
+    kv = look.engines.cells(RUN, "kv", [key, "nobody"], start, end, 60.0)
     assert list(kv) == [key] and list(kv[key]) == [start + 60 * i for i in range(10)]
     # The second minute: points 12 to 23.
     assert kv[key][start] == pytest.approx(0.5 + 0.0005 * 17.5)
-    preempted = look.engine_cells(RUN, "preemptions", [key], start, end, 60.0)[key]
+    preempted = look.engines.cells(RUN, "preemptions", [key], start, end, 60.0)[key]
     # 24 a minute; over the minute that is missing nobody knows when it grew, and the last one is not over.
     assert preempted == {start + 60 * i: 24.0 for i in (0, 1, 4, 5, 6, 7, 8)} | {start + 540: 10.0}
     with pytest.raises(ValueError, match="at most 64 engines at once, not 65"):
-        look.engine_cells(RUN, "kv", [str(n) for n in range(65)], start, end, 60.0)
+        look.engines.cells(RUN, "kv", [str(n) for n in range(65)], start, end, 60.0)
     with pytest.raises(UnknownRun):
-        look.engines("nobody")
+        look.engines.now("nobody")
 
 
 def step(store: Store, number: int, life: int = 0, **values: float) -> None:
@@ -130,13 +130,13 @@ def step(store: Store, number: int, life: int = 0, **values: float) -> None:
 def test_steps_as_they_were_logged(store: Store) -> None:
     for number in range(1, 6):
         step(store, number, trainer_step_seconds=40.0 + number, trainer_samples=256.0, loss_of_somebody=1.0)
-    found = reader(store).steps(RUN, 3)
+    found = reader(store).steps.newest(RUN, 3)
     assert [(one.step, one.ts, one.life) for one in found] == [(n, T0 / 1000 + 40 * n, 0) for n in (3, 4, 5)]
     # What an orchestrator logs of the same step is of it.
     assert dict(found[-1].values) == {"trainer_step_seconds": 45.0, "trainer_samples": 256.0}
     store.start_incarnation(RUN, 1, T0 + 4_000_000, 4)
     step(store, 4, 1, trainer_step_seconds=50.0)
-    assert [(one.step, one.life) for one in reader(store).steps(RUN, 3)] == [(4, 0), (5, 0), (4, 1)]
+    assert [(one.step, one.life) for one in reader(store).steps.newest(RUN, 3)] == [(4, 0), (5, 0), (4, 1)]
 
 
 def test_over_http(store: Store) -> None:

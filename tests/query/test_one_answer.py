@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from server.clock import WallClock
-from server.query import StoreReader
+from server.query import Reader
 from server.query.types import UnknownRun
 from server.store import Store
 from server.store.types import Batch
@@ -33,32 +33,32 @@ def reads() -> Iterator[Counter[str]]:
 
 def test_what_a_page_asks_twice_is_read_once(store: Store) -> None:
     store.write(Batch("run", alerts=[FIRING]))
-    reader = StoreReader(store, WallClock())
+    reader = Reader(store, WallClock())
     with reads() as seen, reader.one_state():
-        delta = reader.since("run", reader.cursor("run"))
+        delta = reader.signals.since("run", reader.signals.cursor("run"))
         assert [one["name"] for one in reader.status("run").alerts] == [FIRING.rule]
-        assert [one.name for one in reader.alerts("run")] == [FIRING.rule]
-        assert [one.name for one in reader.alerts()] == [FIRING.rule]
-        assert reader.alert_history("run") == [] and delta.cursor == reader.cursor("run")
+        assert [one.name for one in reader.alerts.active("run")] == [FIRING.rule]
+        assert [one.name for one in reader.alerts.active()] == [FIRING.rule]
+        assert reader.alerts.history("run") == [] and delta.cursor == reader.signals.cursor("run")
     # Of the run and of all; and the history.
     assert (seen["alerts"], seen["silences"]) == (3, 2)
     with reads() as seen:
-        reader.cursor("run")
-        reader.cursor("run")
+        reader.signals.cursor("run")
+        reader.signals.cursor("run")
     assert seen["runs"] == 2
 
 
 def test_the_next_block_sees_what_came(store: Store) -> None:
     store.write(Batch("run", alerts=[FIRING]))
-    reader, other = StoreReader(store, WallClock()), StoreReader(store, WallClock())
+    reader, other = Reader(store, WallClock()), Reader(store, WallClock())
     with reader.one_state():
-        before = reader.cursor("run")
+        before = reader.signals.cursor("run")
         with pytest.raises(UnknownRun):
-            reader.alerts("none")
+            reader.alerts.active("none")
         store.write(Batch("run", alerts=[replace(FIRING, state="inactive")], run_fields={"lifecycle": "running"}))
-        assert len(reader.alerts("run")) == 1 and reader.cursor("run") == before
+        assert len(reader.alerts.active("run")) == 1 and reader.signals.cursor("run") == before
         # Another reader's answers are its own.
-        assert other.cursor("run") == before
+        assert other.signals.cursor("run") == before
     with reader.one_state():
-        assert reader.alerts("run") == []
-    assert reader.alerts("run") == []
+        assert reader.alerts.active("run") == []
+    assert reader.alerts.active("run") == []

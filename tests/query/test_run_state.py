@@ -15,7 +15,7 @@ from server.api.app import create_api
 from server.catch_up import CatchUp, CatchUpClock
 from server.cli.status import text as status_text
 from server.clock import ScaledClock
-from server.query import StoreReader, shape
+from server.query import Reader, shape
 from server.query.run_state import Facts, RunState, run_state
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
@@ -128,7 +128,7 @@ class Watched:
         known = {**collectors.load(), "file": Collector("file", "trainer", "", "", tail=tail)}
         monkeypatch.setattr("server.scrape.run_loop.collectors.load", lambda: known)
         self.clock = ScaledClock(T0 + HOURS)
-        self.store, self.reader = store, StoreReader(store, self.clock)
+        self.store, self.reader = store, Reader(store, self.clock)
         self.loop = RunLoop("run", [Target("file", "run", "file", "trainer", path=path)], store, writer, self.clock)
 
     async def until(self, t: float) -> None:
@@ -146,7 +146,7 @@ class Watched:
                 return await client.get("/api/v1/runs")
 
         [listed] = asyncio.run(get()).json()
-        status, [row] = self.reader.status("run"), self.reader.fleet()
+        status, [row] = self.reader.status("run"), self.reader.runs.now()
         lines = api_metrics.render(self.reader, "1").decode().splitlines()
         series = "rollscope_run_data_state{"
         [found] = [line for line in lines if line.startswith(series) and line.endswith(" 1.0")]
@@ -204,7 +204,7 @@ def test_every_exit_says_the_same(store: Store, writer: Writer, monkeypatch: pyt
     assert [(one.up, one.error) for one in status.trust] == [
         (False, "not read for 25 s: no collector follows this run")
     ]
-    [span] = run.reader.verdicts("run", last - 600, last + 600)[-1:]
+    [span] = run.reader.verdicts.spans("run", last - 600, last + 600)[-1:]
     assert span.end == last
     assert "state: not collected since " in status_text(shape.status(status))
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from server.clock import ScaledClock
-from server.query import StoreReader
+from server.query import Reader
 from server.query.steps import joined
 from server.store import Store
 from server.store.types import Batch, Bucket, LatestRow, PointState, SeriesKey, StepStamp, StepTime, TargetRow
@@ -15,8 +15,8 @@ WAIT, STEP = SeriesKey("", "trainer_wait_ratio"), SeriesKey("", "trainer_step_se
 TRUST = SeriesKey("", "trusted_targets_ratio")
 
 
-def reader(store: Store) -> StoreReader:
-    return StoreReader(store, ScaledClock(NOW))
+def reader(store: Store) -> Reader:
+    return Reader(store, ScaledClock(NOW))
 
 
 def verdict(outcome: str, as_of: float) -> tuple[int, str]:
@@ -55,7 +55,7 @@ def test_every_run_with_what_holds_it_back(store: Store) -> None:
     put(store, "a", "finished", 0.2, 90_000, states={"verdict": verdict("balanced", NOW - 90_000)})
     put(store, "c", "running", 0.3, 4000, states={"verdict": verdict("balanced", NOW - 4000)})
     store.ensure_run("d")
-    found = {one.info.name: one for one in reader(store).fleet()}
+    found = {one.info.name: one for one in reader(store).runs.now()}
     assert list(found) == ["a", "b", "c", "d"]
     b = found["b"]
     assert b.verdict is not None and (b.verdict["outcome"], b.verdict["as_of"]) == ("trainer_bound", NOW - 5)
@@ -76,13 +76,13 @@ def test_every_run_with_what_holds_it_back(store: Store) -> None:
 def test_the_list_says_what_the_status_says(store: Store) -> None:
     put(store, "r", "running", 0.62, 10, states={"verdict": verdict("trainer_bound", NOW - 5)})
     one = reader(store)
-    listed, status = one.fleet()[0], one.status("r")
+    listed, status = one.runs.now()[0], one.status("r")
     assert listed.verdict == status.verdict
     assert len(listed.signals) == 2 and all(one in status.signals for one in listed.signals)
 
 
 def test_an_empty_store_has_no_runs(store: Store) -> None:
-    assert reader(store).fleet() == []
+    assert reader(store).runs.now() == []
 
 
 def points(store: Store, key: SeriesKey, rows: list[tuple[float, float | None]], **more: Any) -> None:
@@ -96,7 +96,9 @@ def test_series_over_steps(store: Store) -> None:
     points(store, WAIT, [(40, 0.1), (80, 0.2), (120, 0.3)], steps=steps)
     # While step 2 is under way (40 to 80 s) 10 and 20 were measured; after step 3 the fourth is.
     points(store, TRUST, [(45, 10.0), (60, 20.0), (100, None), (130, 50.0)])
-    found = reader(store).by_step("r", ["trainer_wait_ratio", "trusted_targets_ratio", "reward"], NOW, NOW + 200, 200)
+    found = reader(store).steps.series(
+        "r", ["trainer_wait_ratio", "trusted_targets_ratio", "reward"], NOW, NOW + 200, 200
+    )
     wait, ticks, none = found
     assert (wait.step, wait.mean, wait.unit) == ((1, 2, 3), (0.1, 0.2, 0.3), "ratio")
     assert (ticks.step, ticks.mean, ticks.low, ticks.high) == ((2, 4), (15.0, 50.0), (10.0, 50.0), (20.0, 50.0))
@@ -106,7 +108,7 @@ def test_series_over_steps(store: Store) -> None:
 def test_more_steps_than_points_are_as_many_as_asked_for(store: Store) -> None:
     steps = [StepStamp("trainer", 0, n, MS + 1000 * n) for n in range(400)]
     points(store, WAIT, [(float(n), float(n)) for n in range(400)], steps=steps)
-    [found] = reader(store).by_step("r", ["trainer_wait_ratio"], NOW, NOW + 400, 40)
+    [found] = reader(store).steps.series("r", ["trainer_wait_ratio"], NOW, NOW + 400, 40)
     assert len(found.step) == 40
     # Ten of each: 0 to 9 have the mean 4.5.
     assert (found.step[:2], found.mean[:2], found.high[:2]) == ((0, 10), (4.5, 14.5), (9.0, 19.0))
@@ -114,7 +116,7 @@ def test_more_steps_than_points_are_as_many_as_asked_for(store: Store) -> None:
 
 def test_without_steps_there_is_nothing_over_them(store: Store) -> None:
     points(store, WAIT, [(40, 0.1)])
-    assert reader(store).by_step("r", ["trainer_wait_ratio"], NOW, NOW + 200)[0].step == ()
+    assert reader(store).steps.series("r", ["trainer_wait_ratio"], NOW, NOW + 200)[0].step == ()
 
 
 def bucket(ts: int, value: float) -> Bucket:

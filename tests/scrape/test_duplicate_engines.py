@@ -9,7 +9,7 @@ import collectors
 from collectors.generators.sglang import collector as sglang
 from collectors.model import Collector, Histogram, Labels, Limits, Reading, Sample, State, Target
 from server.clock import ScaledClock
-from server.query import StoreReader
+from server.query import Reader
 from server.scrape.duplicate_engines import DuplicateEngineFilter
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
@@ -38,7 +38,7 @@ def test_engines_count_once(
     clock, writer = ScaledClock(T0), Writer(store)
     drive(RunLoop("run", targets, store, writer, clock), clock, [T0, T0 + 5])
     writer.close()
-    found = {one.name: one.value for one in StoreReader(store, clock).status("run").signals}
+    found = {one.name: one.value for one in Reader(store, clock).status("run").signals}
     assert found['generator_requests_now{state="running"}'] == running
     assert found['generator_engines{state="up"}'] == running / 6
 

@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, text
 
 from server.catch_up import loads
 from server.clock import ScaledClock
-from server.query import StoreReader
+from server.query import Reader
 from server.store import Store, Writer, migrate
 from tests.driven_run import ENGINE, T0, TRAINER, bench, page, steps
 from tests.killed import run_and_kill
@@ -58,7 +58,7 @@ def long_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_end_of_a_long_log_is_shown_before_its_history(store: Store, store_url: str, long_log: Path) -> None:
-    writer, reader = Writer(store), StoreReader(store, ScaledClock(NOW))
+    writer, reader = Writer(store), Reader(store, ScaledClock(NOW))
     loop = loop_of(store, writer, str(long_log), late=True)
 
     async def attach() -> None:

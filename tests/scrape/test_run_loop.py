@@ -12,7 +12,7 @@ import collectors
 from collectors.model import Collector, Cursor, Limits, Reading, Sample, State, Target
 from server.clock import ScaledClock
 from server.ingest.readings import Ingest
-from server.query import StoreReader
+from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.scrape.target_reader import TargetReader
 from server.store import Store, Writer
@@ -71,7 +71,7 @@ def test_a_file_that_hangs_stops_only_itself(store: Store, monkeypatch: pytest.M
     release.set()
     writer.close()
     assert {60.0 * n for n in range(12)} <= set(running(store))
-    trust = {target.target: target for target in StoreReader(store, clock).targets("run")}
+    trust = {target.target: target for target in Reader(store, clock).targets("run")}
     assert trust["engine"].up and "has not returned" in trust["file"].error
 
 
@@ -94,7 +94,7 @@ def test_an_absurd_row_is_dropped_and_counted(store: Store, monkeypatch: pytest.
     clock, writer = ScaledClock(T0), Writer(store)
     drive(loop_with(monkeypatch, store, writer, clock, tail), clock, [T0, T0 + 5])
     writer.close()
-    trust = {target.target: target for target in StoreReader(store, clock).targets("run")}
+    trust = {target.target: target for target in Reader(store, clock).targets("run")}
     assert trust["file"].dropped == 1 and trust["file"].up
     assert [row.step for row in store.steps("run")] == [1]
     assert running(store) == [0.0, 5.0]
@@ -121,7 +121,7 @@ def test_a_batch_the_store_refuses_hurts_no_neighbour(store: Store, monkeypatch:
     writer.close()
     assert running(store) == [0.0, 5.0, 10.0, 15.0]
     assert all(cursor == {} for cursor in reads) and len(reads) >= 2, "the cursor stays where it was"
-    assert "did not take it" in {t.target: t.error for t in StoreReader(store, clock).targets("run")}.get("file", "")
+    assert "did not take it" in {t.target: t.error for t in Reader(store, clock).targets("run")}.get("file", "")
 
 
 def test_a_chunk_without_a_sample_is_read_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_a_listing_that_never_ends_holds_nobody_up(store: Store, monkeypatch: py
     writer.close()
     assert polls == [T0, T0 + 5, T0 + 10, T0 + 15]
     assert running(store) == [0.0, 5.0, 10.0, 15.0]
-    trust = {target.target: (target.up, target.error) for target in StoreReader(store, clock).targets("run")}
+    trust = {target.target: (target.up, target.error) for target in Reader(store, clock).targets("run")}
     assert trust["account"] == (True, "listing incomplete: 100 so far")
 
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event
 
 from server.clock import WallClock
-from server.query import StoreReader, UnknownRun
+from server.query import Reader, UnknownRun
 from server.query.rollouts.reader import info
 from server.query.rollouts.types import RolloutFilter, RolloutInfo
 from server.store import Store
@@ -37,11 +37,11 @@ def _asked(store: Store) -> Iterator[list[str]]:
 
 def test_a_page_asks_for_the_run_the_order_and_the_rows(store: Store) -> None:
     store.write(Batch("run", rollouts=[made(f"r{n}", seconds=1.0 * n, environment=f"e{n % 3}") for n in range(9)]))
-    reader = StoreReader(store, WallClock())
+    reader = Reader(store, WallClock())
     statements = []
     for limit in (2, 4):
         with _asked(store) as found:
-            page = reader.rollouts("run", sort="seconds", limit=limit)
+            page = reader.rollouts.page("run", sort="seconds", limit=limit)
         assert [row.rollout_id for row in page.rows] == ["r8", "r7", "r6", "r5"][:limit]
         statements.append(found)
     assert len(statements[0]) == {"postgresql": 3, "sqlite": 2}[store.dialect]
@@ -58,13 +58,13 @@ def test_how_many_ids_fit_is_one_question(store: Store) -> None:
 
 def test_a_run_that_does_not_exist_is_unknown_whatever_is_asked(store: Store) -> None:
     store.write(Batch("run", rollouts=[made("r-1")]))
-    reader = StoreReader(store, WallClock())
+    reader = Reader(store, WallClock())
     for after in ("", "no key"):
         with pytest.raises(UnknownRun):
-            reader.rollouts("none", after=after)
+            reader.rollouts.page("none", after=after)
     with pytest.raises(BadKey):
-        reader.rollouts("run", after="no key")
-    assert reader.rollouts("run", RolloutFilter(find="nobody")).rows == ()
+        reader.rollouts.page("run", after="no key")
+    assert reader.rollouts.page("run", RolloutFilter(find="nobody")).rows == ()
 
 
 @pytest.mark.parametrize("served", [0, 200])

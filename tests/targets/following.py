@@ -10,7 +10,7 @@ from collectors.model import Limits, Target
 from server.clock import ScaledClock
 from server.config.alerts import AlertSettings
 from server.config.discovery import DiscoverSettings
-from server.query import StoreReader, TargetTrust
+from server.query import Reader, TargetTrust
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
 from server.targets.pending import PendingSource
@@ -33,7 +33,7 @@ class Watched:
             "run", targets, store, self.writer, self.clock, discover=discover, limits=limits, alerts=alerts,
             awaited=awaited,
         )  # fmt: skip
-        self.reader = StoreReader(store, self.clock)
+        self.reader = Reader(store, self.clock)
 
     def step(self, count: int = 1) -> None:
         for _ in range(count):
@@ -66,7 +66,7 @@ class Watched:
 
     def firing(self) -> list[tuple[str, str]]:
         """(rule, target) of the alerts on targets that fire."""
-        found = self.reader.alerts("run")
+        found = self.reader.alerts.active("run")
         return [(one.name, one.labels["target"]) for one in found if one.state == "firing" and "target" in one.labels]
 
     def close(self) -> None:

@@ -33,9 +33,9 @@ def cells(scope: Scope) -> View:
     reader, run = scope.reader, scope.about
     return board(
         scope.alerts,
-        reader.alert_history(run, HISTORY),
+        reader.alerts.history(run, HISTORY),
         scope.rules,
-        reader.deliveries(run, DELIVERIES),
+        reader.alerts.deliveries(run, DELIVERIES),
         scope.silences,
         scope.receivers,
         LIVE if scope.everything else scope.status.state,

@@ -178,7 +178,7 @@ PANELS: tuple[Panel, ...] = (
 
 def cells(scope: Scope) -> View:
     """All texts of the page."""
-    facts, infos = scope.facts, scope.reader.infos()
+    facts, infos = scope.facts, scope.reader.signals.infos
     fleet = engines.fleet(scope)
     found: View = {}
     for card in CARDS:

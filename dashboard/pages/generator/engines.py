@@ -12,7 +12,7 @@ from dashboard.charts.time_columns import Grid, grid
 from dashboard.shell.page import Scope
 from dashboard.state.status import StatusFacts, View, engine_name
 from dashboard.widgets.format import number, short, text
-from server.query.engine_types import MOST_ENGINES, EngineInfo, EngineMetric
+from server.query.types import MOST_ENGINES, EngineInfo, EngineMetric
 
 KEEP_SECONDS = 4.0
 """How long a fleet's answer is cached, seconds: it reads every series of every engine."""
@@ -76,7 +76,7 @@ def fleet(scope: Scope) -> list[Engine]:
 
 
 def _read(scope: Scope, at: float | None) -> list[Engine]:
-    found, facts = scope.reader.engines(scope.run, at), scope.facts
+    found, facts = scope.reader.engines.now(scope.run, at), scope.facts
     live = at is None and not facts.over
     known = list(judged(found, facts, live))
     known += _unmet(known, facts) if live else []
@@ -265,7 +265,7 @@ def _columns(scope: Scope, metric: EngineMetric, keys: Sequence[str], columns: G
 
     def read() -> dict[int, dict[str, float]]:
         found: dict[int, dict[str, float]] = {}
-        cells = reader.engine_cells(run, metric, keys, columns.start, columns.end, columns.width)
+        cells = reader.engines.cells(run, metric, keys, columns.start, columns.end, columns.width)
         for key, values in cells.items():
             for ts, value in values.items():
                 found.setdefault(columns.number(ts), {})[key] = value

@@ -28,7 +28,7 @@ _CADENCE = {
 
 def cells(scope: Scope) -> View:
     """Keys ``hp.0`` ..: a row per signal."""
-    infos, known = scope.reader.infos(), coverage()
+    infos, known = scope.reader.signals.infos, coverage()
     # Signals are constant, so their rows are made once for all browsers.
     return {f"hp.{i}": _cached_row(info, known) for i, info in enumerate(infos.values())} | {"newest": None}
 

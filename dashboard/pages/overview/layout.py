@@ -29,7 +29,7 @@ def cells(scope: Scope) -> View:
     if scope.facts.at is not None:
         # The list stays that of the present.
         alerts["o.sum"] = f"{alerts['o.sum']} now"
-    return view(scope.facts, scope.reader.infos()) | alerts
+    return view(scope.facts, scope.reader.signals.infos) | alerts
 
 
 def charts(load: Load) -> Json:

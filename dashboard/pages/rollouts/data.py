@@ -63,7 +63,7 @@ WORDS: Mapping[str, str] = {
 
 def cells(scope: Scope) -> View:
     """All texts of the page. Its ``ro.mode`` is ``none`` (no rollout is reported) or ``ok``."""
-    facts, infos, records = scope.facts, scope.reader.infos(), RolloutRecords(scope, parse(scope.search))
+    facts, infos, records = scope.facts, scope.reader.signals.infos, RolloutRecords(scope, parse(scope.search))
     known = records.any()
     found: View = {"ro.mode": "ok" if known else "none"}
     for card in CARDS:

@@ -97,5 +97,5 @@ def _updates(records: RolloutRecords, found: RolloutDetail, now: float) -> dict[
     if not moments:
         return {"updates": []}
     reader, run = records.scope.reader, records.scope.run
-    events = reader.events(run, min(moments), max(moments) + 1, ("weights_published",), UPDATES)
+    events = reader.runs.events(run, min(moments), max(moments) + 1, ("weights_published",), UPDATES)
     return {"updates": [[round(event.ts, 3), event.version] for event in events]}

@@ -35,13 +35,13 @@ class RolloutRecords:
 
     def any(self) -> bool:
         """Whether any rollout is reported."""
-        return bool(self._cached("any", lambda: self.scope.reader.rollouts(self.scope.run, limit=1).rows))
+        return bool(self._cached("any", lambda: self.scope.reader.rollouts.page(self.scope.run, limit=1).rows))
 
     def environments(self) -> list[str]:
-        return self._cached("names", lambda: self.scope.reader.rollout_environments(self.scope.run), _NAMES_SECONDS)
+        return self._cached("names", lambda: self.scope.reader.rollouts.environments(self.scope.run), _NAMES_SECONDS)
 
     def census(self) -> Sequence[CensusState]:
-        return self._cached("census", lambda: self.scope.reader.rollout_census(self.scope.run))
+        return self._cached("census", lambda: self.scope.reader.rollouts.census(self.scope.run))
 
     @property
     def columns(self) -> Grid | None:
@@ -53,13 +53,13 @@ class RolloutRecords:
         purpose = self.query.filter.purpose or "train"
         return self._cached(
             ("funnel", columns, purpose),
-            lambda: self.scope.reader.rollout_funnel(self.scope.run, columns.start, columns.end, purpose=purpose),
+            lambda: self.scope.reader.rollouts.funnel(self.scope.run, columns.start, columns.end, purpose=purpose),
         )
 
     def cells(self, kind: str, columns: Grid) -> Cells:
         return self._cached(
             (kind, columns),
-            lambda: self.scope.reader.rollout_cells(self.scope.run, kind, columns.start, columns.end, columns.count),
+            lambda: self.scope.reader.rollouts.cells(self.scope.run, kind, columns.start, columns.end, columns.count),
             columns.keep_seconds,
         )
 
@@ -69,7 +69,7 @@ class RolloutRecords:
 
         def read() -> RolloutPage:
             try:
-                return reader.rollouts(
+                return reader.rollouts.page(
                     run, wanted, sort=query.sort, descending=query.descending, limit=PAGE, after=after
                 )
             except ValueError:
@@ -91,7 +91,7 @@ class RolloutRecords:
 
         def read() -> tuple[list[GroupInfo], str]:
             try:
-                return reader.rollout_groups(run, outcomes, environment=environment, limit=GROUPS, after=after)
+                return reader.rollouts.groups(run, outcomes, environment=environment, limit=GROUPS, after=after)
             except ValueError:
                 return [], ""
 
@@ -101,7 +101,7 @@ class RolloutRecords:
         """The rollout that is open."""
         name, incarnation = self.query.rollout, self.query.incarnation
         return self._cached(
-            ("open", name, incarnation), lambda: self.scope.reader.rollout(self.scope.run, name, incarnation)
+            ("open", name, incarnation), lambda: self.scope.reader.rollouts.get(self.scope.run, name, incarnation)
         )
 
     def _cached(self, key: Hashable, read: Callable[[], T], seconds: float | None = None) -> T:

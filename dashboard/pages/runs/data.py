@@ -33,13 +33,13 @@ WANTS: Mapping[str, Want] = {
 
 def cells(scope: Scope) -> View:
     """Keys ``rn.0`` .. (rows by name), ``rn.at`` (their newest data), ``rn.info`` (the signals to compare by)."""
-    fleet = scope.shared.get("fleet", KEEP_SECONDS, scope.reader.fleet)
+    fleet = scope.shared.get("fleet", KEEP_SECONDS, scope.reader.runs.now)
     alerts = _by_run(scope.alerts)
     rows: View = {f"rn.{i}": row(one, alerts[one.info.name]) for i, one in enumerate(fleet)}
     # To the second: finer times would change, and be sent, on every tick.
     times = [None if one.newest is None else round(one.newest) for one in fleet]
     newest = max((ts for ts in times if ts is not None), default=None)
-    return rows | _head(fleet) | {"rn.at": times, "newest": newest, "rn.info": _infos(scope.reader.infos())}
+    return rows | _head(fleet) | {"rn.at": times, "newest": newest, "rn.info": _infos(scope.reader.signals.infos)}
 
 
 def _by_run(alerts: Iterable[AlertInfo]) -> dict[str, list[AlertInfo]]:

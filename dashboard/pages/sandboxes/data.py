@@ -90,7 +90,7 @@ HERE = "@here@"
 
 def cells(scope: Scope) -> View:
     """All texts of the page. Its ``sb.mode`` is ``na`` (uses none), ``none`` (none is reported) or ``ok``."""
-    facts, infos, known = scope.facts, scope.reader.infos(), records(scope)
+    facts, infos, known = scope.facts, scope.reader.signals.infos, records(scope)
     shown = mode(facts, known)
     found: View = {"sb.mode": shown} | _head(facts, known, shown) | _sources(facts)
     if shown != "ok":

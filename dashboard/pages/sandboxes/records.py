@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dashboard.shell.page import Scope
-from server.query.types import Reader, SandboxInfo
+from server.query import Reader
+from server.query.types import SandboxInfo
 
 PENDING = ("queued", "building_image", "starting")
 # Younger than the grid on which signals are derived: a number and its row are of one tick, give or take one.
@@ -49,14 +50,14 @@ def records(scope: Scope) -> SandboxRecords:
 def _read(reader: Reader, run: str) -> SandboxRecords:
     pages = list(_pages(reader, run))
     pending = [row for page in pages for row in page if row.own]
-    failed = [row for row in reader.sandboxes(run, ("failed",), limit=_FAILED) if row.own]
+    failed = [row for row in reader.sandboxes.page(run, ("failed",), limit=_FAILED) if row.own]
     return SandboxRecords(
-        funnel=reader.sandbox_funnel(run),
+        funnel=reader.sandboxes.funnel(run),
         pending=tuple(sorted(pending, key=_requested)),
         cut=len(pages) == MOST_PAGES and len(pages[-1]) == _PAGE,
-        dangling=tuple(sorted(reader.sandboxes(run, dangling=True, limit=_DANGLING), key=_requested)),
+        dangling=tuple(sorted(reader.sandboxes.page(run, dangling=True, limit=_DANGLING), key=_requested)),
         failed=tuple(sorted(failed, key=_over, reverse=True)),
-        sources=_sources(reader.sandboxes(run, _SPUN, limit=_READY)),
+        sources=_sources(reader.sandboxes.page(run, _SPUN, limit=_READY)),
     )
 
 
@@ -64,7 +65,7 @@ def _pages(reader: Reader, run: str) -> Iterator[list[SandboxInfo]]:
     """Every pending one: pages come newest first, and the oldest is the one that matters."""
     before: str | None = None
     for _ in range(MOST_PAGES):
-        page = reader.sandboxes(run, PENDING, limit=_PAGE, before=before)
+        page = reader.sandboxes.page(run, PENDING, limit=_PAGE, before=before)
         yield page
         if len(page) < _PAGE:
             return

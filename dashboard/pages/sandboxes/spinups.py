@@ -9,7 +9,7 @@ from math import floor
 
 from dashboard.shell.page import Scope
 from dashboard.state.status import View
-from server.query.types import Reader
+from server.query import Reader
 
 COLUMNS = 60
 EDGES = ("1", "2", "5", "10", "20", "30", "60", "120", "300", "600", "1200", "1800", "3600", "7200", "+Inf")
@@ -37,7 +37,7 @@ def heat(scope: Scope) -> View:
 def _read(reader: Reader, run: str, first: int, width: float) -> Counts:
     # One column more than fit: the first and the last are cut by the edges of the time shown.
     start, count = first * width, COLUMNS + 1
-    found = reader.spinups(run, start, start + count * width, count)
+    found = reader.sandboxes.spinups(run, start, start + count * width, count)
     return {round(at / width): dict(counts) for at, counts in found}
 
 

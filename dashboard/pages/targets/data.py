@@ -130,7 +130,7 @@ def _coverage(scope: Scope) -> View:
     """Of the run that the menu names: ``tg.c.GROUP.0`` .. [signal, title, actor, text, can the framework report it]."""
     if not scope.run:
         return {"tg.c.run": ""}
-    run, infos = scope.run, scope.reader.infos()
+    run, infos = scope.run, scope.reader.signals.infos
     status = scope.shared.get(("status", run), COVERAGE_SECONDS, lambda: scope.reader.status(run))
     found: View = {"tg.c.run": run}
     for group, rows in covered(status.signals, infos, status.framework).items():

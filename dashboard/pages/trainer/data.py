@@ -9,7 +9,7 @@ from dashboard.pages.verdict import because, named
 from dashboard.shell.page import Scope
 from dashboard.state.status import StatusFacts, View, joined, worst
 from dashboard.widgets.format import STATE_WORDS, text
-from server.query.engine_types import StepInfo
+from server.query.types import StepInfo
 
 _OVERHEAD = "trainer_overhead_seconds"
 _STALENESS = "staleness_versions"
@@ -140,7 +140,7 @@ PANELS: tuple[Panel, ...] = (
 
 def cells(scope: Scope) -> View:
     """All texts of the page."""
-    facts, infos, found = scope.facts, scope.reader.infos(), steps.read(scope)
+    facts, infos, found = scope.facts, scope.reader.signals.infos, steps.read(scope)
     view: View = {}
     for card in CARDS:
         view |= card_cells(facts, card, infos)

@@ -7,8 +7,8 @@ from typing import Any
 from dashboard.shell.page import Scope
 from dashboard.state.status import View, joined
 from dashboard.widgets.format import number, short, text
-from server.query.engine_types import StepInfo
 from server.query.rollouts.types import EventInfo
+from server.query.types import StepInfo
 
 READ, ROWS = 40, 20
 """Steps that are read and drawn; rows of the table."""
@@ -52,7 +52,7 @@ def read(scope: Scope) -> list[StepInfo]:
     """The newest steps, read again when one came."""
     newest = scope.facts.find("trainer_step_seconds")
     key = ("steps", scope.run, newest.ts if newest is not None else None)
-    return scope.shared.get(key, _KEEP_SECONDS, lambda: scope.reader.steps(scope.run, READ))
+    return scope.shared.get(key, _KEEP_SECONDS, lambda: scope.reader.steps.newest(scope.run, READ))
 
 
 def phases(step: StepInfo) -> dict[str, float]:
@@ -204,7 +204,7 @@ def incarnations(scope: Scope, found: Sequence[StepInfo]) -> View:
     start, end = int(span.start // 60) * 60, int(span.end // 60) * 60 + 60
 
     def events() -> list[EventInfo]:
-        return reader.events(run, start, end, _EVENT_KINDS, 200)
+        return reader.runs.events(run, start, end, _EVENT_KINDS, 200)
 
     happened = scope.shared.get(("life", run, start, end), _KEEP_SECONDS, events)
     rows = happened[::-1][:_EVENTS]
@@ -231,7 +231,7 @@ def _per_version(scope: Scope, found: Sequence[StepInfo]) -> str:
     first, last = found[0].ts, found[-1].ts
     key = ("versions", scope.run, first, last)
     published = scope.shared.get(
-        key, _KEEP_SECONDS, lambda: scope.reader.events(scope.run, first, last, ("weights_published",), 1000)
+        key, _KEEP_SECONDS, lambda: scope.reader.runs.events(scope.run, first, last, ("weights_published",), 1000)
     )
     if not published:
         return "Weight publications are not reported."

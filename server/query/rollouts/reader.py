@@ -1,6 +1,6 @@
-"""The rollout half of `Reader`: pages, one with its timeline, groups, funnel, census, distributions, events."""
+"""Reads rollouts: pages, one rollout with its timeline, groups, the funnel, the census, distributions."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from operator import attrgetter
 from typing import get_args
@@ -12,7 +12,6 @@ from server.query.rollouts.timeline import timeline
 from server.query.rollouts.types import (
     Cells,
     CensusState,
-    EventInfo,
     Funnel,
     GroupInfo,
     RolloutDetail,
@@ -21,11 +20,13 @@ from server.query.rollouts.types import (
     RolloutPage,
     Sort,
 )
+from server.query.run_lookup import stored_run
 from server.rollouts.state import CENSUS, left
 from server.signals.gpus import fleet
 from server.store import Store
 from server.store.ranges import fit_width
 from server.store.rollouts.fields import RECORD, by_place
+from server.store.rollouts.pages import BadKey
 from server.store.rollouts.read import DEFAULT, HOUR, MINUTE, Find, order_of
 from server.store.rollouts.write import OTHER
 from server.store.types import PointState, RolloutGroupRow, RolloutRow, RolloutSum, RunRow, SandboxRow, SeriesKey
@@ -52,22 +53,36 @@ _GROUP = (
 
 
 class RolloutReader:
-    """Thread-safe; every call reads the store. Arguments as of `server.query.types.Reader`."""
+    """Reads rollouts. Thread-safe."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
 
     def page(
-        self, run: str, wanted: RolloutFilter, sort: Sort, descending: bool, limit: int, after: str
-    ) -> RolloutPage:
+        self, run: str, wanted: RolloutFilter = RolloutFilter(), *, sort: Sort = "seconds", descending: bool = True,  # noqa: B008
+        limit: int = 100, after: str = "",
+    ) -> RolloutPage:  # fmt: skip
+        """A page of rollouts; by default the slowest first. ``after``: `RolloutPage.after` of the previous page.
+
+        Raises `ValueError` for an ``after`` of another order; so does `groups`.
+        """
         find = Find(
             wanted.states, wanted.environment, wanted.purpose, wanted.group, wanted.find, wanted.mixed,
             _ms(wanted.start), _ms(wanted.end),
         )  # fmt: skip
-        rows, rest, complete = self._store.rollouts.page(run, find, order_of(sort, descending), after, limit)
+        try:
+            rows, rest, complete = self._store.rollouts.page(run, find, order_of(sort, descending), after, limit)
+        except BadKey:
+            stored_run(self._store, run)
+            raise
+        # A page with rows proves that the run exists: checking first would add a fifth of the time.
+        if not rows:
+            stored_run(self._store, run)
         return RolloutPage(tuple(info(row) for row in rows), rest, complete)
 
-    def one(self, run: str, rollout_id: str, life: int | None) -> RolloutDetail | None:
+    def get(self, run: str, rollout_id: str, life: int | None = None) -> RolloutDetail | None:
+        """One rollout with its timeline (``life`` None: its newest incarnation); None if it is unknown."""
+        run = stored_run(self._store, run).name
         rows = [row for row in self._store.rollouts.get(run, [rollout_id]) if life in (None, row.life)]
         if not rows:
             return None
@@ -78,24 +93,30 @@ class RolloutReader:
             siblings = others[:SIBLINGS]
         return _detail(row, siblings, self._store.sandboxes.by_id(run, _boxes([row])))
 
-    def traces(self, run: str, start: float, end: float, limit: int) -> list[RolloutDetail]:
+    def traces(self, run: str, start: float, end: float, limit: int = 5000) -> list[RolloutDetail]:
+        """Rollouts that changed state within [start, end) with their timelines, oldest first; at most the newest
+        ``limit``.
+        """
+        run = stored_run(self._store, run).name
         rows = self._store.rollouts.within(run, _ms(start) or 0, _ms(end) or 0, limit)
         boxes = self._store.sandboxes.by_id(run, _boxes(rows))
         return [_detail(row, (), boxes) for row in rows]
 
     def groups(
-        self, run: str, outcomes: Sequence[str], environment: str, limit: int, after: str
+        self, run: str, outcomes: Sequence[str] = (), *, environment: str = "", limit: int = 100, after: str = ""
     ) -> tuple[list[GroupInfo], str]:
+        """Groups, the last changed first, and where the next page begins ("": this is the last page)."""
+        run = stored_run(self._store, run).name
         rows, rest = self._store.rollouts.group_page(run, outcomes, environment, after, limit)
         return [_group(row) for row in rows], rest
 
-    def census(self, row: RunRow) -> list[CensusState]:
-        """Training rollouts by state: records of the newest incarnation, else the signal's count; 0 only if that is 0.
+    def census(self, run: str) -> list[CensusState]:
+        """Training rollouts in flight by state, in the order a rollout goes through them.
 
-        A state that no source reports is left out: records that come when a rollout has ended report none of those in
-        flight.
+        Counts are of the records of the newest incarnation, else of the signal; 0 only if that is 0. A state that no
+        source reports is left out: records that arrive when a rollout has ended report none of those in flight.
         """
-        run, now = row.name, self._clock.now()
+        row, now = stored_run(self._store, run), self._clock.now()
         found: dict[str, tuple[int, int]] = {}
         for state, purpose, count, since in self._store.rollouts.census(run, self._store.rollouts.newest_life(run)):
             if purpose not in ("", DEFAULT):
@@ -119,8 +140,9 @@ class RolloutReader:
         known = ((dict(key.labels).get("state", ""), one) for key, one in newest)
         return {state: one.value for state, one in known if one.state is PointState.VALUE and one.value is not None}
 
-    def funnel(self, row: RunRow, start: float, end: float, purpose: str) -> Funnel:
-        run = row.name
+    def funnel(self, run: str, start: float, end: float, *, purpose: str = "train") -> Funnel:
+        """How rollouts left within [start, end), in rollouts, tokens, GPU-seconds and dollars."""
+        row = stored_run(self._store, run)
         sums = self._store.rollouts.sums(run, round(start * 1000), round(end * 1000))
         life = self._store.rollouts.newest_life(run)
         mine = {"": ("", *get_args(Purpose)), DEFAULT: ("", DEFAULT)}.get(purpose, (purpose,))
@@ -158,7 +180,13 @@ class RolloutReader:
         overlaps = [max(0, min(one.ts + width, high) - max(one.ts, low)) / 1000 for one in known]
         return sum(one.total / one.n * seconds for one, seconds in zip(known, overlaps, strict=True))
 
-    def cells(self, run: str, kind: str, start: float, end: float, buckets: int) -> Cells:
+    def cells(self, run: str, kind: str, start: float, end: float, buckets: int = 60) -> Cells:
+        """A distribution over time: ``response_tokens``, ``turns``, ``staleness``, ``seconds``, ``solve_ratio``.
+
+        Bins of tokens and seconds are powers of 2^(1/2): bin b holds values in [2^(b/2), 2^((b+1)/2)).
+        Bins of staleness and turns are the numbers themselves; bins of the solve ratio are tenths.
+        """
+        run = stored_run(self._store, run).name
         low, high = round(start * 1000), round(end * 1000)
         width = -(-(high - low) // max(1, buckets))
         tier = HOUR if width >= HOUR else MINUTE
@@ -169,11 +197,9 @@ class RolloutReader:
         return [(at / 1000, found[at]) for at in sorted(found)]
 
     def environments(self, run: str) -> list[str]:
+        """Environments named by rollouts, by name; at most 100."""
+        run = stored_run(self._store, run).name
         return [name for name in self._store.rollouts.environments(run) if name != OTHER]
-
-    def events(self, run: str, start: float, end: float, kinds: Collection[str], limit: int) -> list[EventInfo]:
-        found = self._store.events(run, round(start * 1000), round(end * 1000), kinds, limit)
-        return [EventInfo(ts / 1000, one.kind, one.key, one.detail, one.version) for ts, one in found]
 
 
 def _identity(row: RolloutRow) -> str:
