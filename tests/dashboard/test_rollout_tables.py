@@ -113,8 +113,8 @@ def test_a_sandbox_known_by_its_id_alone_is_shown(reader: MemoryReader) -> None:
 
 
 def test_a_page_that_does_not_hold_all_says_so(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = reader.rollouts
-    monkeypatch.setattr(reader, "rollouts", lambda *args, **kwargs: replace(whole(*args, **kwargs), complete=False))
+    whole = reader.rollout_page
+    monkeypatch.setattr(reader, "rollout_page", lambda *args, **kwargs: replace(whole(*args, **kwargs), complete=False))
     assert view(reader, search="find=r-0")["rt.n"] == "any time · " + MANY
 
 

@@ -25,7 +25,7 @@ def reader() -> MemoryReader:
 
 
 def overview(reader: MemoryReader) -> dict[str, Any]:
-    return dict(view(StatusFacts(reader.status(RICH)), reader.infos()))
+    return dict(view(StatusFacts(reader.status(RICH)), reader.infos))
 
 
 def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -> None:
