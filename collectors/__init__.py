@@ -39,10 +39,10 @@ def load() -> dict[str, Collector]:
     Raises:
         AssertionError: a module without ``COLLECTOR`` or whose name is not its file's name.
     """
-    found: dict[str, Collector] = {}
+    collectors: dict[str, Collector] = {}
     for package_name in PACKAGES:
         for name, module in modules(package_name):
             collector: Collector = module.COLLECTOR
             assert collector.name == name, f"{module.__name__}: COLLECTOR is named {collector.name!r}"
-            found[collector.name] = collector
-    return found
+            collectors[collector.name] = collector
+    return collectors

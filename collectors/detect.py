@@ -16,21 +16,23 @@ def detect_path(path: Path) -> list[tuple[str, str]]:
         ScrapeError: ``locked``: no trainer's collector recognises it, and a database in it cannot be read now.
     """
     # In name order, so that the same folder gives the same result on every machine.
-    found: list[tuple[str, str]] = []
+    matches: list[tuple[str, str]] = []
     locked: ScrapeError | None = None
-    known = load()
-    with sqlite.one_look():
-        for name, collector in sorted(known.items()):
+    collectors = load()
+    with sqlite.single_lock_wait():
+        for name, collector in sorted(collectors.items()):
             try:
                 reason = collector.matches_path(path) if collector.matches_path is not None else None
             except ScrapeError as error:
                 locked, reason = error, None
             if reason is not None:
-                found.append((name, reason))
+                matches.append((name, reason))
     # Collectors of other actors do not replace the trainer's.
-    if locked is not None and not any(known[name].actor == "trainer" for name, _ in found):
-        raise ScrapeError("locked", f"{locked}, so whose log it is cannot be told: try again when its writer is done")
-    return found
+    if locked is not None and not any(collectors[name].actor == "trainer" for name, _ in matches):
+        raise ScrapeError(
+            "locked", f"{locked}, so the framework cannot be detected; try again when its writer has finished"
+        )
+    return matches
 
 
 def detect_page(body: bytes) -> str | None:

@@ -212,7 +212,7 @@ class Consumption:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What is known of one rollout. A record may be partial: later ones add to it, in any order. Epoch seconds.
+    """The record of one rollout. It may be partial: later records add to it, in any order. Epoch seconds.
 
     Texts and token ids are never stored. None, "" and () mean "unknown".
 
@@ -226,7 +226,7 @@ class Rollout:
         consumptions: every use by the trainer; replayed rollouts have several.
         turn_count: turns, if `turns` does not list them.
         solved: the task's own result.
-        error: type of the error that ended it, in the framework's words, at most 200 characters.
+        error: type of the error that ended it, as the framework names it, at most 200 characters.
         exited_at: when it left, if different from its end: a rollout dropped as stale waited before.
         engine: the engine that generated it.
         sampled: its source reports only some rollouts: nothing may be counted from it.

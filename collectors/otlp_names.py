@@ -93,29 +93,29 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
 }
 
 
-def factor_of(unit: str, ours: str) -> float | None:
+def factor_of(unit: str, target_unit: str) -> float | None:
     """The divisor that converts a value in `unit` to our unit; None if unknown."""
-    return 1.0 if unit == ours else _UNITS.get(ours, {}).get(unit)
+    return 1.0 if unit == target_unit else _UNITS.get(target_unit, {}).get(unit)
 
 
 def vllm_rule(name: str) -> Rule | None:
     """The rule of an engine's name: torchtitan's name, or vLLM's with dots for colons."""
-    own = _VLLM.fullmatch(name)
-    if own is None:
+    match = _VLLM.fullmatch(name)
+    if match is None:
         return None
-    base = own.group(1).replace(".", "_")
+    base = match.group(1).replace(".", "_")
     if base in _TORCHTITAN:
         return Rule(_TORCHTITAN[base], 0.0, _engine)
-    take = vllm_names.HISTOGRAMS.get(base) or vllm_names.VALUES.get(base.removesuffix("_total"))
-    if take is None:
+    metric_rule = vllm_names.HISTOGRAMS.get(base) or vllm_names.VALUES.get(base.removesuffix("_total"))
+    if metric_rule is None:
         return None
-    source, _, ours = take.split.partition(">")
+    source, _, target = metric_rule.split.partition(">")
 
     def labels(attributes: Attributes) -> Labels:
-        own = ((ours or source, attributes[source]),) if source and attributes.get(source) else ()
-        return tuple(sorted((*_engine(attributes), *take.put, *own)))
+        split_label = ((target or source, attributes[source]),) if source and attributes.get(source) else ()
+        return tuple(sorted((*_engine(attributes), *metric_rule.put, *split_label)))
 
-    return Rule(take.metric, 0.0, labels, take.rank)
+    return Rule(metric_rule.metric, 0.0, labels, metric_rule.rank)
 
 
 def _engine(attributes: Attributes) -> Labels:

@@ -26,7 +26,11 @@ from collectors.transport import http
 THREAD_BYTES = 512 << 10
 
 Fold = Literal["first", "sum", "max", "min"]
-FOLDS: Mapping[str, Callable[[float, float], float]] = {"sum": lambda one, other: one + other, "max": max, "min": min}
+FOLDS: Mapping[str, Callable[[float, float], float]] = {
+    "sum": lambda first, second: first + second,
+    "max": max,
+    "min": min,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ class _Plans:
 Parse = Callable[[bytes, State, Limits], Reading]
 Key = tuple[str, Labels]
 """A metric of ours, or a family of the page, with its labels."""
-_Held = tuple[PagePlan, float]
+_PlannedValue = tuple[PagePlan, float]
 """The plan of a value, and the value in our unit."""
 
 Bucketed = tuple[Key, tuple[tuple[float, ...], tuple[float, ...], float]]
@@ -203,13 +207,13 @@ class Program:
         """The samples of a page; None if a value is negative or not finite and must be checked (`_makes_sense`)."""
         if not all([0.0 <= value < inf for value in self._pick(values)]):
             return None
-        found = [Sample(row.metric, values[row.at] * row.scale, row.labels) for row in self._rows]
+        result = [Sample(row.metric, values[row.at] * row.scale, row.labels) for row in self._rows]
         for at, row in self._folding:
-            value = found[at].value
+            value = result[at].value
             for fold, index, scale in row.folded:
                 value = FOLDS[fold](value, values[index] * scale)
-            found[at] = Sample(row.metric, value, row.labels)
-        return found
+            result[at] = Sample(row.metric, value, row.labels)
+        return result
 
     def histograms(self, page: Page, values: Sequence[float]) -> Iterator[Bucketed]:
         """The valid histograms, as `Grouper.done`; invalid ones are counted as dropped."""
@@ -230,22 +234,22 @@ def compiled(
     """The program for the series of a layout. ``plans`` and ``other`` are the decisions about each series."""
     scalars: list[tuple[int, PagePlan]] = []
     parts: dict[Key, dict[str, dict[float, int]]] = {}
-    last: dict[Key, PagePlan] = {}
-    for at, one in enumerate(series):
-        plan = plans[one]
+    group_plans: dict[Key, PagePlan] = {}
+    for at, item in enumerate(series):
+        plan = plans[item]
         if plan is not None and plan.part:
             bound = plan.bound if plan.part == "bucket" else 0.0
             parts.setdefault(plan.group, {}).setdefault(plan.part, {})[bound] = at
-            last[plan.group] = plan
+            group_plans[plan.group] = plan
         elif plan is not None:
             scalars.append((at, plan))
-    others = [other[one] for one in series if one in other]
-    label_samples = [sample for one in others for sample in getattr(one, "samples", ())]
-    names = sorted({one.name for one in others if hasattr(one, "name")})
+    decisions = [other[item] for item in series if item in other]
+    label_samples = [sample for decision in decisions for sample in getattr(decision, "samples", ())]
+    names = sorted({decision.name for decision in decisions if hasattr(decision, "name")})
     families = tuple(
-        _family(group, last[group], found, series, plans)
-        for group, found in _by_first_bucket(parts)
-        if "bucket" in found
+        _family(group, group_plans[group], group_parts, series, plans)
+        for group, group_parts in _by_first_bucket(parts)
+        if "bucket" in group_parts
     )
     keys = {(family.plan.metric, family.plan.labels) for family in families}
     rows = tuple(_rows(scalars))
@@ -265,18 +269,18 @@ def picker(indexes: Sequence[int]) -> Callable[[Sequence[float]], tuple[float, .
 
 def _rows(scalars: Sequence[tuple[int, PagePlan]]) -> Iterator[SamplePlan]:
     """What `_offer` and `_settled` do with the values; it does not depend on the values if all are valid."""
-    held: dict[Key, tuple[PagePlan, list[tuple[str, int, float]]]] = {}
+    selected: dict[Key, tuple[PagePlan, list[tuple[str, int, float]]]] = {}
     for at, plan in _offers(scalars):
-        first, part = held.get((plan.metric, plan.labels)), (plan.fold, at, plan.scale)
-        if first is None or (plan.rank, plan.copy) < (first[0].rank, first[0].copy):
-            held[plan.metric, plan.labels] = (plan, [part])
-        elif plan.fold != "first" and (plan.rank, plan.copy) == (first[0].rank, first[0].copy):
-            first[1].append(part)
+        current, part = selected.get((plan.metric, plan.labels)), (plan.fold, at, plan.scale)
+        if current is None or (plan.rank, plan.copy) < (current[0].rank, current[0].copy):
+            selected[plan.metric, plan.labels] = (plan, [part])
+        elif plan.fold != "first" and (plan.rank, plan.copy) == (current[0].rank, current[0].copy):
+            current[1].append(part)
     best: dict[Key, int] = {}
-    for plan, _ in held.values():
+    for plan, _ in selected.values():
         if plan.scope is not None:
             best[plan.metric, plan.scope] = min(plan.rank, best.get((plan.metric, plan.scope), plan.rank))
-    for (metric, labels), (plan, parts) in held.items():
+    for (metric, labels), (plan, parts) in selected.items():
         if plan.scope is None or plan.rank == best[metric, plan.scope]:
             (_, at, scale), *folded = parts
             yield SamplePlan(metric, labels, at, scale, tuple(folded))
@@ -323,11 +327,11 @@ def read(body: bytes, state: State, limits: Limits, rules: PageRules) -> Reading
     layout = page.layout
     if layout is None:
         return _line_by_line(page, _proven(_plans(page, state, rules), rules))
-    program: Program | None = layout.made.get(rules)
+    program: Program | None = layout.computed.get(rules)
     if program is None:
         plans = _plans(page, state, rules)
         proven = any(map(rules.proves, layout.series))
-        program = layout.made[rules] = compiled(layout.series, plans.of, plans.other, proven)
+        program = layout.computed[rules] = compiled(layout.series, plans.of, plans.other, proven)
     if not program.proven:
         return _line_by_line(page, _proven(_plans(page, state, rules), rules))
     _note_proof(state, rules, page)
@@ -348,12 +352,12 @@ def _by_layout(page: Page, program: Program) -> Reading:
     values = page.values
     samples: Iterable[Sample] | None = program.samples(values)
     if samples is None:
-        held: dict[Key, _Held] = {}
+        selected: dict[Key, _PlannedValue] = {}
         for at, plan in program.scalars:
             value = values[at]
             if 0.0 <= value < inf or _makes_sense(page, plan, value):
-                _offer(held, plan, value)
-        samples = _settled(held)
+                _offer(selected, plan, value)
+        samples = _settled(selected)
     done = program.histograms(page, values)
     histograms = (distinct_histograms if program.distinct else merged_histograms)(done, program.groups)
     return _reading(page, (*samples, *program.label_samples), histograms, program.unmapped, len(values))
@@ -361,7 +365,7 @@ def _by_layout(page: Page, program: Program) -> Reading:
 
 def _line_by_line(page: Page, plans: _Plans) -> Reading:
     """Reads any page, series by series."""
-    samples: dict[Key, _Held] = {}
+    samples: dict[Key, _PlannedValue] = {}
     grouper, groups = Grouper(), dict[tuple[str, Labels], PagePlan]()
     label_samples: list[Sample] = []
     unmapped: set[str] = set()
@@ -381,8 +385,8 @@ def _line_by_line(page: Page, plans: _Plans) -> Reading:
     histograms = merged_histograms(grouper.done(), groups)
     page.drop_all(grouper.flaws.values())
     # An unmapped family counts once, not once per bucket.
-    found = (*_settled(samples), *label_samples)
-    return _reading(page, found, histograms, dict.fromkeys(sorted(unmapped), 1), len(page.samples))
+    all_samples = (*_settled(samples), *label_samples)
+    return _reading(page, all_samples, histograms, dict.fromkeys(sorted(unmapped), 1), len(page.samples))
 
 
 def _reading(
@@ -429,20 +433,20 @@ def _proven(plans: _Plans, rules: PageRules) -> _Plans:
     return plans
 
 
-def _offer(samples: dict[Key, _Held], plan: PagePlan, value: float) -> None:
+def _offer(samples: dict[Key, _PlannedValue], plan: PagePlan, value: float) -> None:
     """Stores a value if it is the first for its key, or of a newer name or lower copy; else folds or ignores it."""
     key = (plan.metric, plan.labels)
-    held = samples.get(key)
+    current = samples.get(key)
     scaled = value * plan.scale
-    if held is None or (plan.rank, plan.copy) < (held[0].rank, held[0].copy):
+    if current is None or (plan.rank, plan.copy) < (current[0].rank, current[0].copy):
         samples[key] = (plan, scaled)
-    elif plan.fold != "first" and (plan.rank, plan.copy) == (held[0].rank, held[0].copy):
-        samples[key] = (held[0], FOLDS[plan.fold](held[1], scaled))
+    elif plan.fold != "first" and (plan.rank, plan.copy) == (current[0].rank, current[0].copy):
+        samples[key] = (current[0], FOLDS[plan.fold](current[1], scaled))
     if plan.also is not None:
         _offer(samples, plan.also, value)
 
 
-def _settled(samples: Mapping[Key, _Held]) -> Iterator[Sample]:
+def _settled(samples: Mapping[Key, _PlannedValue]) -> Iterator[Sample]:
     """The stored values as samples. An older name is left out if a newer name has the value under other labels."""
     best: dict[tuple[str, Labels], int] = {}
     for plan, _ in samples.values():
@@ -473,24 +477,24 @@ def _plans(page: Page, state: State, rules: PageRules) -> _Plans:
 
 def merged_histograms(done: Iterable[Bucketed], groups: Mapping[Key, PagePlan]) -> tuple[Histogram, ...]:
     """One histogram per metric and labels: the newest name and lowest copy, and the sum if the plan folds."""
-    found: dict[Key, tuple[PagePlan, Histogram]] = {}
+    merged: dict[Key, tuple[PagePlan, Histogram]] = {}
     for group, (edges, counts, total) in done:
         plan = groups[group]
         key, new = (plan.metric, plan.labels), Histogram(plan.metric, edges, counts, total, plan.labels)
-        held = found.get(key)
-        if held is None or (plan.rank, plan.copy) < (held[0].rank, held[0].copy):
-            found[key] = (plan, new)
-        elif plan.fold == "sum" and (plan.rank, plan.copy) == (held[0].rank, held[0].copy):
-            found[key] = (plan, _added(held[1], new))
-    return tuple(histogram for _, histogram in found.values())
+        current = merged.get(key)
+        if current is None or (plan.rank, plan.copy) < (current[0].rank, current[0].copy):
+            merged[key] = (plan, new)
+        elif plan.fold == "sum" and (plan.rank, plan.copy) == (current[0].rank, current[0].copy):
+            merged[key] = (plan, _added(current[1], new))
+    return tuple(histogram for _, histogram in merged.values())
 
 
-def _added(one: Histogram, other: Histogram) -> Histogram:
+def _added(first: Histogram, second: Histogram) -> Histogram:
     # Histograms with different edges cannot be added: the first stays.
-    if one.edges != other.edges:
-        return one
-    counts = tuple(map(add, one.counts, other.counts))
-    return replace(one, counts=counts, total=one.total + other.total)
+    if first.edges != second.edges:
+        return first
+    counts = tuple(map(add, first.counts, second.counts))
+    return replace(first, counts=counts, total=first.total + second.total)
 
 
 def distinct_histograms(done: Iterable[Bucketed], groups: Mapping[Key, PagePlan]) -> tuple[Histogram, ...]:
@@ -502,12 +506,12 @@ def distinct_histograms(done: Iterable[Bucketed], groups: Mapping[Key, PagePlan]
 # ---- from table rows to plans
 
 
-def value_of(rule: MetricRule, series: Series, own: Labels, rank: int = 0) -> PagePlan | None:
-    """Plan of a gauge or counter with the labels `own`; `rank` is added to the row's. None: the row does not match."""
-    also = value_of(rule.also, series, own, rank) if rule.also is not None else None
+def value_of(rule: MetricRule, series: Series, base_labels: Labels, rank: int = 0) -> PagePlan | None:
+    """Plan of a gauge or counter with `base_labels`; `rank` is added to the row's. None: the row does not match."""
+    also = value_of(rule.also, series, base_labels, rank) if rule.also is not None else None
     if not fits(rule, series):
         return also
-    labels = with_split(own, series, rule.split, rule.put)
+    labels = with_split(base_labels, series, rule.split, rule.put)
     return PagePlan(rule.metric, labels, rule.rank + rank, "", 0.0, rule.fold, rule.scale, also=also, blank=rule.blank)
 
 
@@ -516,15 +520,15 @@ def fits(rule: MetricRule, series: Series) -> bool:
     return all(series.label(name) == value for name, value in rule.only)
 
 
-def bucket_of(rule: MetricRule, series: Series, family: str, own: Labels) -> PagePlan | None:
-    """Plan of a histogram sample with the labels `own`; None: not a histogram sample, or the row does not match."""
+def bucket_of(rule: MetricRule, series: Series, family: str, base_labels: Labels) -> PagePlan | None:
+    """Plan of a histogram sample with `base_labels`; None: not a histogram sample, or the row does not match."""
     part, bound, raw = parser.split_bucket(series, family)
     if part not in ("bucket", "sum", "count"):
         return None
     if not fits(rule, series):
-        return bucket_of(rule.also, series, family, own) if rule.also is not None else None
+        return bucket_of(rule.also, series, family, base_labels) if rule.also is not None else None
     # Edges are in the unit of the family, so they are scaled, too.
-    labels = with_split(own, series, rule.split, rule.put)
+    labels = with_split(base_labels, series, rule.split, rule.put)
     return PagePlan(rule.metric, labels, rule.rank, part, bound * rule.scale, rule.fold, rule.scale, (family, raw))
 
 
@@ -538,18 +542,18 @@ def untyped_part(base: str, kind: str, histograms: Mapping[str, MetricRule]) -> 
     return next((s for s in ("_bucket", "_sum", "_count") if base.endswith(s) and base[: -len(s)] in histograms), "")
 
 
-def with_split(own: Labels, series: Series, split: str, put: Labels = ()) -> Labels:
-    """The labels `own`, the label that a row splits by, and the labels that it adds."""
+def with_split(base_labels: Labels, series: Series, split: str, put: Labels = ()) -> Labels:
+    """The labels `base_labels`, the label that a row splits by, and the labels that it adds."""
     if not split and not put:
-        return own
+        return base_labels
     source, _, target = split.partition(">")
     by = ((target or source, series.label(source)),) if split else ()
-    return tuple(sorted((*own, *by, *put)))
+    return tuple(sorted((*base_labels, *by, *put)))
 
 
 def labels_of(series: Series, names: Mapping[str, str]) -> Labels:
     """The labels named in `names` (page -> ours) that the series has, sorted."""
-    labels = {ours: value for theirs, ours in names.items() if (value := series.label(theirs))}
+    labels = {name: value for page_name, name in names.items() if (value := series.label(page_name))}
     return tuple(sorted(labels.items()))
 
 

@@ -25,7 +25,7 @@ class _Server:
 
     Attributes:
         balance: pauses minus resumes; None if neither was ever called.
-        even: the balance at which generation runs.
+        baseline: the balance at which generation runs.
         answer: the engine's last own answer.
         moves: pages in a row on which the tokens had increased and the balance had not changed.
     """
@@ -33,7 +33,7 @@ class _Server:
     pauses: float
     balance: float | None
     tokens: float
-    even: float = 0.0
+    baseline: float = 0.0
     answer: bool | None = None
     moves: int = 0
 
@@ -60,8 +60,8 @@ def _answered(reading: Reading, state: State, paused: bool) -> Reading:
     """Applies the server's own answer: valid until tokens prove otherwise, and the new baseline of the calls."""
     servers: dict[Labels, _Server] = state["paused"]
     server = servers[()]
-    even = server.even if server.balance is None else server.balance - paused
-    servers[()] = replace(server, even=even, answer=paused, moves=0)
+    baseline = server.baseline if server.balance is None else server.balance - paused
+    servers[()] = replace(server, baseline=baseline, answer=paused, moves=0)
     return _with(reading, {(): paused})
 
 
@@ -70,13 +70,13 @@ def _updated(now: _Server, before: _Server | None) -> _Server:
         return now  # the first page, or another process
     moves = before.moves + 1 if now.tokens > before.tokens and now.balance == before.balance else 0
     if moves < PROOF_PAGES:
-        return replace(now, even=before.even, answer=before.answer, moves=moves)
+        return replace(now, baseline=before.baseline, answer=before.answer, moves=moves)
     answer = None if before.answer is None else False
-    return replace(now, even=before.even if now.balance is None else now.balance, answer=answer, moves=moves)
+    return replace(now, baseline=before.baseline if now.balance is None else now.balance, answer=answer, moves=moves)
 
 
 def _paused(server: _Server) -> bool | None:
-    return server.balance > server.even if server.balance is not None else server.answer
+    return server.balance > server.baseline if server.balance is not None else server.answer
 
 
 def _servers(reading: Reading) -> Iterator[tuple[Labels, _Server]]:

@@ -50,10 +50,10 @@ def page_rules(name: str, names: RouterNames, mismatch: str) -> PageRules:
     """The rules of one router for `pages.read`."""
 
     def decide(series: Series, family: str, kind: str) -> Decision:
-        own = names.family.fullmatch(family)
-        if own is None:
+        match = names.family.fullmatch(family)
+        if match is None:
             return None
-        return _plan(names, series, family, kind, own.group(1).removesuffix("_total"))
+        return _plan(names, series, family, kind, match.group(1).removesuffix("_total"))
 
     return PageRules(name, decide, lambda series: names.family.fullmatch(series.name) is not None, mismatch)
 

@@ -46,13 +46,13 @@ class SideRequest:
         paths: routes with query in order of preference, newest name first.
         seconds: interval.
         read: converts the answer's JSON. Pure; an answer of an unexpected shape yields nothing.
-        holds: the samples are repeated until the next answer; else they are reported once.
+        repeats: are the samples repeated until the next answer; else they are reported once.
     """
 
     paths: tuple[str, ...]
     seconds: float
     read: Callable[[Any], SideAnswer]
-    holds: bool = True
+    repeats: bool = True
 
 
 @dataclass(slots=True)
@@ -71,26 +71,26 @@ class _RequestState:
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits, requests: Iterable[SideRequest]) -> Reading:
-    """Sends the requests that are due. Returns new answers and the samples of earlier ones that hold. Never raises.
+    """Sends the requests that are due. Returns new answers and repeated samples of earlier ones. Never raises.
 
     ``state["now"]`` is the event time; without it each request is sent once.
     """
     now, states = float(state.get("now", 0.0)), state.setdefault("side", {})
     reading, failed, root = NOTHING, False, None
     for request in requests:
-        own: _RequestState | None = states.get(request.paths[0])
-        if own is None:
-            own = states[request.paths[0]] = _RequestState()
+        request_state: _RequestState | None = states.get(request.paths[0])
+        if request_state is None:
+            request_state = states[request.paths[0]] = _RequestState()
         # After a failure the other requests wait for the next poll: they would probably fail, too.
-        if not failed and own.due(now):
+        if not failed and request_state.due(now):
             # The URL is computed only here, because in two of three polls nothing is due.
             root = root or _root(client)
             if root is None:
                 return NOTHING
-            fresh = await _request(client, root, request, own, now, _bounds(limits))
-            failed, reading = own.failing, joined(reading, fresh)
-        elif request.holds and own.answer.samples:
-            reading = joined(reading, Reading(samples=own.answer.samples))
+            fresh = await _request(client, root, request, request_state, now, _bounds(limits))
+            failed, reading = request_state.failing, joined(reading, fresh)
+        elif request.repeats and request_state.answer.samples:
+            reading = joined(reading, Reading(samples=request_state.answer.samples))
     return reading
 
 
@@ -107,22 +107,27 @@ def _root(client: httpx.AsyncClient) -> httpx.URL | None:
 
 
 async def _request(
-    client: httpx.AsyncClient, root: httpx.URL, request: SideRequest, own: _RequestState, now: float, limits: Limits
+    client: httpx.AsyncClient,
+    root: httpx.URL,
+    request: SideRequest,
+    request_state: _RequestState,
+    now: float,
+    limits: Limits,
 ) -> Reading:
     """Tries each route until one answers."""
-    own.requested, own.wait = now, request.seconds
-    reported, own.failing = own.failing, False
+    request_state.requested, request_state.wait = now, request.seconds
+    reported, request_state.failing = request_state.failing, False
     try:
-        async with rest.whole(limits):
-            for path in (own.path,) if own.path else request.paths:
+        async with rest.total_timeout(limits):
+            for path in (request_state.path,) if request_state.path else request.paths:
                 if (answer := await _answer(client, root, path, limits)) is not None:
-                    own.answer, own.path = request.read(answer), path
-                    return Reading(samples=own.answer.samples, events=own.answer.events)
+                    request_state.answer, request_state.path = request.read(answer), path
+                    return Reading(samples=request_state.answer.samples, events=request_state.answer.events)
     except ScrapeError as error:
-        own.answer, own.failing = SideAnswer(), True
+        request_state.answer, request_state.failing = SideAnswer(), True
         return Reading(gaps=() if reported else (f"{request.paths[0].lstrip('/')}: {error}",))
     # An engine of another version may run behind the URL next time, so all routes are tried again.
-    own.answer, own.path, own.wait = SideAnswer(), "", SELDOM_SECONDS
+    request_state.answer, request_state.path, request_state.wait = SideAnswer(), "", SELDOM_SECONDS
     return Reading()
 
 

@@ -29,11 +29,16 @@ FOREIGN = frozenset((".json", ".jsonl", ".db", ".html", ".gz", ".zip", ".png"))
 # A whole configuration has some hundred lines and 40 kB; in a longer block a brace was never closed.
 BLOCK_LINES = 3_000
 BLOCK_CHARS = 1 << 20
-# What is looked at behind the beginning of a log to tell whose it is: its end, and so many places before that.
-END_BYTES, PLACE_BYTES, PLACES = 512 << 10, 64 << 10, 8
+# Detection of the framework reads the beginning of a log, its end, and sections between them.
+# Bytes read at the end.
+END_BYTES = 512 << 10
+# Bytes of one section.
+SECTION_BYTES = 64 << 10
+# Sections between beginning and end.
+SECTIONS = 8
 # Lines read in one call, with or without rows.
 MAX_LINES = 50_000
-# Ray forwards a print in one piece: after so many lines of other processes the end of a block is lost.
+# Ray forwards a print in one piece: after this many lines of other processes the end of a block is lost.
 FOREIGN_LINES = 200
 # Characters. Evaluating a literal costs a hundred times the memory of its text.
 LITERAL_CHARS = 256 << 10
@@ -68,7 +73,7 @@ class ConsoleConfig:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The run is over; ``why``: the words of the log."""
+    """The run has ended; ``why``: the reason as text of the log."""
 
     why: str
     failed: bool = False
@@ -94,19 +99,19 @@ class _Block:
 class _Messages:
     """Messages with the indices of their first and last line; ``whole``: the number of lines that are processed."""
 
-    found: list[tuple[int, int, ConsoleLine]] = field(default_factory=list)
+    items: list[tuple[int, int, ConsoleLine]] = field(default_factory=list)
     whole: int = 0
 
     def add(self, first: int, last: int, text: str) -> None:
-        self.found.append((first, last, ConsoleLine(text, _date(text))))
+        self.items.append((first, last, ConsoleLine(text, _date(text))))
 
     def parted(self, index: int) -> bool:
         """Returns whether no message crosses the beginning of this line."""
-        return not any(first < index <= last for first, last, _ in self.found)
+        return not any(first < index <= last for first, last, _ in self.items)
 
     def cut(self, whole: int) -> None:
         """Leaves lines from ``whole`` on, and every message that reaches into them, for the next call."""
-        for first, last, _ in reversed(self.found):
+        for first, last, _ in reversed(self.items):
             whole = first if first < whole <= last else whole
         self.whole = whole
 
@@ -136,7 +141,7 @@ def _read(parse: Parse, path: Path, cursor: Cursor, limits: Limits) -> Logs:
     memory = {} if chunk.restarted else dict(cursor.get("memory", {}))
     logs = Logs([], {}, more, chunk.restarted)
     reached = -1
-    for first, last, line in messages.found:
+    for first, last, line in messages.items:
         if last >= whole:
             break
         if len(logs.rows) >= limits.tail_rows and first > reached and messages.parted(first):
@@ -159,11 +164,11 @@ def _near_end(path: Path, size: int) -> Cursor:
 
 
 def _further(parse: Parse, path: Path, limits: Limits) -> Logs:
-    """The messages at the end of a log, and at places between the end and the first ``limits.tail_bytes``."""
+    """The messages at the end of a log, and in sections between the end and the first ``limits.tail_bytes``."""
     logs, memory = Logs(), dict[str, Any]()
     try:
         status = path.stat()
-        for offset, size in _places(limits.tail_bytes, status.st_size):
+        for offset, size in _sections(limits.tail_bytes, status.st_size):
             for line in _lines(path, status.st_mtime_ns, offset, size):
                 _add_parsed(logs, parse(line, memory))
     except OSError as error:
@@ -171,26 +176,26 @@ def _further(parse: Parse, path: Path, limits: Limits) -> Logs:
     return logs
 
 
-def _places(begin: int, end: int) -> Iterator[tuple[int, int]]:
+def _sections(begin: int, end: int) -> Iterator[tuple[int, int]]:
     """(offset, bytes), ascending, not overlapping."""
     tail = max(begin, end - END_BYTES)
-    gap = max(0, tail - begin) // (PLACES + 1)
-    if gap >= PLACE_BYTES:
-        yield from ((begin + gap * number, PLACE_BYTES) for number in range(1, PLACES + 1))
+    gap = max(0, tail - begin) // (SECTIONS + 1)
+    if gap >= SECTION_BYTES:
+        yield from ((begin + gap * number, SECTION_BYTES) for number in range(1, SECTIONS + 1))
     elif tail > begin:
         yield begin, tail - begin
     if end > tail:
         yield tail, end - tail
 
 
-@lru_cache(maxsize=2 * PLACES)
+@lru_cache(maxsize=2 * SECTIONS)
 def _lines(path: Path, _modified: int, offset: int, size: int) -> list[ConsoleLine]:
     """Messages between two line ends. Cached per state of the file, because every framework reads the same log."""
     with path.open("rb") as file:
         file.seek(offset)
         whole = file.read(size).split(b"\n")[1:-1]
     messages = _messages(list(enumerate(whole)))
-    return [line for _, _, line in messages.found]
+    return [line for _, _, line in messages.items]
 
 
 def _add_parsed(logs: Logs, parsed: Parsed) -> None:
@@ -297,10 +302,10 @@ def literal(text: str) -> dict[str, Any] | None:
     if not 0 <= start < end or end - start > LITERAL_CHARS:
         return None
     try:
-        found = ast.literal_eval(_TOKEN.sub(_plain, text[start : end + 1]))
+        parsed = ast.literal_eval(_TOKEN.sub(_plain, text[start : end + 1]))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
-    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else None
+    return {str(key): value for key, value in parsed.items()} if isinstance(parsed, dict) else None
 
 
 def _plain(match: re.Match[str]) -> str:

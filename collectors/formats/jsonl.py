@@ -35,15 +35,15 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Rows:
         ScrapeError: ``missing``.
     """
     chunk = bytetail.read(path, cursor, limits)
-    found = Rows([], chunk.cursor, chunk.more, chunk.restarted, chunk.dropped, chunk.why)
+    result = Rows([], chunk.cursor, chunk.more, chunk.restarted, chunk.dropped, chunk.why)
     for offset, line in chunk.lines:
         row = parse(line)
         if row is None:
-            found.dropped += 1
-            found.why = found.why or f"the line at byte {offset} of {path.name} is no JSON object"
+            result.dropped += 1
+            result.why = result.why or f"the line at byte {offset} of {path.name} is not a JSON object"
         else:
-            found.rows.append(row)
-    return found
+            result.rows.append(row)
+    return result
 
 
 def parse(text: bytes | str) -> Row | None:
@@ -69,7 +69,7 @@ def number(value: object) -> float | None:
 
 
 def merge(rows: Iterable[Row], key: Callable[[Row], Hashable]) -> list[Row]:
-    """Rows of one key as one row, in the order the keys first came; a later value of a field wins.
+    """Rows of one key as one row, in the order the keys first came; a later value of a field replaces an earlier one.
 
     Trainers write several rows per step (prime-rl five): a row is not a step.
     """

@@ -46,7 +46,7 @@ class Table:
         schema = file.schema_arrow
         self.columns: list[str] = list(schema.names)
         numbers = (arrow.types.is_floating, arrow.types.is_integer)
-        self.numeric: list[str] = [one.name for one in schema if any(is_one(one.type) for is_one in numbers)]
+        self.numeric: list[str] = [column.name for column in schema if any(is_one(column.type) for is_one in numbers)]
 
     def leaves(self) -> list[str]:
         """Paths of stored columns: ``completion.list.element.role`` of a list of messages."""
@@ -86,8 +86,8 @@ def opened(path: Path) -> Iterator[Table]:
             path, buffer_size=BUFFER_BYTES, pre_buffer=False, thrift_string_size_limit=FOOTER_BYTES
         )
     except FileNotFoundError:
-        raise ScrapeError("missing", f"{path.name} is not there") from None
+        raise ScrapeError("missing", f"{path.name} does not exist") from None
     except (arrow.ArrowException, OSError, ValueError) as error:
-        raise ScrapeError("garbage", f"{path.name} is no whole Parquet file: {type(error).__name__}") from None
+        raise ScrapeError("garbage", f"{path.name} is not a complete Parquet file: {type(error).__name__}") from None
     with file:
         yield Table(arrow, file)

@@ -79,11 +79,11 @@ def varints(data: bytes) -> list[int]:
     Raises:
         ValueError: the last one has no end.
     """
-    found, position = [], 0
+    values, position = [], 0
     while position < len(data):
         value, position = varint(data, position)
-        found.append(value)
-    return found
+        values.append(value)
+    return values
 
 
 def signed(value: int) -> int:

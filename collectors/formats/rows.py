@@ -95,23 +95,23 @@ class Sink:
     near_end: Callable[[Path, int], Cursor] | None = None
 
 
-def walk(folder: Path, wanted: Callable[[Path], bool], depth: int = MAX_DEPTH) -> list[Path]:
+def walk(folder: Path, matches: Callable[[Path], bool], depth: int = MAX_DEPTH) -> list[Path]:
     """Wanted regular files below a folder, the newest first. Bounded in depth and number.
 
     Links to folders are not followed. Every folder has its own limit, so that 100,000 completions do not hide a log.
     """
-    found: list[tuple[float, Path]] = []
+    files_by_time: list[tuple[float, Path]] = []
     queue, folders = [(folder, 0)], 0
     while queue and folders < MAX_FOLDERS:
-        here, level = queue.pop(0)
+        current_folder, level = queue.pop(0)
         folders += 1
-        below, files = _entries(here)
+        subfolders, files = _entries(current_folder)
         if level < depth:
-            queue += [(here / name, level + 1) for name in below if name not in SKIPPED]
-        logs = (path for path in map(here.joinpath, files) if wanted(path))
+            queue += [(current_folder / name, level + 1) for name in subfolders if name not in SKIPPED]
+        matching = (path for path in map(current_folder.joinpath, files) if matches(path))
         # Reading a pipe of that name would block.
-        found += [(_modified(path), path) for path in logs if path.is_file()]
-    return [path for _, path in sorted(found, reverse=True)]
+        files_by_time += [(_modified(path), path) for path in matching if path.is_file()]
+    return [path for _, path in sorted(files_by_time, reverse=True)]
 
 
 def newest(paths: Iterable[Path]) -> list[Path]:
@@ -135,9 +135,9 @@ def entries(folder: Path) -> tuple[list[str], list[str], int]:
 @lru_cache(maxsize=256)
 def _listed(folder: Path, modified: int) -> tuple[list[str], list[str], int]:
     """Cached per state of the folder, because every sink of every framework lists it."""
-    with os.scandir(folder) as found:
+    with os.scandir(folder) as scan:
         # Sorted, so that the same folder gives the same result on every machine.
-        named = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(found, MAX_LISTED))
+        named = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(scan, MAX_LISTED))
     others = [name for name, is_folder in named if not is_folder]
     return [name for name, is_folder in named if is_folder], others[:MAX_ENTRIES], max(0, len(others) - MAX_ENTRIES)
 

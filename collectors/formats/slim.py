@@ -46,11 +46,11 @@ def true_count(mask: object) -> int | None:
         return None
     if len(mask) == 1 and isinstance(mask[0], int) and not isinstance(mask[0], bool):
         return mask[0]
-    return sum(1 for one in mask if one is True)
+    return sum(1 for entry in mask if entry is True)
 
 
-def _short(found: re.Match[bytes]) -> bytes:
-    listed = found[0]
+def _short(match: re.Match[bytes]) -> bytes:
+    listed = match[0]
     return b"[%d]" % listed.count(b"true") if listed[1:2] in b"tf" else b"[]"
 
 

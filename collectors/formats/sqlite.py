@@ -19,25 +19,25 @@ BUSY_SECONDS = 1.0
 # trackio opens and closes its database every 0.5 s; three tries that each meet a write are enough.
 QUIET_TRIES = 3
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
-_held: ContextVar[set[Path] | None] = ContextVar("_held", default=None)
+_locked_paths: ContextVar[set[Path] | None] = ContextVar("_held", default=None)
 
 
 @contextmanager
-def one_look() -> Iterator[None]:
+def single_lock_wait() -> Iterator[None]:
     """Within the block, a locked database is waited for once, however many readers open it."""
-    token = _held.set(set())
+    token = _locked_paths.set(set())
     try:
         yield
     finally:
-        _held.reset(token)
+        _locked_paths.reset(token)
 
 
 def reading(
-    path: Path, read: Callable[[sqlite3.Connection], Found], what: str, busy_seconds: float = BUSY_SECONDS
-) -> Found:
-    """Calls `read` with a connection to one state of the database and returns its result; see also `one_look`.
+    path: Path, read: Callable[[sqlite3.Connection], Result], what: str, busy_seconds: float = BUSY_SECONDS
+) -> Result:
+    """Calls `read` with a connection to one state of the database and returns its result; see also `single_lock_wait`.
 
     Args:
         what: the expected kind of database, for the message when it is another.
@@ -45,32 +45,32 @@ def reading(
     Raises:
         ScrapeError: ``missing``, ``locked``, ``garbage`` (not a SQLite file, or not of this kind).
     """
-    held = _held.get()
-    if held is not None and path in held:
+    locked_paths = _locked_paths.get()
+    if locked_paths is not None and path in locked_paths:
         raise _locked(path)
     try:
         return _reading(path, read, what, busy_seconds)
     except ScrapeError as error:
-        if held is not None and error.kind == "locked":
-            held.add(path)
+        if locked_paths is not None and error.kind == "locked":
+            locked_paths.add(path)
         raise
 
 
-def _reading(path: Path, read: Callable[[sqlite3.Connection], Found], what: str, busy_seconds: float) -> Found:
+def _reading(path: Path, read: Callable[[sqlite3.Connection], Result], what: str, busy_seconds: float) -> Result:
     for _ in range(QUIET_TRIES):
         before = quiet(path)
         if before is None:
             break
         try:
             with connection(path, "mode=ro&immutable=1", what, busy_seconds) as database:
-                found = read(database)
+                result = read(database)
         except ScrapeError as error:
             if error.kind != "garbage" or quiet(path) == before:
                 raise
             continue
         # Immutable takes no lock: the result is valid only if no process wrote during the read.
         if quiet(path) == before:
-            return found
+            return result
     with connection(path, "mode=ro", what, busy_seconds) as database:
         return read(database)
 
@@ -125,4 +125,4 @@ def _translate(path: Path, error: sqlite3.Error, what: str) -> ScrapeError:
         return _locked(path)
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR):
         return ScrapeError("missing", f"{path.name} cannot be opened")
-    return ScrapeError("garbage", f"{path.name} is no {what} database")
+    return ScrapeError("garbage", f"{path.name} is not a {what} database")

@@ -46,7 +46,7 @@ _HEAD = re.compile(rb'\{"id": ?"[^"]{1,200}", ?"env": ?\{')
 def steps(path: Path) -> list[int]:
     """The steps with a folder, ascending."""
     folder = path / STEPS
-    numbered = (_STEP.fullmatch(one.name) for one in folder.iterdir()) if folder.is_dir() else ()
+    numbered = (_STEP.fullmatch(entry.name) for entry in folder.iterdir()) if folder.is_dir() else ()
     return sorted(int(match[1]) for match in numbered if match)
 
 
@@ -55,7 +55,7 @@ def file_of(path: Path, step: int, kind: str, cohort: str = "all") -> Path:
     return path / STEPS / f"step_{step}" / kind / cohort / FILE
 
 
-def alone(path: Path) -> Path | None:
+def single_file(path: Path) -> Path | None:
     """The only file of an evaluation: the path itself, or a file directly in it."""
     file = path if path.is_file() else path / FILE
     return file if file.is_file() and is_traces(file) else None
@@ -77,7 +77,7 @@ def refuse(path: Path) -> None:
 def matches_path(path: Path) -> str | None:
     """The file with saved episodes, or prime-rl's configuration, which shows that some will be written."""
     try:
-        for file in islice(_there(path), OPEN_STEPS):
+        for file in islice(_trace_files(path), OPEN_STEPS):
             if is_traces(file):
                 return f"{name(file, path)} with verifiers' episodes"
         return "configs/rl.json: prime-rl saves its episodes" if path.joinpath(*CONFIG).is_file() else None
@@ -85,11 +85,11 @@ def matches_path(path: Path) -> str | None:
         return None
 
 
-def _there(path: Path) -> Iterator[Path]:
-    if (only := alone(path)) is not None:
+def _trace_files(path: Path) -> Iterator[Path]:
+    if (only := single_file(path)) is not None:
         yield only
-    found = (file_of(path, step, kind) for step in steps(path) for kind in KINDS)
-    yield from (file for file in found if file.is_file())
+    files = (file_of(path, step, kind) for step in steps(path) for kind in KINDS)
+    yield from (file for file in files if file.is_file())
 
 
 def is_traces(file: Path) -> bool:

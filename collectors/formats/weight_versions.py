@@ -24,8 +24,8 @@ def number_of(name: object) -> int | None:
     """The policy version in a name; None if it has no number ("default") or more than one."""
     if not isinstance(name, str):
         return whole(name)
-    found = _NAMED.fullmatch(name.strip()[:64])
-    return int(found[1]) if found is not None else None
+    match = _NAMED.fullmatch(name.strip()[:64])
+    return int(match[1]) if match is not None else None
 
 
 def token_versions(spans: object) -> TokenVersions:
@@ -35,42 +35,44 @@ def token_versions(spans: object) -> TokenVersions:
     Empty if there are none or they are incomplete (a version without a number, tokens with no span or several),
     because a part would be taken for the whole.
     """
-    found: list[list[int]] = []
-    at = 0
+    joined: list[list[int]] = []
+    position = 0
     for span in objects(spans)[:SPANS_MAX]:
         version, start, end = number_of(span.get("version")), whole(span.get("start")), whole(span.get("end"))
-        if version is None or start is None or end is None or end < start or start != at:
+        if version is None or start is None or end is None or end < start or start != position:
             return ()
-        at = end
+        position = end
         if end == start:
             continue
-        if found and found[-1][0] == version:
-            found[-1][1] += end - start
+        if joined and joined[-1][0] == version:
+            joined[-1][1] += end - start
         else:
-            found.append([version, end - start])
+            joined.append([version, end - start])
     complete = isinstance(spans, list) and len(objects(spans)) == len(spans) <= SPANS_MAX
-    return tuple((version, tokens) for version, tokens in found) if complete else ()
+    return tuple((version, tokens) for version, tokens in joined) if complete else ()
 
 
 def of_answer(answer: Any) -> TokenVersions:
     """The versions in an engine's raw answer: of its choices in order, or of its `meta_info`. Empty if not reported."""
     choices = objects(mapping(answer).get("choices"))
     versions = (
-        [token_versions(one.get(KEY)) for one in choices] if choices else [token_versions(_metadata_spans(answer))]
+        [token_versions(choice.get(KEY)) for choice in choices]
+        if choices
+        else [token_versions(_metadata_spans(answer))]
     )
     return together(versions) if all(versions) else ()
 
 
 def _metadata_spans(answer: Any) -> object:
-    places: Iterator[Mapping[str, Any]] = (mapping(answer, *path) for path in ((), ("meta_info",), ("metadata",)))
-    return next((one[KEY] for one in places if KEY in one), None)
+    containers: Iterator[Mapping[str, Any]] = (mapping(answer, *path) for path in ((), ("meta_info",), ("metadata",)))
+    return next((container[KEY] for container in containers if KEY in container), None)
 
 
 def together(parts: Sequence[TokenVersions]) -> TokenVersions:
     """Joins the versions of several answers (turns) of one rollout, in order; neighbours of one version are joined."""
-    found: list[tuple[int, int]] = []
-    for version, tokens in (one for part in parts for one in part):
-        if found and found[-1][0] == version:
-            tokens += found.pop()[1]
-        found.append((version, tokens))
-    return tuple(found)
+    joined: list[tuple[int, int]] = []
+    for version, tokens in (version_tokens for part in parts for version_tokens in part):
+        if joined and joined[-1][0] == version:
+            tokens += joined.pop()[1]
+        joined.append((version, tokens))
+    return tuple(joined)

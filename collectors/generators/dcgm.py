@@ -78,10 +78,10 @@ def decide(series: Series, family: str, _kind: str) -> Decision:
 
 def labels(series: Series) -> Labels:
     """GPU, index, host and MIG instance. Without UUIDs the index identifies the GPU."""
-    own = dict(pages.labels_of(series, LABELS))
-    if "gpu" not in own and "index" in own:
-        own["gpu"] = own["index"]
-    return tuple(sorted(own.items()))
+    series_labels = dict(pages.labels_of(series, LABELS))
+    if "gpu" not in series_labels and "index" in series_labels:
+        series_labels["gpu"] = series_labels["index"]
+    return tuple(sorted(series_labels.items()))
 
 
 RULES = PageRules(
@@ -146,15 +146,26 @@ ERRORS: Mapping[str, str] = {
 
 def _events(samples: tuple[Sample, ...], previous: _Previous, now: float) -> Iterator[Event]:
     for sample in samples:
-        own = dict(sample.labels)
-        if sample.metric in ERRORS and own.get("kind") != "corrected" and _is_new(sample, previous.before(sample)):
-            code = own.get("xid") or f"{sample.value:.0f}"
-            what = f"xid:{code}" if "xid" in sample.metric else f"{sample.metric}:{sample.value:.0f}"
+        series_labels = dict(sample.labels)
+        if (
+            sample.metric in ERRORS
+            and series_labels.get("kind") != "corrected"
+            and _is_new(sample, previous.before(sample))
+        ):
+            code = series_labels.get("xid") or f"{sample.value:.0f}"
+            error_key = f"xid:{code}" if "xid" in sample.metric else f"{sample.metric}:{sample.value:.0f}"
             # A code can occur again, so its key has the time; a count does not repeat within a boot.
-            when = f":{now // BUCKET_SECONDS:.0f}" if "xid" in sample.metric else ""
+            time_suffix = f":{now // BUCKET_SECONDS:.0f}" if "xid" in sample.metric else ""
             detail = ERRORS[sample.metric].format(code=code, value=sample.value)
-            gpu = " ".join(filter(None, (own.get("host"), f"GPU {own.get('index', '?')}", own.get("gpu"))))
-            yield Event("hardware", f"{what}:{own.get('gpu', '')}{when}", detail=f"{detail} on {gpu}")
+            gpu = " ".join(
+                filter(
+                    None,
+                    (series_labels.get("host"), f"GPU {series_labels.get('index', '?')}", series_labels.get("gpu")),
+                )
+            )
+            yield Event(
+                "hardware", f"{error_key}:{series_labels.get('gpu', '')}{time_suffix}", detail=f"{detail} on {gpu}"
+            )
 
 
 def _is_new(sample: Sample, before: float | None) -> bool:

@@ -41,7 +41,7 @@ USELESS = re.compile(
 )
 
 _MISMATCH = "a metrics page without a production-stack router's series (an engine's? collector vllm reads those)"
-_OWN = routers.page_rules(
+_ROUTER_RULES = routers.page_rules(
     "production_stack",
     routers.RouterNames(re.compile(r"vllm[:_](.+)"), VALUES, HISTOGRAMS, useless=USELESS, worker=("server",)),
     _MISMATCH,
@@ -51,7 +51,7 @@ _MARK = re.compile(r"vllm[:_](?:current_qps|healthy_pods_total|num_incoming_requ
 
 def decide(series: Series, family: str, kind: str) -> Decision:
     """Maps one series. A series with the label ``engine`` is an engine's and is ignored here."""
-    return None if series.label("engine") else _OWN.decide(series, family, kind)
+    return None if series.label("engine") else _ROUTER_RULES.decide(series, family, kind)
 
 
 RULES = PageRules("production_stack", decide, lambda series: _MARK.fullmatch(series.name) is not None, _MISMATCH)

@@ -21,7 +21,7 @@ from collectors.transport import rest
 
 # A node's page with an engine on it is detected as the engine's: one URL has one collector unless configured otherwise.
 _PAGE = re.compile(rb"^ray_(?:node_gpus_utilization|node_gram_used|serve_\w+|node_cpu_utilization)\{", re.MULTILINE)
-_OWN = re.compile(rb"^ray_(?:node_gpus_utilization|node_gram_used|serve_\w+)\{", re.MULTILINE)
+_SERIES = re.compile(rb"^ray_(?:node_gpus_utilization|node_gram_used|serve_\w+)\{", re.MULTILINE)
 _OTHERS = re.compile(rb"^ray_(?:vllm|sglang|skyrl)_", re.MULTILINE)
 _DEVICE = re.compile(rb'\bGpuDeviceName="([^"\\\n]{1,64})"')
 
@@ -57,13 +57,13 @@ def decide(series: Series, family: str, kind: str) -> Decision:
         doubled = SERVE[base].metric.endswith("_total") and not series.name.endswith("_total")
         return pages.value_of(SERVE[base], series, _replica(series), int(doubled))
     # Ray has hundreds of families about itself: only those similar to mapped ones are reported as unmapped.
-    own = kind != "histogram" and base.startswith(("node_gpu_", "node_gram_", "serve_deployment_queue"))
-    return Unmapped(base) if own else None
+    relevant = kind != "histogram" and base.startswith(("node_gpu_", "node_gram_", "serve_deployment_queue"))
+    return Unmapped(base) if relevant else None
 
 
 def _gpu(series: Series) -> Labels:
-    own = dict(pages.labels_of(series, {"GpuIndex": "gpu", "ip": "host"}))
-    return tuple(sorted((own | ({"index": own["gpu"]} if "gpu" in own else {})).items()))
+    series_labels = dict(pages.labels_of(series, {"GpuIndex": "gpu", "ip": "host"}))
+    return tuple(sorted((series_labels | ({"index": series_labels["gpu"]} if "gpu" in series_labels else {})).items()))
 
 
 def _replica(series: Series) -> Labels:
@@ -105,7 +105,7 @@ def matches_page(body: bytes) -> bool:
 
 def has_series(body: bytes) -> bool:
     """Returns whether a page contains GPU or queue series of this collector, even if it is an engine's or trainer's."""
-    return _OWN.search(body) is not None
+    return _SERIES.search(body) is not None
 
 
 COLLECTOR = Collector(

@@ -61,13 +61,13 @@ USELESS = frozenset({"num_requests_completed"})
 
 def decide(series: Series, family: str, kind: str) -> Decision:
     """Maps one series. `model_name` and `engine_type` are not used, because one server has one engine."""
-    own = _FAMILY.fullmatch(family)
-    if own is None or own.group(1).endswith("_created"):
+    match = _FAMILY.fullmatch(family)
+    if match is None or match.group(1).endswith("_created"):
         return None
     if kind == "histogram":
-        rule = HISTOGRAMS.get(own.group(1))
-        return pages.bucket_of(rule, series, family, ()) if rule is not None else Unmapped(own.group(1))
-    base = own.group(1).removesuffix("_total")
+        rule = HISTOGRAMS.get(match.group(1))
+        return pages.bucket_of(rule, series, family, ()) if rule is not None else Unmapped(match.group(1))
+    base = match.group(1).removesuffix("_total")
     if base in USELESS:
         return None
     return pages.value_of(VALUES[base], series, ()) if base in VALUES else Unmapped(base)

@@ -41,7 +41,7 @@ class Numbered:
 
 
 def lines(
-    request: ReadRequest, make: Callable[[RowLine], Rollout | None], what: str, *, appended: bool = False
+    request: ReadRequest, to_rollout: Callable[[RowLine], Rollout | None], row_name: str, *, appended: bool = False
 ) -> FilePart:
     """The rollouts on the lines of a file, in whole groups as far as the limits allow.
 
@@ -50,7 +50,7 @@ def lines(
         what: the name of a row, for the reason of a dropped one.
         appended: the file grows: an incomplete line waits, and older rows get earlier times than the newest.
     """
-    part, found, bad, waiting = FilePart(), list[Numbered](), list[int](), False
+    part, numbered, bad, waiting = FilePart(), list[Numbered](), list[int](), False
     with request.file.path.open("rb") as file:
         span = _span(request, file, appended)
         for index, start, raw in _raw(file, request, span):
@@ -60,38 +60,38 @@ def lines(
                 break
             part.rows, part.bytes_read = part.rows + 1, file.tell() - span.start
             row = jsonl.parse(slim.cut(raw)) if raw is not None else None
-            one = make(RowLine(index, row, raw or b"", span.at(file.tell()))) if row is not None else None
-            if one is not None:
-                found.append(Numbered(index, start, one))
+            rollout = to_rollout(RowLine(index, row, raw or b"", span.at(file.tell()))) if row is not None else None
+            if rollout is not None:
+                numbered.append(Numbered(index, start, rollout))
             elif raw is None or raw.strip():
                 bad.append(start)
         stop = Numbered(span.index + part.rows, file.tell(), Rollout(""))
         part.done = waiting or stop.start >= span.size
         part.rollouts, stop = whole_groups(
-            found, stop, request.place.get("cut", ""), done=part.done, first=request.first
+            numbered, stop, request.position.get("cut", ""), done=part.done, first=request.first
         )
         part.dropped = sum(start < stop.start for start in bad)
-        part.why = f"the line at byte {bad[0]} of {request.file.path.name} is no {what}" if part.dropped else ""
-        part.place = {
+        part.why = f"the line at byte {bad[0]} of {request.file.path.name} is not a {row_name}" if part.dropped else ""
+        part.position = {
             "offset": stop.start,
             "row": stop.index,
             "cut": stop.rollout.group_id,
             "head": _head(file, stop.start),
         }
         if appended:
-            part.place["since"] = request.memory["since"] = span.at(stop.start)
+            part.position["since"] = request.memory["since"] = span.at(stop.start)
     return part
 
 
 def whole_groups(
-    found: Sequence[Numbered], stop: Numbered, cut: str, *, done: bool, first: bool
+    numbered: Sequence[Numbered], stop: Numbered, cut: str, *, done: bool, first: bool
 ) -> tuple[list[Rollout], Numbered]:
     """Adds the groups' sizes to the rollouts; returns where to continue: before the last group while it may grow.
 
     A group that exceeds the limits of any call, even as the ``first`` of a call, has no size: ``cut`` began in the
     previous call, and ``stop`` is the one that continues. Rows with a stated size or completion time are not counted.
     """
-    groups = [list(group) for _, group in groupby(found, key=lambda one: one.rollout.group_id)]
+    groups = [list(group) for _, group in groupby(numbered, key=lambda item: item.rollout.group_id)]
     sizes = [len(group) if _is_counted(group[0].rollout, cut) else None for group in groups]
     if groups and not done:
         last = groups[-1][0]
@@ -100,8 +100,8 @@ def whole_groups(
             groups.pop()
         else:
             sizes, stop = [None], replace(stop, rollout=last.rollout)
-    sized = [(one, size) for group, size in zip(groups, sizes, strict=False) for one in group]
-    return [replace(one.rollout, group_size=size) if size else one.rollout for one, size in sized], stop
+    sized = [(item, size) for group, size in zip(groups, sizes, strict=False) for item in group]
+    return [replace(item.rollout, group_size=size) if size else item.rollout for item, size in sized], stop
 
 
 def _is_counted(first: Rollout, cut: str) -> bool:
@@ -126,10 +126,10 @@ class _Span:
 
 def _span(request: ReadRequest, file: BinaryIO, appended: bool) -> _Span:
     size = file.seek(0, 2)
-    start, index = int(request.place.get("offset", 0)), int(request.place.get("row", 0))
-    if start > size or (start and request.place.get("head") != _head(file, start)):
+    start, index = int(request.position.get("offset", 0)), int(request.position.get("row", 0))
+    if start > size or (start and request.position.get("head") != _head(file, start)):
         start, index = 0, 0
-    since = request.place.get("since") if start else request.memory.get("since")
+    since = request.position.get("since") if start else request.memory.get("since")
     since = min(float(since), request.at) if appended and since is not None else request.at
     file.seek(start)
     return _Span(index, start, size, since, request.at)
@@ -159,22 +159,22 @@ def _head(file: BinaryIO, offset: int) -> str:
 
 def list_length(raw: bytes, key: bytes) -> int | None:
     """The count of numbers in the flat list under a key; None if there is no list. The first one of the row counts."""
-    found = _list(key).search(raw)
-    if found is None:
+    match = _list(key).search(raw)
+    if match is None:
         return None
-    return found[1].count(b",") + 1 if found[1].strip() else 0
+    return match[1].count(b",") + 1 if match[1].strip() else 0
 
 
 def mask_ones(raw: bytes, key: bytes) -> int | None:
     """The count of ones in a mask (``1``, ``1.0`` or ``true``)."""
-    found = _list(key).search(raw)
-    return found[1].count(b"1") + found[1].count(b"true") if found is not None else None
+    match = _list(key).search(raw)
+    return match[1].count(b"1") + match[1].count(b"true") if match is not None else None
 
 
 def list_items(raw: bytes, key: bytes) -> bytes | None:
     """The list's bytes without its brackets."""
-    found = _list(key).search(raw)
-    return found[1] if found is not None else None
+    match = _list(key).search(raw)
+    return match[1] if match is not None else None
 
 
 @cache

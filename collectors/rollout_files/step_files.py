@@ -28,7 +28,7 @@ SKEW_SECONDS = 60.0
 REMEMBERED = 16
 MAX_LISTED = 200_000
 
-Place = dict[str, Any]
+Position = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class FilePart:
     rollouts: list[Rollout] = field(default_factory=list)
     rows: int = 0
     bytes_read: int = 0
-    place: Place = field(default_factory=dict)
+    position: Position = field(default_factory=dict)
     done: bool = True
     dropped: int = 0
     why: str = ""
@@ -69,7 +69,7 @@ class ReadRequest:
     """
 
     file: StepFile
-    place: Mapping[str, Any]
+    position: Mapping[str, Any]
     at: float
     rows: int
     bytes_read: int
@@ -82,8 +82,8 @@ def listed(
 ) -> list[StepFile]:
     """Files of a folder whose whole name matches; group 1 is the step. Ascending; empty if there is no folder."""
     try:
-        with os.scandir(folder) as found:
-            names = [(int(match[1]), entry.name) for entry in islice(found, MAX_LISTED)
+        with os.scandir(folder) as entries:
+            names = [(int(match[1]), entry.name) for entry in islice(entries, MAX_LISTED)
                      if (match := pattern.fullmatch(entry.name))]  # fmt: skip
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -102,19 +102,19 @@ def follow(
         appended: files grow, and reading continues where it stopped.
     """
     files = list(files)
-    book = _Book(cursor, appended)
-    book.look_for_copies(files)
+    read_files = ReadFiles(cursor, appended)
+    read_files.detect_copies(files)
     rollouts: list[Rollout] = []
     rows, bytes_read, dropped, why, more = 0, 0, 0, "", False
-    for file, status in _fresh(files, book, now):
+    for file, status in _fresh(files, read_files, now):
         more = rows >= limits.tail_rows or bytes_read >= limits.tail_bytes
         if more:
             break
         at = min(status.st_mtime, now)
-        place, room = book.place(file, status), (limits.tail_rows - rows, limits.tail_bytes - bytes_read)
-        request = ReadRequest(file, place, at, *room, book.memory, first=not rows)
+        position, room = read_files.position(file, status), (limits.tail_rows - rows, limits.tail_bytes - bytes_read)
+        request = ReadRequest(file, position, at, *room, read_files.memory, first=not rows)
         part = _part(read, request)
-        book.took(file, status, part)
+        read_files.record_read(file, status, part)
         rollouts += part.rollouts
         rows, bytes_read, dropped, why = (
             rows + part.rows,
@@ -127,12 +127,12 @@ def follow(
             break
     return Reading(
         rollouts=tuple(rollouts),
-        cursor=book.cursor(),
+        cursor=read_files.cursor(),
         more=more,
         dropped=dropped,
         why_dropped=why,
         samples_scraped=rows,
-        **book.told_of_copies(files),
+        **read_files.copy_facts(files),
     )
 
 
@@ -145,18 +145,18 @@ def _part(read: Callable[[ReadRequest], FilePart], request: ReadRequest) -> File
         return FilePart(dropped=1, why=f"{request.file.path.name} cannot be read: {type(error).__name__}")
 
 
-def _fresh(files: Iterable[StepFile], book: "_Book", now: float) -> Iterator[tuple[StepFile, os.stat_result]]:
-    for file in sorted(files, key=lambda one: (one.step, one.name)):
+def _fresh(files: Iterable[StepFile], read_files: "ReadFiles", now: float) -> Iterator[tuple[StepFile, os.stat_result]]:
+    for file in sorted(files, key=lambda entry: (entry.step, entry.name)):
         try:
             status = file.path.stat()
         except OSError:
             continue  # removed between the listing and this read
         age = now - status.st_mtime
-        if not book.knows(file, status) and not -SKEW_SECONDS < age < QUIET_SECONDS:
+        if not read_files.is_read(file, status) and not -SKEW_SECONDS < age < QUIET_SECONDS:
             yield file, status
 
 
-class _Book:
+class ReadFiles:
     """The files that were read, and how far."""
 
     def __init__(self, cursor: Cursor, appended: bool) -> None:
@@ -166,12 +166,12 @@ class _Book:
         self.memory: dict[str, Any] = dict(cursor.get("memory", {}))
         self._copied: float | None = cursor.get("copied")
 
-    def look_for_copies(self, files: Sequence[StepFile]) -> None:
+    def detect_copies(self, files: Sequence[StepFile]) -> None:
         """Decides once, as soon as there are enough files, whether the existing ones were copied."""
         if self._copied is None and len({file.step for file in files}) >= copies.STEPS_LEAST:
             self._copied = max(0.0, copies.copied_until(_times(files).values()))
 
-    def told_of_copies(self, files: Sequence[StepFile]) -> dict[str, Any]:
+    def copy_facts(self, files: Sequence[StepFile]) -> dict[str, Any]:
         """Facts about copies: rates need times, and those of copied files are not the run's."""
         if not self._copied:
             return {}
@@ -179,30 +179,30 @@ class _Book:
         copied = max(_times([newest]).values(), default=0.0) <= self._copied
         return {"facts": {"times_copied": float(copied)}, "gaps": (f"{copies.NOTE}; step times are unknown",) * copied}
 
-    def knows(self, file: StepFile, status: os.stat_result) -> bool:
-        known = self._files.get(file.name)
-        if known is None:
+    def is_read(self, file: StepFile, status: os.stat_result) -> bool:
+        entry = self._files.get(file.name)
+        if entry is None:
             return file.step <= self._step and status.st_mtime_ns <= self._mtime
-        return bool(known["done"]) and known["at"] == _mark(status)
+        return bool(entry["done"]) and entry["at"] == _mark(status)
 
-    def place(self, file: StepFile, status: os.stat_result) -> Mapping[str, Any]:
-        known = self._files.get(file.name)
-        if known is None:
+    def position(self, file: StepFile, status: os.stat_result) -> Mapping[str, Any]:
+        entry = self._files.get(file.name)
+        if entry is None:
             return {}
-        grown = self._appended and status.st_size >= known["at"][0]
-        return known["place"] if grown or known["at"] == _mark(status) else {}
+        grown = self._appended and status.st_size >= entry["at"][0]
+        return entry["place"] if grown or entry["at"] == _mark(status) else {}
 
-    def took(self, file: StepFile, status: os.stat_result, part: FilePart) -> None:
+    def record_read(self, file: StepFile, status: os.stat_result, part: FilePart) -> None:
         self._files[file.name] = {
             "step": file.step, "at": _mark(status), "done": part.done,
-            "place": part.place if self._appended or not part.done else {},
+            "place": part.position if self._appended or not part.done else {},
         }  # fmt: skip
 
     def cursor(self) -> dict[str, Any]:
-        closed = [name for name, one in self._files.items() if one["done"]]
-        for name in sorted(closed, key=lambda one: self._files[one]["step"])[:-REMEMBERED]:
-            gone = self._files.pop(name)
-            self._step, self._mtime = max(self._step, gone["step"]), max(self._mtime, gone["at"][1])
+        closed = [name for name, entry in self._files.items() if entry["done"]]
+        for name in sorted(closed, key=lambda entry: self._files[entry]["step"])[:-REMEMBERED]:
+            dropped = self._files.pop(name)
+            self._step, self._mtime = max(self._step, dropped["step"]), max(self._mtime, dropped["at"][1])
         return {"files": self._files, "step": self._step, "mtime": self._mtime, "memory": self.memory} | (
             {} if self._copied is None else {"copied": self._copied}
         )
@@ -210,11 +210,11 @@ class _Book:
 
 def _times(files: Sequence[StepFile]) -> dict[int, float]:
     """Step -> modification time of its newest file."""
-    found: dict[int, float] = {}
+    newest_times: dict[int, float] = {}
     for file in files:
         with suppress(OSError):
-            found[file.step] = max(found.get(file.step, 0.0), file.path.stat().st_mtime)
-    return found
+            newest_times[file.step] = max(newest_times.get(file.step, 0.0), file.path.stat().st_mtime)
+    return newest_times
 
 
 def _mark(status: os.stat_result) -> list[int]:

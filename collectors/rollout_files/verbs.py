@@ -43,8 +43,8 @@ def verbs_of(
         return tail_of(find, read, looked_for, path, cursor, limits, now, appended=appended)
 
     def matches_path(path: Path) -> str | None:
-        found = first_of(find, path)
-        return reason.format(found.name) if found is not None else None
+        first_file = first_of(find, path)
+        return reason.format(first_file.name) if first_file is not None else None
 
     return tail, matches_path
 
@@ -52,13 +52,13 @@ def verbs_of(
 def with_parquet(find: Callable[[Path], list[StepFile]]) -> Callable[[Path], list[StepFile]]:
     """The same, with an error (``missing``) if there are files but pyarrow is not installed."""
 
-    def there(path: Path) -> list[StepFile]:
+    def find_checked(path: Path) -> list[StepFile]:
         files = find(path)
         if files and not parquet.installed():
             raise ScrapeError("missing", parquet.INSTALL)
         return files
 
-    return there
+    return find_checked
 
 
 def first_of(find: Callable[[Path], list[StepFile]], path: Path) -> StepFile | None:
@@ -80,6 +80,6 @@ def begins(path: Path, head: re.Pattern[bytes]) -> bool:
 
 def count(values: Iterable[object]) -> int | None:
     """The sum; None if a value is absent."""
-    found = [whole(value) for value in values]
-    known_values = [value for value in found if value is not None]
-    return sum(known_values) if len(known_values) == len(found) and found else None
+    counts = [whole(value) for value in values]
+    valid_counts = [value for value in counts if value is not None]
+    return sum(valid_counts) if len(valid_counts) == len(counts) and counts else None

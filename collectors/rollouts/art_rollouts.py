@@ -40,7 +40,7 @@ def find(path: Path) -> list[StepFile]:
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
-        splits = sorted(one.name for one in islice(entries, MAX_SPLITS) if one.is_dir())
+        splits = sorted(entry.name for entry in islice(entries, MAX_SPLITS) if entry.is_dir())
     purposes: dict[str, Purpose] = {split: "train" if split in (TRAINED, DISCARDED) else "eval" for split in splits}
     return [file for split in splits for file in listed(folder / split, _FILE, purposes[split], path)]
 
@@ -51,9 +51,9 @@ def _read(request: ReadRequest, made_by_pipeline: bool) -> FilePart:
         return FilePart(dropped=1, why=f"{file.name} is larger than {FILE_BYTES} bytes")
     with parquet.opened(file) as table:
         if not set(_COLUMNS) <= {*table.columns, *table.leaves()}:
-            return FilePart(dropped=1, why=f"{file.name} has not the columns of trajectories")
+            return FilePart(dropped=1, why=f"{file.name} lacks the columns of trajectories")
         rows = list(table.read(_COLUMNS))
-    begin = int(request.place.get("row", 0))
+    begin = int(request.position.get("row", 0))
     end = min(len(rows), begin + request.rows)
     made = list(_rollouts(rows, request, made_by_pipeline))[begin:end]
     return FilePart(made, end - begin, size, {"row": end}, end == len(rows))
@@ -87,14 +87,18 @@ def _rollouts(rows: Sequence[Mapping[str, Any]], request: ReadRequest, made_by_p
 
 def _turns(messages: Any) -> int | None:
     """Counts the policy's own messages: those that may be trained on."""
-    return sum(one.get("trainable") is True for one in messages) if isinstance(messages, list) else None
+    return sum(message.get("trainable") is True for message in messages) if isinstance(messages, list) else None
 
 
 def _tool_calls(messages: Any) -> int | None:
     if not isinstance(messages, list):
         return None
-    calls = [jsonl.parse(f'{{"calls": {text}}}') for one in messages if (text := one.get("tool_calls"))]
-    return sum(len(found["calls"]) for found in calls if found is not None and isinstance(found.get("calls"), list))
+    calls = [jsonl.parse(f'{{"calls": {text}}}') for message in messages if (text := message.get("tool_calls"))]
+    return sum(
+        len(parsed_calls["calls"])
+        for parsed_calls in calls
+        if parsed_calls is not None and isinstance(parsed_calls.get("calls"), list)
+    )
 
 
 def _by_pipeline(folder: Path) -> bool:
@@ -118,10 +122,10 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
 
 def matches_path(path: Path) -> str | None:
     """The first file of trajectories."""
-    found = first_of(find, path)
-    if found is None:
+    first_file = first_of(find, path)
+    if first_file is None:
         return None
-    return f"{found.name} of ART" + ("" if parquet.installed() else f" ({parquet.INSTALL})")
+    return f"{first_file.name} of ART" + ("" if parquet.installed() else f" ({parquet.INSTALL})")
 
 
 RECORD_FIELDS = ("group_id", "reward", "turns", "tool_calls", "consumptions", "exit")

@@ -31,16 +31,16 @@ _FIRST_ONE = re.compile(rb"[1t]")
 
 def find(path: Path) -> list[StepFile]:
     """The files of a run's log folder (NeMo-RL numbers them: exp_001, ...), or of the last log folder in it."""
-    if found := listed(path, _FILE):
-        return found
-    numbered = sorted((one.name for one in path.iterdir() if _EXPERIMENT.fullmatch(one.name)), reverse=True)
+    if top_level := listed(path, _FILE):
+        return top_level
+    numbered = sorted((entry.name for entry in path.iterdir() if _EXPERIMENT.fullmatch(entry.name)), reverse=True)
     return next((files for name in numbered if (files := listed(path / name, _FILE, root=path))), [])
 
 
 def _read(request: ReadRequest) -> FilePart:
-    prompts = _Prompts(request.place.get("prompts") or [-1, ""])
-    part = lines(request, lambda line: rollout(line, request.file, prompts), "training data of NeMo-RL")
-    part.place["prompts"] = prompts.at(part.place["row"])
+    prompts = _Prompts(request.position.get("prompts") or [-1, ""])
+    part = lines(request, lambda line: rollout(line, request.file, prompts), "row of NeMo-RL's training data")
+    part.position["prompts"] = prompts.at(part.position["row"])
     return part
 
 
@@ -53,8 +53,8 @@ class _Prompts:
 
     def number(self, row: int, prompt: bytes) -> int:
         self._before[row] = [self._number, self._hash]
-        found = hashlib.blake2b(prompt, digest_size=8).hexdigest()
-        self._number, self._hash = self._number + (found != self._hash), found
+        prompt_hash = hashlib.blake2b(prompt, digest_size=8).hexdigest()
+        self._number, self._hash = self._number + (prompt_hash != self._hash), prompt_hash
         return self._number
 
     def at(self, row: int) -> list[Any]:
@@ -68,22 +68,22 @@ def rollout(line: RowLine, file: StepFile, prompts: _Prompts) -> Rollout | None:
     if "rewards" not in row or "idx" not in row:
         return None
     index, mask = whole(row["idx"]), list_items(raw, b"token_loss_mask")
-    total, loss = whole(_one(row.get("input_lengths"))), mask_ones(raw, b"token_loss_mask")
+    total, loss = whole(_unwrapped(row.get("input_lengths"))), mask_ones(raw, b"token_loss_mask")
     prompt = _prompt(mask, list_items(raw, b"token_ids"))
     return Rollout(
         rollout_id=f"{file.step}/{index if index is not None else line.index}",
         group_id=f"{file.step}/g{prompts.number(line.index, prompt)}" if prompt is not None else "",
         purpose="train",
-        environment=rest.text(_agent(_one(row.get("agent_ref"))), 100),
+        environment=rest.text(_agent(_unwrapped(row.get("agent_ref"))), 100),
         consumptions=(Consumption(max(0, file.step - 1), line.at),),
         prompt_tokens=total - loss if total is not None and loss is not None and total >= loss else None,
         response_tokens=loss,
         loss_tokens=loss
-        if _one(row.get("sample_loss_mask")) in (1, 1.0, True)
+        if _unwrapped(row.get("sample_loss_mask")) in (1, 1.0, True)
         else 0
         if "sample_loss_mask" in row
         else None,
-        reward=number(_one(row.get("filtered_rewards", row["rewards"]))),
+        reward=number(_unwrapped(row.get("filtered_rewards", row["rewards"]))),
     )
 
 
@@ -95,7 +95,7 @@ def _prompt(mask: bytes | None, tokens: bytes | None) -> bytes | None:
     return b",".join(tokens.split(b",", mask.count(b",", 0, first.start()))[:-1])
 
 
-def _one(value: Any) -> Any:
+def _unwrapped(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 

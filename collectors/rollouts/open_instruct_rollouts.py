@@ -37,8 +37,14 @@ def find(path: Path) -> list[StepFile]:
         match = _RUN.fullmatch(file.name)
         if match:
             runs.setdefault(match[1], []).append(file)
-    found = {name: files for name, files in runs.items() if begins(files[0].path, _HEAD)}
-    return found[max(found, key=lambda name: (found[name][0].path.stat().st_mtime, name))] if found else []
+    runs_with_rollouts = {name: files for name, files in runs.items() if begins(files[0].path, _HEAD)}
+    return (
+        runs_with_rollouts[
+            max(runs_with_rollouts, key=lambda name: (runs_with_rollouts[name][0].path.stat().st_mtime, name))
+        ]
+        if runs_with_rollouts
+        else []
+    )
 
 
 def _read(request: ReadRequest) -> FilePart:

@@ -1,6 +1,5 @@
 """Rollouts in PipelineRL's own streams (`streams=files`, the default): a line per group when all of it is finished.
 
-`streams/actor/0/0/0.jsonl` holds groups of training, `actor_test` of evaluation; a sample is one turn of one rollout
 A line of `streams/actor/0/0/0.jsonl` is a training group, of `actor_test` an evaluation; a sample is one turn of a
 rollout (58d393458: actor.py, rollouts.py). Its versions count samples: `weight_update_request` maps them to updates.
 
@@ -44,7 +43,7 @@ class _State:
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _ReadResult:
     cursor: dict[str, Any]
     rollouts: list[Rollout] = field(default_factory=list)
     rows: int = 0
@@ -70,17 +69,17 @@ def _tail(path: Path, cursor: Cursor, limits: Limits) -> Reading:
     files = {name: file for name in STREAMS if (file := _stream(path, name)).is_file()}
     if not files and not cursor and not _stream(path, UPDATES).is_file():
         raise ScrapeError("not_a_run", f"no streams of PipelineRL in {path.name}: looked for {LOOKED_FOR}")
-    got = _Gathered({"runs": [], **cursor})
-    state = _State(_updates(path, limits, got), _filters(path))
+    result = _ReadResult({"runs": [], **cursor})
+    state = _State(_updates(path, limits, result), _filters(path))
     for name, file in files.items():
-        _read(file, name, state, replace(limits, line_bytes=LINE_BYTES), got)
+        _read(file, name, state, replace(limits, line_bytes=LINE_BYTES), result)
     return Reading(
-        rollouts=tuple(got.rollouts),
-        cursor=got.cursor,
-        more=got.more,
-        dropped=got.dropped,
-        why_dropped=got.why,
-        samples_scraped=got.rows,
+        rollouts=tuple(result.rollouts),
+        cursor=result.cursor,
+        more=result.more,
+        dropped=result.dropped,
+        why_dropped=result.why,
+        samples_scraped=result.rows,
         reader=", ".join(f"streams/{name}" for name in files),
     )
 
@@ -89,18 +88,18 @@ def _stream(path: Path, topic: str) -> Path:
     return path / "streams" / topic / "0" / "0" / "0.jsonl"
 
 
-def _updates(path: Path, limits: Limits, got: _Gathered) -> pipeline_versions.Runs:
+def _updates(path: Path, limits: Limits, result: _ReadResult) -> pipeline_versions.Runs:
     """All updates published so far, because an actor's line follows the update that it refers to."""
-    runs = [list(run) for run in got.cursor["runs"]]
-    file, place = _stream(path, UPDATES), got.cursor.get(UPDATES, {})
+    runs = [list(run) for run in result.cursor["runs"]]
+    file, place = _stream(path, UPDATES), result.cursor.get(UPDATES, {})
     more = file.is_file()
     while more:
         read = jsonl.read(file, place, limits)
         runs = [] if read.restarted else runs
         pipeline_versions.add(runs, (at for row in read.rows if (at := pipeline_versions.published(row)) is not None))
         place, more = read.cursor, read.more
-        got.dropped, got.why = got.dropped + read.dropped, got.why or read.why
-    got.cursor |= {UPDATES: place, "runs": runs}
+        result.dropped, result.why = result.dropped + read.dropped, result.why or read.why
+    result.cursor |= {UPDATES: place, "runs": runs}
     return runs
 
 
@@ -108,28 +107,28 @@ def _filters(path: Path) -> bool:
     """Returns whether the run leaves out groups in which all advantages are zero; False if nothing states it."""
     try:
         with (path / "conf" / "exp_config.yaml").open("rb") as file:
-            found: Any = yaml.safe_load(file.read(CONFIG_BYTES))
+            config: Any = yaml.safe_load(file.read(CONFIG_BYTES))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return False
-    return mapping(found, "finetune", "rl").get("filter_zero_advantage_groups") is True
+    return mapping(config, "finetune", "rl").get("filter_zero_advantage_groups") is True
 
 
-def _read(file: Path, name: str, state: _State, limits: Limits, got: _Gathered) -> None:
-    if got.rows >= limits.tail_rows:
-        got.more = True
+def _read(file: Path, name: str, state: _State, limits: Limits, result: _ReadResult) -> None:
+    if result.rows >= limits.tail_rows:
+        result.more = True
         return
-    read = bytetail.read(file, got.cursor.get(name, {}), replace(limits, tail_rows=limits.tail_rows - got.rows))
-    got.cursor[name] = read.cursor
-    got.rows, got.more = got.rows + len(read.lines), got.more or read.more
-    got.dropped, got.why = got.dropped + read.dropped, got.why or read.why
+    read = bytetail.read(file, result.cursor.get(name, {}), replace(limits, tail_rows=limits.tail_rows - result.rows))
+    result.cursor[name] = read.cursor
+    result.rows, result.more = result.rows + len(read.lines), result.more or read.more
+    result.dropped, result.why = result.dropped + read.dropped, result.why or read.why
     for offset, line in read.lines:
         # A line of the stream is a list, but the reader takes only objects.
         samples = objects(mapping(jsonl.parse(b'{"group":' + slim.cut(line) + b"}")).get("group"))
-        found = list(_group(samples, offset, STREAMS[name], state))
-        if not found:
-            got.dropped += 1
-            got.why = got.why or f"the line at byte {offset} of {file.name} is no group of PipelineRL"
-        got.rollouts += found
+        group = list(_group(samples, offset, STREAMS[name], state))
+        if not group:
+            result.dropped += 1
+            result.why = result.why or f"the line at byte {offset} of {file.name} is not a group of PipelineRL"
+        result.rollouts += group
 
 
 def _group(samples: list[Mapping[str, Any]], offset: int, purpose: Purpose, state: _State) -> Iterator[Rollout]:
@@ -139,13 +138,17 @@ def _group(samples: list[Mapping[str, Any]], offset: int, purpose: Purpose, stat
         index = whole(mapping(sample, "metadata").get("rollout_index"))
         if index is not None:
             rollouts.setdefault(index, []).append(sample)
-    useless = purpose == "train" and state.filters and _without_advantage(rollouts)
+    zero_advantage = purpose == "train" and state.filters and _without_advantage(rollouts)
     for index, steps in sorted(rollouts.items()):
         steps.sort(key=lambda one: whole(mapping(one, "metadata").get("step_index")) or 0)
         group = f"{rest.text(steps[0].get('group_id'), 80)}@{offset}"
         one = _rollout(f"{group}/{index}", steps, state)
         yield replace(
-            one, group_id=group, group_size=len(rollouts), purpose=purpose, exit="zero_advantage" if useless else None
+            one,
+            group_id=group,
+            group_size=len(rollouts),
+            purpose=purpose,
+            exit="zero_advantage" if zero_advantage else None,
         )
 
 
@@ -153,31 +156,33 @@ def _without_advantage(rollouts: Mapping[int, list[Mapping[str, Any]]]) -> bool:
     """Returns whether all rewards of each turn are equal: advantages are relative to the mean of the same turn."""
     turns: dict[int, list[float]] = {}
     for steps in rollouts.values():
-        for place, step in enumerate(steps):
+        for position, step in enumerate(steps):
             reward = number(step.get("reward"))
             if reward is None:
                 return False
-            turns.setdefault(whole(mapping(step, "metadata").get("step_index")) or place, []).append(reward)
-    return len(rollouts) > 1 and all(max(one) - min(one) <= EPSILON for one in turns.values())
+            turns.setdefault(whole(mapping(step, "metadata").get("step_index")) or position, []).append(reward)
+    return len(rollouts) > 1 and all(
+        max(turn_rewards) - min(turn_rewards) <= EPSILON for turn_rewards in turns.values()
+    )
 
 
 def _rollout(identity: str, steps: list[Mapping[str, Any]], state: _State) -> Rollout:
     samples = whole(mapping(steps[0], "metadata").get("model_version"))
-    prompt, answered = whole(steps[0].get("prompt_tokens")), [whole(one.get("output_tokens")) for one in steps]
-    known = [count for count in answered if count is not None]
-    rewards = [number(one.get("reward")) for one in steps]
-    finished = [one.get("finished") for one in steps]
+    prompt, answered = whole(steps[0].get("prompt_tokens")), [whole(step.get("output_tokens")) for step in steps]
+    counts = [count for count in answered if count is not None]
+    rewards = [number(step.get("reward")) for step in steps]
+    finished = [step.get("finished") for step in steps]
     return Rollout(
         identity,
         version_start=pipeline_versions.version_of(state.runs, samples) if samples is not None else None,
         prompt_tokens=prompt,
-        response_tokens=sum(known) if len(known) == len(steps) else None,
-        loss_tokens=sum(known) if len(known) == len(steps) else None,
+        response_tokens=sum(counts) if len(counts) == len(steps) else None,
+        loss_tokens=sum(counts) if len(counts) == len(steps) else None,
         turns=(Turn(),) * min(len(steps), TURNS_MAX),
         turn_count=len(steps),
         reward=rewards[0] if len(set(rewards)) == 1 else None,
         # A turn is finished if its text has an end.
-        truncated=False in finished if all(isinstance(one, bool) for one in finished) else None,
+        truncated=False in finished if all(isinstance(step, bool) for step in finished) else None,
     )
 
 

@@ -46,14 +46,14 @@ def _read(request: ReadRequest) -> FilePart:
     agentic = _TRAJECTORIES.search(data)
     columns = jsonl.parse(b'{"trajectory_data":' + agentic[1] + b"}" if agentic else slim.hashed(data))
     if columns is None or not all(isinstance(value, list) for value in columns.values()):
-        return FilePart(dropped=1, why=f"{request.file.path.name} is no object of columns")
+        return FilePart(dropped=1, why=f"{request.file.path.name} is not an object of columns")
     del data
     made = list(_trajectories(columns["trajectory_data"], request)) if agentic else list(_responses(columns, request))
-    begin = int(request.place.get("row", 0))
+    begin = int(request.position.get("row", 0))
     end = min(len(made), begin + request.rows)
-    valid = [one for one in made[begin:end] if one is not None]
+    valid = [rollout for rollout in made[begin:end] if rollout is not None]
     lost = end - begin - len(valid)
-    why = f"a trajectory of {request.file.path.name} is no JSON object" if lost else ""
+    why = f"a trajectory of {request.file.path.name} is not a JSON object" if lost else ""
     return FilePart(valid, end - begin, size, {"row": end}, end == len(made), lost, why)
 
 
@@ -74,8 +74,8 @@ def _responses(columns: Mapping[str, list[Any]], request: ReadRequest) -> Iterat
 def _table(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
     """The columns of equal length as rows; ROLL writes all of them with equal length."""
     rows = max((len(column) for column in columns.values()), default=0)
-    whole_ones = {name: column for name, column in columns.items() if len(column) == rows}
-    return [{name: column[index] for name, column in whole_ones.items()} for index in range(rows)]
+    full_columns = {name: column for name, column in columns.items() if len(column) == rows}
+    return [{name: column[index] for name, column in full_columns.items()} for index in range(rows)]
 
 
 def _response(row: Mapping[str, Any], name: str, group: str, size: int, request: ReadRequest) -> Rollout:

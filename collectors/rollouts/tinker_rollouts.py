@@ -34,16 +34,18 @@ _SUMMARIES = re.compile(r"(train|eval_.{1,120})_rollout_summaries\.jsonl")
 
 def find(path: Path) -> list[StepFile]:
     """Files of all iterations of a run's log folder."""
-    found = []
+    files = []
     for folder in listed(path, _ITERATION):
         for name in _names(folder.path):
             purpose: Purpose = "train" if name.startswith("train_") else "eval"
-            found.append(StepFile(folder.step, folder.path / name, f"{folder.path.name}/{name}", purpose))
-    return found
+            files.append(StepFile(folder.step, folder.path / name, f"{folder.path.name}/{name}", purpose))
+    return files
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(one.name for one in folder.iterdir() if _SUMMARIES.fullmatch(one.name)) if folder.is_dir() else []
+    return (
+        sorted(entry.name for entry in folder.iterdir() if _SUMMARIES.fullmatch(entry.name)) if folder.is_dir() else []
+    )
 
 
 def _read(request: ReadRequest) -> FilePart:
@@ -105,13 +107,13 @@ def _removes_constant(folder: Path) -> bool:
 
 def _without_constant(rollouts: Sequence[Rollout]) -> list[Rollout]:
     rewards: dict[str, set[float | None]] = {}
-    for one in rollouts:
-        rewards.setdefault(one.group_id, set()).add(one.reward)
+    for rollout in rollouts:
+        rewards.setdefault(rollout.group_id, set()).add(rollout.reward)
     return [
-        replace(one, consumptions=(), exit="zero_advantage", finished_at=one.consumptions[0].at)
-        if len(rewards[one.group_id]) == 1 and one.consumptions
-        else one
-        for one in rollouts
+        replace(rollout, consumptions=(), exit="zero_advantage", finished_at=rollout.consumptions[0].at)
+        if len(rewards[rollout.group_id]) == 1 and rollout.consumptions
+        else rollout
+        for rollout in rollouts
     ]
 
 

@@ -54,26 +54,26 @@ def _read(database: sqlite3.Connection, inode: int, cursor: Cursor, limits: Limi
     same = cursor.get("inode") == inode and cursor.get("run") == run and int(cursor.get("row", 0)) <= last
     row = int(cursor.get("row", 0)) if same else 0
     rows = database.execute(_ROWS, (METADATA_BYTES, run, row, KEY, limits.tail_rows + 1)).fetchall()
-    found, group_size = rows[: limits.tail_rows], whole(config.get("num_generations"))
-    rollouts = [_rollout(one, group_size, now) for one in found]
-    dropped = sum(one is None for one in rollouts)
+    page, group_size = rows[: limits.tail_rows], whole(config.get("num_generations"))
+    rollouts = [_rollout(rollout, group_size, now) for rollout in page]
+    dropped = sum(rollout is None for rollout in rollouts)
     return Reading(
-        rollouts=tuple(one for one in rollouts if one is not None),
-        cursor={"inode": inode, "run": run, "row": found[-1][0] if found else row},
-        more=len(rows) > len(found),
+        rollouts=tuple(rollout for rollout in rollouts if rollout is not None),
+        cursor={"inode": inode, "run": run, "row": page[-1][0] if page else row},
+        more=len(rows) > len(page),
         dropped=dropped,
         why_dropped="a trace without the metadata of a rollout" if dropped else "",
-        samples_scraped=len(found),
+        samples_scraped=len(page),
     )
 
 
 def _rollout(row: tuple[Any, ...], group_size: int | None, now: float) -> Rollout | None:
     _, stamp, step, index, text = row
     data = jsonl.parse(text) if isinstance(text, str | bytes) else None
-    version, group = _told(data, "model_version"), _told(data, "group_id")
+    version, group = _count(data, "model_version"), _count(data, "group_id")
     if data is None or version is None or group is None or whole(step) is None:
         return None
-    at, tokens = trackio_database.epoch(stamp), _told(data, "completion_tokens")
+    at, tokens = trackio_database.epoch(stamp), _count(data, "completion_tokens")
     return Rollout(
         rollout_id=f"{step}/{whole(index) or 0}",
         group_id=str(group),
@@ -81,7 +81,7 @@ def _rollout(row: tuple[Any, ...], group_size: int | None, now: float) -> Rollou
         purpose="train",
         version_dispatched=version,
         consumptions=(Consumption(int(step), min(at, now) if at is not None else None),),
-        prompt_tokens=_told(data, "prompt_tokens"),
+        prompt_tokens=_count(data, "prompt_tokens"),
         response_tokens=tokens,
         loss_tokens=tokens,
         reward=number(data.get("reward")),
@@ -90,14 +90,14 @@ def _rollout(row: tuple[Any, ...], group_size: int | None, now: float) -> Rollou
     )
 
 
-def _told(data: Mapping[str, Any] | None, key: str) -> int | None:
+def _count(data: Mapping[str, Any] | None, key: str) -> int | None:
     return whole(data.get(key)) if data is not None else None
 
 
 def _find(path: Path) -> Path | None:
     """The newest database with such traces, or of a trainer that will write them."""
     path.stat()
-    return next((one for one in trackio_log.find(path) if _has_traces(one)), None)
+    return next((database for database in trackio_log.find(path) if _has_traces(database)), None)
 
 
 def _has_traces(path: Path) -> bool:
@@ -110,8 +110,8 @@ def _has_traces(path: Path) -> bool:
     def query(database: sqlite3.Connection) -> bool:
         if not sqlite.columns(database, "traces") >= _COLUMNS:
             return False
-        held = database.execute("SELECT 1 FROM traces WHERE key = ? LIMIT 1", (KEY,)).fetchone()
-        return held is not None or SETTING in trackio_database.newest_run(database, Limits())[1]
+        trace_row = database.execute("SELECT 1 FROM traces WHERE key = ? LIMIT 1", (KEY,)).fetchone()
+        return trace_row is not None or SETTING in trackio_database.newest_run(database, Limits())[1]
 
     try:
         return sqlite.reading(path, query, "trackio")
@@ -128,10 +128,10 @@ def matches_path(path: Path) -> str | None:
         ScrapeError: ``locked``.
     """
     try:
-        found = _find(path)
+        database = _find(path)
     except OSError:
         return None
-    return f"{found.name} with traces of AsyncGRPO" if found is not None else None
+    return f"{database.name} with traces of AsyncGRPO" if database is not None else None
 
 
 RECORD_FIELDS = ("group_id", "reward", "response_tokens", "version_dispatched", "consumptions", "sampled")

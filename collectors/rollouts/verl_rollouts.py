@@ -34,10 +34,10 @@ _UID = re.compile(r"(.{1,120})_(\d{1,9})_(\d{1,9})")
 
 def find(path: Path) -> list[StepFile]:
     """The dump's files: in the folder given, and in the folders right below it."""
-    found = _dump(path, path)
+    files = _dump(path, path)
     with os.scandir(path) as entries:
-        folders = sorted(one.name for one in islice(entries, MAX_FOLDERS) if one.is_dir())
-    return found + [file for name in folders for file in _dump(path / name, path)]
+        folders = sorted(entry.name for entry in islice(entries, MAX_FOLDERS) if entry.is_dir())
+    return files + [file for name in folders for file in _dump(path / name, path)]
 
 
 def _dump(folder: Path, root: Path) -> list[StepFile]:
@@ -48,9 +48,9 @@ def _dump(folder: Path, root: Path) -> list[StepFile]:
 
 
 def _read(request: ReadRequest) -> FilePart:
-    prompts: dict[str, int] = dict(request.place.get("prompts", {}))
+    prompts: dict[str, int] = dict(request.position.get("prompts", {}))
     part = lines(request, lambda line: rollout(line, request.file, prompts), "generation of verl")
-    part.place["prompts"] = prompts
+    part.position["prompts"] = prompts
     return part
 
 

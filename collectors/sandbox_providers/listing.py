@@ -44,9 +44,9 @@ def ended(count: int, unread: int, *, cut: bool, lost: int = 0) -> Extent:
         lost: live sandboxes of earlier listings that are missing.
     """
     doubts = (
-        (cut, f"it goes on after {count}, the most that is read"),
+        (cut, f"it continues after {count} rows, the maximum that is read"),
         (unread, f"{unread} rows could not be read"),
-        (lost, f"{lost} known to live are not in it"),
+        (lost, f"{lost} live sandboxes are missing from it"),
     )
     reason = next((text for doubt, text in doubts if doubt), "")
     return Extent(not reason, partial=f"listing incomplete: {reason}" if reason else "")

@@ -52,8 +52,8 @@ async def opened(
         transport=transport,
         follow_redirects=False,
         trust_env=False,
-    ) as own:
-        yield own
+    ) as separate_client:
+        yield separate_client
 
 
 def _token(path: str) -> str:
@@ -65,7 +65,7 @@ def _token(path: str) -> str:
     except (OSError, ValueError):
         raise ScrapeError("missing", "the file of option token_file cannot be read") from None
     if not token.isprintable():
-        raise ScrapeError("missing", "the file of option token_file holds no token")
+        raise ScrapeError("missing", "the file of option token_file contains no token")
     return token
 
 

@@ -58,14 +58,14 @@ class ListingSource:
         ended: queries that return ended sandboxes (also), newest first; read as long as they are new.
         fetch: a query and a page's position (None: the first) -> that page.
         row: a raw row -> its record; None for a row without an id (the source counts it).
-        look: an id -> its current raw row; None if the provider has no such request.
+        request_row: an id -> its current raw row; None if the provider has no such request.
     """
 
     live: tuple[Any, ...]
     fetch: Callable[[Any, Any], Awaitable[ListingPage]]
     row: Callable[[Any], ListedRow | None]
     ended: tuple[Any, ...] = ()
-    look: Callable[[str], Awaitable[Any]] | None = None
+    request_row: Callable[[str], Awaitable[Any]] | None = None
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class SweepMemory:
     """State between polls: last records of live sandboxes, the newest ended ones, and the listing in progress."""
 
     sweep: _Sweep | None = None
-    known: dict[str, ListedRow] = field(default_factory=dict)
+    live_rows: dict[str, ListedRow] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
 
 
@@ -117,7 +117,7 @@ async def sweep(source: ListingSource, state: State, limits: Limits, begun: floa
     """Reads pages until the end or until the poll's share of time is used. ``begun``: monotonic seconds.
 
     Raises:
-        ScrapeError: as the source's calls; ``garbage`` for a listing that runs in circles, and for a page without a
+        ScrapeError: as the source's calls; ``garbage`` for a listing with a loop, and for a page without a
             valid row.
     """
     memory: SweepMemory = state.setdefault("sweep", SweepMemory())
@@ -130,16 +130,16 @@ async def sweep(source: ListingSource, state: State, limits: Limits, begun: floa
         if not done:
             extent = under_way(len(current.rows), time.monotonic() - current.begun)
             return Swept(tuple(current.rows[key] for key in ids_of_poll), False, extent)
-        lost = await _look_for_lost(source, memory, current, until)
+        missing = await _request_all_missing(source, memory, current, until)
     except ScrapeError as error:
         # After an interruption the position is still valid; after an invalid answer the position may be the reason.
         if error.kind not in ("throttled", "timeout", "unreachable"):
             memory.sweep = None
         raise
-    memory.known = {key: row for key, row in current.rows.items() if row.sandbox.state in LIVE} | lost
+    memory.live_rows = {key: row for key, row in current.rows.items() if row.sandbox.state in LIVE} | missing
     memory.ended, memory.sweep = current.ended or memory.ended, None
     return Swept(
-        tuple(current.rows.values()), True, ended(len(current.rows), current.unread, cut=current.cut, lost=len(lost))
+        tuple(current.rows.values()), True, ended(len(current.rows), current.unread, cut=current.cut, lost=len(missing))
     )
 
 
@@ -153,7 +153,7 @@ async def _pages(
             return False
         page = await source.fetch(queries[current.query], current.position)
         current.touched = time.monotonic()
-        ids = _take(source, current, page)
+        ids = _add_page(source, current, page)
         ids_of_poll |= ids
         if current.query >= len(source.live):
             enough = _enough_ended(memory, current, ids)
@@ -163,11 +163,11 @@ async def _pages(
             current.query, current.position, current.ended_pages = current.query + 1, None, 0
             current.last, current.same = set(), 0
         else:
-            _go_on(current, page.next, ids)
+            _advance(current, page.next, ids)
     return True
 
 
-def _take(source: ListingSource, current: _Sweep, page: ListingPage) -> set[str]:
+def _add_page(source: ListingSource, current: _Sweep, page: ListingPage) -> set[str]:
     """Maps one page. If a row is read twice (the listing shifted), the last one counts."""
     read = [row for raw in page.rows if (row := source.row(raw)) is not None]
     if page.rows and not read:
@@ -189,44 +189,46 @@ def _enough_ended(memory: SweepMemory, current: _Sweep, ids: set[str]) -> bool:
     over = {key for key in ids if current.rows[key].sandbox.state not in LIVE}
     current.ended |= over
     current.ended_pages += 1
-    if current.ended_pages >= MAX_ENDED_PAGES or not (memory.known or memory.ended):
+    if current.ended_pages >= MAX_ENDED_PAGES or not (memory.live_rows or memory.ended):
         return True
-    if memory.known.keys() - current.rows.keys():
+    if memory.live_rows.keys() - current.rows.keys():
         return bool(over) and over <= memory.ended
     return not over or bool(over & memory.ended)
 
 
-def _go_on(current: _Sweep, position: Any, ids: set[str]) -> None:
+def _advance(current: _Sweep, position: Any, ids: set[str]) -> None:
     if (current.query, position) in current.positions:
-        raise ScrapeError("garbage", "the listing runs in circles: a page names an earlier one as the next")
+        raise ScrapeError("garbage", "the listing has a loop: a page names an earlier one as the next")
     current.same = current.same + 1 if ids and ids == current.last else 0
     current.last = ids
     if current.same >= SAME_PAGES:
-        raise ScrapeError("garbage", "the listing runs in circles: the same page comes again and again")
+        raise ScrapeError("garbage", "the listing has a loop: the same page is repeated")
     current.positions.add((current.query, position))
     current.position = position
 
 
-async def _look_for_lost(
+async def _request_all_missing(
     source: ListingSource, memory: SweepMemory, current: _Sweep, until: float
 ) -> dict[str, ListedRow]:
     """Requests live sandboxes that were not listed by their ids. Returns those that remain unknown."""
-    lost = {key: row for key, row in memory.known.items() if key not in current.rows}
-    if source.look is None:
+    missing = {key: row for key, row in memory.live_rows.items() if key not in current.rows}
+    if source.request_row is None:
         return {}
-    for key in list(lost)[:MAX_LOOKUPS]:
+    for key in list(missing)[:MAX_LOOKUPS]:
         if time.monotonic() > until:
             break
-        row = await _look(source, source.look, lost[key])
+        row = await _request_missing(source, source.request_row, missing[key])
         if row is not None:
             current.rows[key] = row
-            del lost[key]
-    return lost
+            del missing[key]
+    return missing
 
 
-async def _look(source: ListingSource, look: Callable[[str], Awaitable[Any]], before: ListedRow) -> ListedRow | None:
+async def _request_missing(
+    source: ListingSource, request_row: Callable[[str], Awaitable[Any]], before: ListedRow
+) -> ListedRow | None:
     try:
-        row = source.row(await look(before.sandbox.id))
+        row = source.row(await request_row(before.sandbox.id))
     except Refusal as error:
         if error.status in (404, 410):
             return replace(before, sandbox=replace(before.sandbox, state="terminated", provider_state="not found"))

@@ -54,7 +54,7 @@ def rollout(episode: Mapping[str, Any]) -> TracedRollout:
         boxed=boxed or lost,
         lost=lost and episode.get("ok") is not True,
         errors=tuple(_errors(episode, traces)),
-        sandboxes=tuple(one for trace in traces if (one := sandbox(trace, name)) is not None),
+        sandboxes=tuple(record for trace in traces if (record := sandbox(trace, name)) is not None),
     )
 
 

@@ -82,7 +82,7 @@ async def walk(state: State, name: str, fetch: Callable[[str], Awaitable[WalkPag
     """Continues the walk of this name. The caller calls `finish` after it has used a complete walk.
 
     Raises:
-        ScrapeError: as ``fetch``; ``garbage`` for a listing that runs in circles, and for a page without a valid row.
+        ScrapeError: as ``fetch``; ``garbage`` for a listing with a loop, and for a page without a valid row.
     """
     key = f"walk {name}"
     current: Walk[Row] = _current(state, key)
@@ -123,9 +123,9 @@ def _add(current: Walk[Row], page: WalkPage[Row]) -> str:
     current.pages, current.unread = current.pages + 1, current.unread + page.unread
     current.touched = asyncio.get_running_loop().time()
     if page.next and page.next == current.token:
-        return "the listing runs in circles: a page names itself as the next"
+        return "the listing has a loop: a page names itself as the next"
     if page.next and current.stale >= STALE_PAGES:
-        return "the listing runs in circles: its pages bring nothing new"
+        return "the listing has a loop: its pages contain no new rows"
     return ""
 
 

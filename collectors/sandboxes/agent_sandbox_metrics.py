@@ -59,11 +59,11 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
         raise ScrapeError("garbage", "the page has no family of agent-sandbox, its router or the kubelet's pod starts")
     histograms, odd = _histograms(page)
     left_out = {name.removesuffix("_total") for name in _LEFT_OUT}
-    known = _HISTOGRAMS.keys() | left_out | {"agent_sandboxes", "agent_sandbox_claim_creation"}
+    mapped_families = _HISTOGRAMS.keys() | left_out | {"agent_sandboxes", "agent_sandbox_claim_creation"}
     return Reading(
         samples=tuple(_samples(page)),
         histograms=histograms,
-        unmapped=dict.fromkeys(sorted(ours - known | odd), 1),
+        unmapped=dict.fromkeys(sorted(ours - mapped_families | odd), 1),
         dropped=page.dropped,
         why_dropped=page.why,
         samples_scraped=len(page.samples),
@@ -72,18 +72,18 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
 
 def _histograms(page: Page) -> tuple[tuple[Histogram, ...], set[str]]:
     """One histogram per metric and image, and the families with series that cannot be added."""
-    found: dict[tuple[str, int], list[Bucketed]] = defaultdict(list)
-    for one in parser.histograms(page):
-        if one.family in _HISTOGRAMS:
-            metric, _, rank = _HISTOGRAMS[one.family]
-            found[metric, rank].append(one)
-    best = {metric: min(rank for name, rank in found if name == metric) for metric, _ in found}
+    by_family: dict[tuple[str, int], list[Bucketed]] = defaultdict(list)
+    for histogram in parser.histograms(page):
+        if histogram.family in _HISTOGRAMS:
+            metric, _, rank = _HISTOGRAMS[histogram.family]
+            by_family[metric, rank].append(histogram)
+    best = {metric: min(rank for name, rank in by_family if name == metric) for metric, _ in by_family}
     summed: list[Histogram] = []
     odd: set[str] = set()
     for metric, rank in best.items():
         by_image: dict[str, list[Bucketed]] = defaultdict(list)
-        for one in found[metric, rank]:
-            by_image[_image(one.labels)].append(one)
+        for histogram in by_family[metric, rank]:
+            by_image[_image(histogram.labels)].append(histogram)
         for image, members in sorted(by_image.items()):
             if len({member.edges for member in members}) > 1:
                 odd.add(members[0].family)

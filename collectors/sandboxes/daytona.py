@@ -51,7 +51,7 @@ STATES: Mapping[str, SandboxState] = {
     "build_failed": "failed",
     "unknown": "unknown",
 }
-LISTED = [word for word in STATES if word not in ("archived", "destroyed")]
+LISTED = [provider_state for provider_state in STATES if provider_state not in ("archived", "destroyed")]
 # States before the start: a sandbox seen in one of these is new, so its readiness can be dated.
 BEGINNING = ("creating", "starting", "pending_build", "building_snapshot", "pulling_snapshot")
 RESOURCES = {"cpu": "Cpu", "memory_gb": "Memory", "disk_gb": "Disk", "gpu": "Gpu"}
@@ -86,10 +86,10 @@ class _Rows:
             self.tally.drop("a sandbox without an id")
             return None
         self.organization = self.organization or rest.text(record.get("organizationId"), 200)
-        word = rest.text(record.get("state"), 40)
-        state = self._state(word, record)
+        provider_state = rest.text(record.get("state"), 40)
+        state = self._state(provider_state, record)
         created = rest.epoch(record.get("createdAt"))
-        ready = self._ready(key, word, created, record)
+        ready = self._ready(key, provider_state, created, record)
         return ListedRow(
             Sandbox(
                 provider=PROVIDER,
@@ -97,34 +97,39 @@ class _Rows:
                 state=state,
                 name=rest.text(record.get("name"), 200),
                 run_key=rest.text(mapping(record, "labels").get(self.run_label), 200),
-                provider_state=word,
+                provider_state=provider_state,
                 requested_at=created,
                 ready_at=ready,
                 ended_at=_ended(state, record),
                 image=rest.text(record.get("snapshot"), 300),
                 image_cached=False if key in self.watch.built else None,
                 latency_source="poll_bound" if ready is not None else None,
-                cause=_cause(word, record) if state == "failed" else None,
+                cause=_cause(provider_state, record) if state == "failed" else None,
                 detail=rest.clean(record.get("errorReason")) if state == "failed" else "",
                 expires_at=rest.epoch(record.get("autoDestroyAt")),
             )
         )
 
-    def _state(self, word: str, record: Mapping[str, Any]) -> SandboxState:
-        state = STATES.get(word)
+    def _state(self, provider_state: str, record: Mapping[str, Any]) -> SandboxState:
+        state = STATES.get(provider_state)
         if state is None:
-            self.tally.unknown("state", word)
+            self.tally.unknown("state", provider_state)
             return "unknown"
         lost = record.get("queueTimedOutAt") or record.get("spotEvictedAt")
         return "failed" if state == "terminated" and lost else state
 
-    def _ready(self, key: str, word: str, created: float | None, record: Mapping[str, Any]) -> float | None:
+    def _ready(self, key: str, provider_state: str, created: float | None, record: Mapping[str, Any]) -> float | None:
         watch = self.watch
-        if word in BEGINNING:
+        if provider_state in BEGINNING:
             watch.pending.add(key)
-            if STATES[word] == "building_image":
+            if STATES[provider_state] == "building_image":
                 watch.built.add(key)
-        elif word == "started" and key not in watch.ready and created is not None and self._is_new(key, created):
+        elif (
+            provider_state == "started"
+            and key not in watch.ready
+            and created is not None
+            and self._is_new(key, created)
+        ):
             changed = rest.epoch(record.get("updatedAt"))
             if changed is not None and changed >= created:
                 watch.ready[key] = changed
@@ -135,11 +140,11 @@ class _Rows:
         return key in self.watch.pending or (self.watch.newest is not None and created > self.watch.newest)
 
 
-def _cause(word: str, record: Mapping[str, Any]) -> FailureCause:
-    if word not in ("error", "build_failed"):
+def _cause(provider_state: str, record: Mapping[str, Any]) -> FailureCause:
+    if provider_state not in ("error", "build_failed"):
         return "capacity"  # no runner in time, or its machine was withdrawn
     cause = cause_of(rest.text(record.get("errorReason"), 500))
-    return "image" if cause == "unknown" and word == "build_failed" else cause
+    return "image" if cause == "unknown" and provider_state == "build_failed" else cause
 
 
 def _ended(state: SandboxState, record: Mapping[str, Any]) -> float | None:
@@ -150,8 +155,8 @@ def _ended(state: SandboxState, record: Mapping[str, Any]) -> float | None:
 
 
 def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSource:
-    async def fetch(query: rest.Params, place: Any) -> ListingPage:
-        params = {**query, "limit": PAGE_ROWS, **({"cursor": place} if place else {})}
+    async def fetch(query: rest.Params, page_cursor: Any) -> ListingPage:
+        params = {**query, "limit": PAGE_ROWS, **({"cursor": page_cursor} if page_cursor else {})}
         body = mapping((await rest.get_json(client, "/sandbox", params, limits)).json)
         items = body.get("items")
         if not isinstance(items, list):
@@ -162,16 +167,17 @@ def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSo
         return (await rest.get_json(client, f"/sandbox/{quote(key, safe='')}", {}, limits)).json
 
     query = {"states": LISTED, "includeErroredDeleted": "true", "sort": "createdAt", "order": "desc"}
-    return ListingSource((query,), fetch, rows.row, look=look)
+    return ListingSource((query,), fetch, rows.row, request_row=look)
 
 
 def _usage(answer: Any, region: str) -> list[Sample]:
     """Per resource the region and class with the highest usage, because a sum would hide a full one."""
-    entries = [one for one in objects(mapping(answer).get("regionUsage")) if region in ("", one.get("regionId"))]
+    entries = [entry for entry in objects(mapping(answer).get("regionUsage")) if region in ("", entry.get("regionId"))]
     samples: list[Sample] = []
     for resource, name in RESOURCES.items():
         pairs = [
-            (rest.number(one.get(f"current{name}Usage")), rest.number(one.get(f"total{name}Quota"))) for one in entries
+            (rest.number(entry.get(f"current{name}Usage")), rest.number(entry.get(f"total{name}Quota")))
+            for entry in entries
         ]
         granted = [(used, limit) for used, limit in pairs if used is not None and limit is not None and limit > 0.0]
         if granted:
@@ -213,7 +219,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     watch: _Watch = state.setdefault("watch", _Watch())
     rows = _Rows(options.get("run_label", "run"), watch, options.get("organization") or state.get("organization", ""))
     samples: list[Sample] = []
-    async with rest.whole(limits):
+    async with rest.total_timeout(limits):
         if rows.organization and account.due(state, begun):
             region = options.get("region", "")
             samples += await _of_organization(client, rows.organization, region, limits, rows.tally)

@@ -39,10 +39,10 @@ class _Rows:
         if not key:
             self.tally.drop("a sandbox without a sandboxID")
             return None
-        word = rest.text(record.get("state"), 40)
-        state = STATES.get(word, "unknown")
+        provider_state = rest.text(record.get("state"), 40)
+        state = STATES.get(provider_state, "unknown")
         if state == "unknown":
-            self.tally.unknown("state", word)
+            self.tally.unknown("state", provider_state)
         started = rest.epoch(record.get("startedAt"))
         return ListedRow(
             Sandbox(
@@ -50,7 +50,7 @@ class _Rows:
                 id=key,
                 state=state,
                 run_key=rest.text(mapping(record, "metadata").get(self.run_label), 200),
-                provider_state=word,
+                provider_state=provider_state,
                 started_at=started,
                 ready_at=started,
                 image=rest.text(record.get("alias"), 300) or rest.text(record.get("templateID"), 300),
@@ -60,8 +60,8 @@ class _Rows:
 
 
 def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSource:
-    async def fetch(query: Mapping[str, str], place: Any) -> ListingPage:
-        params = {**query, "limit": PAGE_ROWS, **({"nextToken": place} if place else {})}
+    async def fetch(query: Mapping[str, str], page_token: Any) -> ListingPage:
+        params = {**query, "limit": PAGE_ROWS, **({"nextToken": page_token} if page_token else {})}
         answer = await rest.get_json(client, "/v2/sandboxes", params, limits)
         if not isinstance(answer.json, list):
             raise ScrapeError("garbage", "the answer is not a list of sandboxes")
@@ -99,7 +99,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     options = state.get("options", {})
     rows = _Rows(options.get("run_label", "run"))
     samples = account.configured(options)
-    async with rest.whole(limits):
+    async with rest.total_timeout(limits):
         if options.get("team") and account.due(state, begun):
             samples += await _team(client, options["team"], time.time(), limits, rows.tally)
         swept = await sweep(_source(client, rows, limits), state, limits, begun)

@@ -18,7 +18,7 @@ import httpx
 from collectors.model import Collector, Limits, Reading, Sample, Sandbox, ScrapeError, State
 from collectors.sandbox_providers.listing import Tally, mapping
 from collectors.sandboxes.swerex import identity
-from collectors.transport.rest import get_json, number, text, whole
+from collectors.transport.rest import get_json, number, text, total_timeout
 
 # Status -> detail. "ok" and "running" come from older servers and from compatible ones.
 _HEALTH = {"healthy": "", "ok": "", "running": "", "degraded": "degraded", "unhealthy": "unhealthy"}
@@ -33,7 +33,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     options: Mapping[str, str] = state.get("options") or {}
     tally = Tally()
     samples: tuple[Sample, ...] = ()
-    async with whole(limits):
+    async with total_timeout(limits):
         health = mapping((await get_json(client, "/health", {}, limits)).json)
         status = text(health.get("status"), 40).lower()
         if not status:

@@ -87,9 +87,9 @@ class _Rows:
         return ListedRow(self._sandbox(key, record), {name: max(used, 0.0) for name, used in uses.items() if used})
 
     def _sandbox(self, key: str, record: Mapping[str, Any]) -> Sandbox:
-        word = rest.text(record.get("status"), 40)
+        provider_state = rest.text(record.get("status"), 40)
         error = rest.text(record.get("errorType"), 80)
-        state = self._state(word, error)
+        state = self._state(provider_state, error)
         if state == "queued" and rest.text(record.get("pendingImageBuildId"), 200):
             state = "building_image"
             self.built[key] = None
@@ -102,7 +102,7 @@ class _Rows:
             state=state,
             name=rest.text(record.get("name"), 200),
             run_key=_run_key(record.get("labels"), self.run_label),
-            provider_state=word,
+            provider_state=provider_state,
             requested_at=requested,
             started_at=started,
             ready_at=started,
@@ -110,15 +110,15 @@ class _Rows:
             image=rest.text(record.get("dockerImage"), 300),
             image_cached=False if key in self.built else None,
             latency_source="server" if started is not None and requested is not None else None,
-            cause=_cause(word, error, record) if state == "failed" else None,
+            cause=_cause(provider_state, error, record) if state == "failed" else None,
             detail=_detail(error, record),
             expires_at=_expires(started, record.get("timeoutMinutes")),
         )
 
-    def _state(self, word: str, error: str) -> SandboxState:
-        state = STATES.get(word)
+    def _state(self, provider_state: str, error: str) -> SandboxState:
+        state = STATES.get(provider_state)
         if state is None:
-            self.tally.unknown("status", word)
+            self.tally.unknown("status", provider_state)
             return "unknown"
         # A killed sandbox is reported as terminated; its error type shows the difference.
         return "failed" if state == "terminated" and error else state
@@ -126,23 +126,27 @@ class _Rows:
 
 def _run_key(labels: Any, run_label: str) -> str:
     """The label ``KEY=run`` or ``KEY:run``, else the first label: prime-rl writes the run's name before task labels."""
-    words = [word for item in labels[:100] if (word := rest.text(item, 200))] if isinstance(labels, list) else []
-    for word in words:
-        if word[: len(run_label) + 1] in (f"{run_label}=", f"{run_label}:"):
-            return word[len(run_label) + 1 :]
-    return words[0] if words else ""
+    labels_read = (
+        [label for item in labels[:100] if (label := rest.text(item, 200))] if isinstance(labels, list) else []
+    )
+    for label in labels_read:
+        if label[: len(run_label) + 1] in (f"{run_label}=", f"{run_label}:"):
+            return label[len(run_label) + 1 :]
+    return labels_read[0] if labels_read else ""
 
 
-def _cause(word: str, error: str, record: Mapping[str, Any]) -> FailureCause:
+def _cause(provider_state: str, error: str, record: Mapping[str, Any]) -> FailureCause:
     if error in CAUSES:
         return CAUSES[error]
-    found = cause_of(error, rest.text(record.get("errorMessage"), 500), rest.text(record.get("terminationReason"), 200))
-    return "timeout" if found == "unknown" and word == "TIMEOUT" else found
+    failure_cause = cause_of(
+        error, rest.text(record.get("errorMessage"), 500), rest.text(record.get("terminationReason"), 200)
+    )
+    return "timeout" if failure_cause == "unknown" and provider_state == "TIMEOUT" else failure_cause
 
 
 def _detail(error: str, record: Mapping[str, Any]) -> str:
-    words = rest.text(record.get("errorMessage"), 500) or rest.text(record.get("terminationReason"), 200)
-    return rest.clean(f"{error}: {words}" if error and words else error or words)
+    message = rest.text(record.get("errorMessage"), 500) or rest.text(record.get("terminationReason"), 200)
+    return rest.clean(f"{error}: {message}" if error and message else error or message)
 
 
 def _ended(state: SandboxState, record: Mapping[str, Any]) -> float | None:
@@ -159,14 +163,14 @@ def _expires(started: float | None, minutes: Any) -> float | None:
 def _source(
     client: httpx.AsyncClient, root: str, team: Mapping[str, str], rows: _Rows, limits: Limits
 ) -> ListingSource:
-    async def fetch(query: Mapping[str, str], place: Any) -> ListingPage:
-        number, before, reads = place or (1, 0.0, 0)
+    async def fetch(query: Mapping[str, str], position: Any) -> ListingPage:
+        number, before, reads = position or (1, 0.0, 0)
         params = {**query, **team, "page": number, "per_page": PAGE_ROWS}
         body = (await rest.get_json(client, f"{root}/sandbox", params, limits)).json
-        found = mapping(body).get("sandboxes")
-        if not isinstance(found, list):
+        sandboxes = mapping(body).get("sandboxes")
+        if not isinstance(sandboxes, list):
             raise ScrapeError("garbage", "the answer is not a list of sandboxes")
-        return _page(mapping(body), found, number, before, reads + 1)
+        return _page(mapping(body), sandboxes, number, before, reads + 1)
 
     async def look(key: str) -> Any:
         return (await rest.get_json(client, f"{root}/sandbox/{quote(key, safe='')}", {}, limits)).json
@@ -174,7 +178,7 @@ def _source(
     return ListingSource(LIVE_QUERIES, fetch, rows.row, ENDED_QUERIES, look)
 
 
-def _page(body: Mapping[str, Any], found: list[Any], number: int, before: float, reads: int) -> ListingPage:
+def _page(body: Mapping[str, Any], rows: list[Any], number: int, before: float, reads: int) -> ListingPage:
     """The page and the position of the next one.
 
     Pages are numbered from the newest sandbox. If k sandboxes ended since the last page, k have moved up into pages
@@ -183,13 +187,13 @@ def _page(body: Mapping[str, Any], found: list[Any], number: int, before: float,
     total = rest.number(body.get("total")) or 0.0
     size = max(rest.number(body.get("perPage")) or PAGE_ROWS, 1.0)
     more = body.get("hasNext")
-    moved = max(before - total, 0.0)
-    if number > 1 and moved:
-        first_moved = (number - 1) * size - moved
-        return ListingPage(found, (max(int(first_moved // size), 0) + 1, total, reads))
-    if found and (more is True or (more is None and number * size < total)):
-        return ListingPage(found, (number + 1, total, reads))
-    return ListingPage(found)
+    shifted = max(before - total, 0.0)
+    if number > 1 and shifted:
+        first_shifted = (number - 1) * size - shifted
+        return ListingPage(rows, (max(int(first_shifted // size), 0) + 1, total, reads))
+    if rows and (more is True or (more is None and number * size < total)):
+        return ListingPage(rows, (number + 1, total, reads))
+    return ListingPage(rows)
 
 
 def _usage(swept: Swept) -> dict[str, float]:
@@ -199,16 +203,16 @@ def _usage(swept: Swept) -> dict[str, float]:
 
 
 def _limits(account: Mapping[str, Any], key: Mapping[str, Any]) -> dict[str, float]:
-    found = {}
+    amounts = {}
     for resource, (of_account, of_key, per) in LIMITS.items():
         both = [rest.number(account.get(of_account)), rest.number(key.get(of_key))]
         granted = [limit / per for limit in both if limit is not None]
         if granted:
-            found[resource] = min(granted)
+            amounts[resource] = min(granted)
     for name, limit in (("all", key.get("max_concurrent_sandboxes")), ("vm", account.get("vm_sandbox_limit"))):
-        if (granted_here := rest.number(limit)) is not None:
-            found[name] = granted_here
-    return found
+        if (amount := rest.number(limit)) is not None:
+            amounts[name] = amount
+    return amounts
 
 
 def _quota(limits: Mapping[str, float], used: Mapping[str, float]) -> list[Sample]:
@@ -219,8 +223,8 @@ def _quota(limits: Mapping[str, float], used: Mapping[str, float]) -> list[Sampl
     caps = [(used["concurrent"], limits["all"])] if "all" in limits else []
     if "vm" in limits and (used["vm"] or not caps):
         caps.append((used["vm"], limits["vm"]))
-    taken, cap = min(caps, key=lambda pair: pair[1] - pair[0], default=(used["concurrent"], None))
-    return samples + sandbox_providers_account.quota("concurrent", taken, cap)
+    used_amount, cap = min(caps, key=lambda pair: pair[1] - pair[0], default=(used["concurrent"], None))
+    return samples + sandbox_providers_account.quota("concurrent", used_amount, cap)
 
 
 async def _money(
@@ -247,7 +251,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     root = "" if client.base_url.path.rstrip("/").endswith("/api/v1") else "/api/v1"
     rows = _Rows(options.get("run_label", "run"), state.setdefault("built", {}), state.get("read", {}))
     team = options.get("team", "")
-    async with rest.whole(limits):
+    async with rest.total_timeout(limits):
         samples: list[Sample] = []
         if sandbox_providers_account.due(state, begun):
             of_team = {"teamId": team} if team else {}
@@ -260,12 +264,12 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     if swept.done:
         quotas = _quota(state.get("limits", {}), _usage(swept))
         # Limits come from the API. Used amounts are counted here, so they need a complete listing.
-        samples += [one for one in quotas if swept.extent.listed or one.metric != "sandbox_quota_used"]
+        samples += [item for item in quotas if swept.extent.listed or item.metric != "sandbox_quota_used"]
         listed = {row.sandbox.id for row in swept.rows}
         state["built"] = {key: None for key in rows.built if key in listed}
-        state["read"] = {key: one for key, one in {**rows.before, **rows.read_rows}.items() if key in listed}
-    found = (row.sandbox for row in swept.rows)
-    return rows.tally.reading(PROVIDER, found, swept.extent, samples)
+        state["read"] = {key: item for key, item in {**rows.before, **rows.read_rows}.items() if key in listed}
+    records = (row.sandbox for row in swept.rows)
+    return rows.tally.reading(PROVIDER, records, swept.extent, samples)
 
 
 COLLECTOR = Collector(

@@ -22,7 +22,7 @@ from collectors.model import State as Memory
 from collectors.sandbox_providers.failures import cause as cause_of
 from collectors.sandbox_providers.listing import Tally, mapping, objects
 from collectors.sandbox_providers.walk import Budget, Walk, WalkPage, finish, walk
-from collectors.transport.rest import clean, epoch, get_json, text, whole
+from collectors.transport.rest import clean, epoch, get_json, text, total_timeout
 
 PROVIDER = "rock"
 PATH = "/apis/envs/sandbox/v1/sandboxes"
@@ -55,7 +55,7 @@ async def poll(client: httpx.AsyncClient, state: Memory, limits: Limits) -> Read
     """
     options: Mapping[str, str] = state.get("options") or {}
     tally = Tally()
-    async with whole(limits):
+    async with total_timeout(limits):
         listing = await _sandboxes(client, options, state, limits, tally)
     rows = listing.fresh
     if listing.done:
@@ -69,9 +69,9 @@ def _with_shifted(rows: Mapping[str, Sandbox], state: Memory) -> dict[str, Sandb
     """The rows, and those of the last listing that are missing for the first time: they may be between two pages."""
     last: Mapping[str, Sandbox] = state.get("last") or {}
     missed: frozenset[str] = state.get("missed") or frozenset()
-    again = {uid: one for uid, one in last.items() if uid not in rows and uid not in missed}
-    state["missed"] = frozenset(again)
-    return {**rows, **again}
+    unlisted = {uid: record for uid, record in last.items() if uid not in rows and uid not in missed}
+    state["missed"] = frozenset(unlisted)
+    return {**rows, **unlisted}
 
 
 async def _sandboxes(
@@ -83,12 +83,12 @@ async def _sandboxes(
         result, page = await _page(client, options, state, limits, int(token or 1))
         items = result.get("items")
         if not isinstance(items, list):
-            raise ScrapeError("garbage", "the answer holds no list of sandboxes")
+            raise ScrapeError("garbage", "the answer contains no list of sandboxes")
         built = [row(item, label, tally) for item in map(mapping, items)]
-        rows = {one.id: one for one in built if one is not None}
+        rows = {sandbox.id: sandbox for sandbox in built if sandbox is not None}
         more = result.get("has_more")
         more = more if isinstance(more, bool) else len(items) >= state["page_size"]
-        return WalkPage(rows, str(page + 1) if more and items else "", sum(one is None for one in built))
+        return WalkPage(rows, str(page + 1) if more and items else "", sum(sandbox is None for sandbox in built))
 
     return await walk(state, "rock", fetch, Budget(limits))
 
@@ -121,23 +121,23 @@ def row(item: Mapping[str, Any], run_label: str, tally: Tally) -> Sandbox | None
     if not uid:
         tally.drop("a sandbox without an id")
         return None
-    word = text(item.get("state"), 40).lower()
+    provider_state = text(item.get("state"), 40).lower()
     phases = mapping(item, "status")
-    if word not in _STATES:
-        tally.unknown("state", word)
-    state, cause, detail = _STATES.get(word, "unknown"), None, ""
-    if word == "pending":
+    if provider_state not in _STATES:
+        tally.unknown("state", provider_state)
+    state, cause, detail = _STATES.get(provider_state, "unknown"), None, ""
+    if provider_state == "pending":
         state, cause, detail = _pending(phases)
     experiment = text(item.get("experiment_id"), 200)
     requested = _requested(item)
-    ready = _ready(item, requested) if word != "pending" else None
+    ready = _ready(item, requested) if provider_state != "pending" else None
     ended = (epoch(item.get(key)) for key in ("stop_time", "delete_time"))
     return Sandbox(
         provider=PROVIDER,
         id=uid,
         state=state,
         run_key=text(mapping(item, "metadata").get(run_label), 200) or ("" if experiment == "default" else experiment),
-        provider_state=word,
+        provider_state=provider_state,
         requested_at=requested,
         started_at=epoch(mapping(phases, "docker_run").get("started_at")),
         ready_at=ready,
@@ -153,30 +153,30 @@ def row(item: Mapping[str, Any], run_label: str, tally: Tally) -> Sandbox | None
 
 def _pending(phases: Mapping[str, Any]) -> tuple[SandboxState, FailureCause | None, str]:
     """State of a pending sandbox, derived from its phases."""
-    words = {name: text(mapping(phases, name).get("status"), 40) for name in phases}
-    for name, word in words.items():
-        if word in ("failed", "timeout"):
+    statuses = {name: text(mapping(phases, name).get("status"), 40) for name in phases}
+    for name, status in statuses.items():
+        if status in ("failed", "timeout"):
             message = text(mapping(phases, name).get("message"), 800)
-            return "failed", _cause(name, word, message), clean(f"{name}: {message}", 200)
-    if words.get("docker_run") == "running" or words.get("image_pull") == "success":
+            return "failed", _cause(name, status, message), clean(f"{name}: {message}", 200)
+    if statuses.get("docker_run") == "running" or statuses.get("image_pull") == "success":
         return "starting", None, ""
-    return ("building_image" if words.get("image_pull") == "running" else "queued"), None, ""
+    return ("building_image" if statuses.get("image_pull") == "running" else "queued"), None, ""
 
 
-def _cause(phase: str, word: str, message: str) -> FailureCause:
-    found = cause_of(message)
+def _cause(phase: str, status: str, message: str) -> FailureCause:
+    failure_cause = cause_of(message)
     if phase == "image_pull":
-        return found if found in ("rate_limit", "auth", "capacity") else "image"
-    if word == "timeout":
+        return failure_cause if failure_cause in ("rate_limit", "auth", "capacity") else "image"
+    if status == "timeout":
         return "timeout"
-    return found if found != "unknown" else "internal"
+    return failure_cause if failure_cause != "unknown" else "internal"
 
 
 def _requested(item: Mapping[str, Any]) -> float | None:
     """Time of the creation; after a restart or restore the time of the last change to pending."""
     history = objects(item.get("state_history"))
-    again = [epoch(one.get("timestamp")) for one in history if one.get("to_state") == "pending"]
-    return again[-1] if again and again[-1] is not None else epoch(item.get("create_time"))
+    pending_times = [epoch(change.get("timestamp")) for change in history if change.get("to_state") == "pending"]
+    return pending_times[-1] if pending_times and pending_times[-1] is not None else epoch(item.get("create_time"))
 
 
 def _ready(item: Mapping[str, Any], requested: float | None) -> float | None:

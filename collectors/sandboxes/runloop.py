@@ -52,8 +52,8 @@ ACCOUNTS: Mapping[str, float] = {
     "ACCOUNT_STATUS_TRIAL_CANCELLED": 1.0,
 }
 LIVE_QUERIES = tuple(
-    {"status": word}
-    for word in (
+    {"status": provider_state}
+    for provider_state in (
         "scheduled",
         "queued",
         "provisioning",
@@ -77,10 +77,10 @@ class _Rows:
         if not key:
             self.tally.drop("a devbox without an id")
             return None
-        word = rest.text(record.get("status"), 40)
-        state = STATES.get(word, "unknown")
+        provider_state = rest.text(record.get("status"), 40)
+        state = STATES.get(provider_state, "unknown")
         if state == "unknown":
-            self.tally.unknown("status", word)
+            self.tally.unknown("status", provider_state)
         changes = objects(record.get("state_transitions"))[:TRANSITIONS_MAX]
         requested = rest.epoch(record.get("create_time_ms"))
         started, ready = _first(changes, requested, "initializing", "running"), _first(changes, requested, "running")
@@ -92,7 +92,7 @@ class _Rows:
                 state=state,
                 name=rest.text(record.get("name"), 200),
                 run_key=rest.text(metadata.get(self.run_label), 200),
-                provider_state=word,
+                provider_state=provider_state,
                 requested_at=requested,
                 started_at=started,
                 ready_at=ready,
@@ -106,9 +106,9 @@ class _Rows:
         )
 
 
-def _first(changes: list[Mapping[str, Any]], since: float | None, *words: str) -> float | None:
+def _first(changes: list[Mapping[str, Any]], since: float | None, *statuses: str) -> float | None:
     """Time of the first change to one of these statuses, not before ``since``."""
-    times = [rest.epoch(change.get("transition_time_ms")) for change in changes if change.get("status") in words]
+    times = [rest.epoch(change.get("transition_time_ms")) for change in changes if change.get("status") in statuses]
     return min((moment for moment in times if moment is not None and moment >= (since or 0.0)), default=None)
 
 
@@ -137,12 +137,12 @@ def _expires(requested: float | None, launch: Mapping[str, Any]) -> float | None
 
 
 def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSource:
-    async def fetch(query: Mapping[str, str | int], place: Any) -> ListingPage:
+    async def fetch(query: Mapping[str, str | int], page_cursor: Any) -> ListingPage:
         params = {
             **query,
             "limit": PAGE_ROWS,
             "include_total_count": "false",
-            **({"starting_after": place} if place else {}),
+            **({"starting_after": page_cursor} if page_cursor else {}),
         }
         body = mapping((await rest.get_json(client, "/v1/devboxes", params, limits)).json)
         devboxes = body.get("devboxes")
@@ -158,10 +158,10 @@ def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSo
 
 
 async def _suspended(client: httpx.AsyncClient, limits: Limits, tally: Tally) -> list[Sample]:
-    word = mapping(await account.fetch(client, "/v1/accounts/me", {}, limits, tally)).get("account_status")
-    suspended = ACCOUNTS.get(word) if isinstance(word, str) else None
-    if suspended is None and word is not None:
-        tally.unknown("account_status", rest.text(word, 64))
+    provider_state = mapping(await account.fetch(client, "/v1/accounts/me", {}, limits, tally)).get("account_status")
+    suspended = ACCOUNTS.get(provider_state) if isinstance(provider_state, str) else None
+    if suspended is None and provider_state is not None:
+        tally.unknown("account_status", rest.text(provider_state, 64))
     return [] if suspended is None else [Sample("sandbox_account_suspended", suspended)]
 
 
@@ -177,7 +177,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     options = state.get("options", {})
     rows = _Rows(options.get("run_label", "run"))
     samples = account.configured(options)
-    async with rest.whole(limits):
+    async with rest.total_timeout(limits):
         if account.due(state, begun):
             samples += await _suspended(client, limits, rows.tally)
         swept = await sweep(_source(client, rows, limits), state, limits, begun)

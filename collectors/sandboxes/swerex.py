@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import httpx
 
 from collectors.model import Collector, Limits, Reading, Sandbox, ScrapeError, State
-from collectors.transport.rest import clean, get_json, text, whole
+from collectors.transport.rest import clean, get_json, text, total_timeout
 
 # HTTP status of an exception inside the runtime.
 RUNTIME_ERROR = 511
@@ -24,7 +24,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         ScrapeError: as `rest.get_json`; ``garbage`` for any other answer.
     """
     options: Mapping[str, str] = state.get("options") or {}
-    async with whole(limits):
+    async with total_timeout(limits):
         answer = await get_json(client, "/is_alive", {}, limits)
     alive = answer.json.get("is_alive") if isinstance(answer.json, dict) else None
     if not isinstance(alive, bool):

@@ -20,7 +20,7 @@ from collectors.transport import bytetail
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _ReadResult:
     """Results of one call. ``memory`` is the cursor of the next."""
 
     memory: dict[str, Any]
@@ -54,87 +54,87 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         verifiers.refuse(path)
     # A resumed run removes the steps that it repeats and writes them again.
     memory["floor"] = min(memory["floor"], max(steps, default=0))
-    got = _Gathered(memory)
-    _read_steps({step: files for step, files in steps.items() if step >= memory["floor"]}, path, limits, got)
-    counts: Counts = {name: {**kept, "errors": dict(kept["errors"])} for name, kept in memory["counts"].items()}
-    counted = [one for one in got.rollouts if one.boxed and one.purpose != "eval"]
+    result = _ReadResult(memory)
+    _read_steps({step: files for step, files in steps.items() if step >= memory["floor"]}, path, limits, result)
+    counts: Counts = {name: {**entry, "errors": dict(entry["errors"])} for name, entry in memory["counts"].items()}
+    counted = [traced for traced in result.rollouts if traced.boxed and traced.purpose != "eval"]
     samples = tuple(count(counts, counted, now))
     memory["counts"] = counts
-    memory["newest"] = max([memory["newest"], *(min(one.ended_at or 0.0, now) for one in got.rollouts)])
+    memory["newest"] = max([memory["newest"], *(min(traced.ended_at or 0.0, now) for traced in result.rollouts)])
     return Reading(
         samples=samples,
-        sandboxes=tuple(got.sandboxes.values()),
-        facts=_facts(got),
-        unmapped=got.unmapped,
+        sandboxes=tuple(result.sandboxes.values()),
+        facts=_facts(result),
+        unmapped=result.unmapped,
         cursor=memory,
-        more=got.more,
-        dropped=got.dropped,
-        why_dropped=got.why,
-        samples_scraped=got.rows,
+        more=result.more,
+        dropped=result.dropped,
+        why_dropped=result.why,
+        samples_scraped=result.rows,
     )
 
 
-def _facts(got: _Gathered) -> dict[str, str | float]:
-    facts: dict[str, str | float] = {"has_sandbox": 1.0} if any(one.boxed for one in got.rollouts) else {}
+def _facts(result: _ReadResult) -> dict[str, str | float]:
+    facts: dict[str, str | float] = {"has_sandbox": 1.0} if any(traced.boxed for traced in result.rollouts) else {}
     # prime-rl sets this name as a label on each sandbox.
-    return facts | ({"run_name": got.run} if got.run else {})
+    return facts | ({"run_name": result.run} if result.run else {})
 
 
 def _steps(path: Path) -> dict[int, list[Path]]:
     """Paths of present and future traces by step, ascending. The single file of an evaluation is step 0."""
-    only = verifiers.alone(path)
-    found = {0: [only]} if only is not None else {}
+    single_file = verifiers.single_file(path)
+    paths_by_step = {0: [single_file]} if single_file is not None else {}
     for step in verifiers.steps(path):
-        found.setdefault(step, []).extend(verifiers.file_of(path, step, kind) for kind in verifiers.KINDS)
-    return found
+        paths_by_step.setdefault(step, []).extend(verifiers.file_of(path, step, kind) for kind in verifiers.KINDS)
+    return paths_by_step
 
 
-def _read_steps(steps: dict[int, list[Path]], path: Path, limits: Limits, got: _Gathered) -> None:
+def _read_steps(steps: dict[int, list[Path]], path: Path, limits: Limits, result: _ReadResult) -> None:
     """Reads file after file up to the limits of a call, and closes the steps that are over."""
     left = replace(limits, line_bytes=verifiers.LINE_BYTES)
     newest = list(steps)[-verifiers.OPEN_STEPS :]
     files: dict[str, Any] = {}
     for step, paths in steps.items():
-        cursors = {verifiers.name(file, path): got.memory["files"].get(verifiers.name(file, path)) for file in paths}
+        cursors = {verifiers.name(file, path): result.memory["files"].get(verifiers.name(file, path)) for file in paths}
         for file in paths:
-            got.more = got.more or left.tail_rows <= 0 or left.tail_bytes <= 0
-            if not got.more and file.is_file():
-                read = _read(file, cursors[verifiers.name(file, path)] or {}, left, step, got)
+            result.more = result.more or left.tail_rows <= 0 or left.tail_bytes <= 0
+            if not result.more and file.is_file():
+                read = _read(file, cursors[verifiers.name(file, path)] or {}, left, step, result)
                 cursors[verifiers.name(file, path)] = read.cursor
                 left = verifiers.left(left, read)
-        if got.more or step in newest:
+        if result.more or step in newest:
             files |= {name: cursor for name, cursor in cursors.items() if cursor}
         else:
-            got.memory["floor"] = step + 1
-    got.memory["files"] = files
-    got.memory["closed"] = max(got.memory["closed"], got.memory["floor"])
+            result.memory["floor"] = step + 1
+    result.memory["files"] = files
+    result.memory["closed"] = max(result.memory["closed"], result.memory["floor"])
 
 
-def _read(file: Path, cursor: Cursor, limits: Limits, step: int, got: _Gathered) -> bytetail.Lines:
+def _read(file: Path, cursor: Cursor, limits: Limits, step: int, result: _ReadResult) -> bytetail.Lines:
     read = bytetail.read(file, cursor, limits)
-    got.more = got.more or read.more
-    got.dropped += read.dropped
-    got.why = got.why or read.why
-    got.rows += len(read.lines)
+    result.more = result.more or read.more
+    result.dropped += read.dropped
+    result.why = result.why or read.why
+    result.rows += len(read.lines)
     # The file is read again from its start: it was rewritten, or the run repeats the step.
-    again = read.restarted or (not cursor and step < got.memory["closed"])
+    repeated = read.restarted or (not cursor and step < result.memory["closed"])
     for offset, line in read.lines:
         row = verifiers.parse(line)
         if row is None or not verifiers.is_episode(row):
-            got.dropped += 1
-            got.why = got.why or f"the line at byte {offset} of {file.name} is no episode of verifiers"
+            result.dropped += 1
+            result.why = result.why or f"the line at byte {offset} of {file.name} is not an episode of verifiers"
         else:
-            _take(rollout(row), again, got)
-            for word in verifiers.unknown_versions(row):
-                got.unmapped[word] = got.unmapped.get(word, 0) + 1
+            _add_rollout(rollout(row), repeated, result)
+            for version_name in verifiers.unknown_versions(row):
+                result.unmapped[version_name] = result.unmapped.get(version_name, 0) + 1
     return read
 
 
-def _take(one: TracedRollout, again: bool, got: _Gathered) -> None:
-    got.run = one.run or got.run
-    got.sandboxes |= {(box.provider, box.id): box for box in one.sandboxes}
-    if not again or (one.ended_at or 0.0) > got.memory["newest"]:
-        got.rollouts.append(one)
+def _add_rollout(traced: TracedRollout, repeated: bool, result: _ReadResult) -> None:
+    result.run = traced.run or result.run
+    result.sandboxes |= {(sandbox.provider, sandbox.id): sandbox for sandbox in traced.sandboxes}
+    if not repeated or (traced.ended_at or 0.0) > result.memory["newest"]:
+        result.rollouts.append(traced)
 
 
 COLLECTOR = Collector(

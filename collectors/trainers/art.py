@@ -104,12 +104,12 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
 
 
 def _phases(values: Mapping[str, float], pipeline: bool) -> Iterator[Out]:
-    whole, busy = values.get(STEP), values.get(BUSY)
+    step_seconds, busy = values.get(STEP), values.get(BUSY)
     wait = values.get(IDLE if pipeline else ACTOR)
     if wait is not None:
         yield "trainer_wait_seconds" if pipeline else "generation_seconds", (), wait
-    if whole is not None and busy is not None and wait is not None:
-        yield "trainer_other_seconds", (), max(0.0, whole - busy - wait)
+    if step_seconds is not None and busy is not None and wait is not None:
+        yield "trainer_other_seconds", (), max(0.0, step_seconds - busy - wait)
 
 
 def _dropped(piece: Piece, context: Context) -> float | None:
@@ -117,11 +117,11 @@ def _dropped(piece: Piece, context: Context) -> float | None:
     total = piece.values.get(STALE)
     if total is None:
         return None
-    known: dict[str, float] = context.own.setdefault("stale", {})
-    before = max((int(step) for step in known if int(step) < piece.step), default=None)
-    since = known[str(before)] if before is not None else None
-    known[str(piece.step)] = total
-    context.own["stale"] = {step: known[step] for step in sorted(known, key=int) if int(step) >= piece.step - 4}
+    totals: dict[str, float] = context.memory.setdefault("stale", {})
+    before = max((int(step) for step in totals if int(step) < piece.step), default=None)
+    since = totals[str(before)] if before is not None else None
+    totals[str(piece.step)] = total
+    context.memory["stale"] = {step: totals[step] for step in sorted(totals, key=int) if int(step) >= piece.step - 4}
     if since is None:
         return None
     # The process restarted and counts from zero.

@@ -20,7 +20,7 @@ from collectors.model import Limits, Reading, Sample, ScrapeError, State
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
 from collectors.training_logs.settings import Facts, Settings, facts_of, product
 from collectors.training_logs.tail import collector_of
-from collectors.transport.rest import get_json, whole
+from collectors.transport.rest import get_json, total_timeout
 
 # An environment logs with the server's step, which is not the trainer's.
 ENVIRONMENT = "orchestrator"
@@ -84,11 +84,11 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
         remaining = {**values, NONFINITE: float(NORM not in values)} if NORM in row.values else dict(values)
         yield Piece(TRAINER, row.step, row.ts, remaining)
         return
-    found = {
+    renamed = {
         match.group(1) if (match := _NAMED.fullmatch(key)) is not None else key: value for key, value in values.items()
     }
-    if any(key.startswith(("train/", "train_perf/")) for key in found):
-        yield Piece(ENVIRONMENT, row.step, row.ts, found)
+    if any(key.startswith(("train/", "train_perf/")) for key in renamed):
+        yield Piece(ENVIRONMENT, row.step, row.ts, renamed)
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
@@ -106,18 +106,18 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     Raises:
         ScrapeError: as `rest.get_json`; ``garbage`` for answers of another shape.
     """
-    async with whole(limits):
+    async with total_timeout(limits):
         info = (await get_json(client, "/info", {}, limits)).json
         status = (await get_json(client, "/status", {}, limits)).json
-    if not _ours(info, status):
+    if not _is_atropos(info, status):
         raise ScrapeError("garbage", "the answers are not those of an Atropos server")
     batch, groups = number(info["batch_size"]), number(status["queue_size"])
-    known = batch is not None and batch > 0 and groups is not None
-    samples = (Sample("queue_groups", groups),) if known and groups is not None else ()
+    valid = batch is not None and batch > 0 and groups is not None
+    samples = (Sample("queue_groups", groups),) if valid and groups is not None else ()
     return Reading(samples=samples, facts={"framework": "atropos", **facts_of(batch_samples=batch)}, samples_scraped=1)
 
 
-def _ours(info: Any, status: Any) -> bool:
+def _is_atropos(info: Any, status: Any) -> bool:
     return (
         isinstance(info, dict)
         and isinstance(status, dict)
@@ -130,7 +130,7 @@ async def matches_server(client: httpx.AsyncClient, limits: Limits) -> bool:
     """Returns whether an Atropos server answers."""
     try:
         info = (await get_json(client, "/info", {}, limits)).json
-        return _ours(info, (await get_json(client, "/status", {}, limits)).json)
+        return _is_atropos(info, (await get_json(client, "/status", {}, limits)).json)
     except ScrapeError:
         return False
 

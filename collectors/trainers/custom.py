@@ -29,8 +29,8 @@ OPTIONS = ("map", "format", "step_key", "time_key")
 # A key mapped to the norm also gives `gradient_nonfinite`, as in the tables of frameworks.
 NORM, NONFINITE = "gradient_norm", "gradient_nonfinite"
 # Suffix of a key derived from the norm; not a key of the source.
-MADE = " is not finite"
-WORDS = frozenset({"nan", "inf", "infinity"})
+NONFINITE_SUFFIX = " is not finite"
+NONFINITE_TEXTS = frozenset({"nan", "inf", "infinity"})
 # Names of unread logs shown to the user.
 SHOWN = 3
 
@@ -61,8 +61,8 @@ def _sinks(options: Mapping[str, str]) -> tuple[Sink, ...]:
     time_key = options.get("time_key", "")
     lines = jsonl_log.sink(("*.jsonl", "*.ndjson"), lambda row: unpack(row, time_key))
     every = (lines, trackio_log.SINK, mlflow_database.SINK, tensorboard_log.SINK, wandb_log.SINK)
-    wanted = options.get("format", "")
-    return tuple(sink for sink in every if wanted in ("", sink.name))
+    wanted_format = options.get("format", "")
+    return tuple(sink for sink in every if wanted_format in ("", sink.name))
 
 
 FORMATS = tuple(sink.name for sink in _sinks({}))
@@ -73,7 +73,7 @@ def configured(options: Mapping[str, str]) -> Collector:
     maps = training_logs_maps.parse(options.get("map", ""))
     mapped = training_logs_maps.lookup(maps)
     step_key, time_key = options.get("step_key", ""), options.get("time_key", "")
-    reported = any(one.ours is not None and one.ours.metric == NONFINITE for one in maps)
+    reported = any(entry.key is not None and entry.key.metric == NONFINITE for entry in maps)
 
     def split(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
         # A value that the log reports itself is preferred.
@@ -82,7 +82,7 @@ def configured(options: Mapping[str, str]) -> Collector:
 
     framework = Framework(
         name="custom", reads=READS, versions=VERSIONS, sinks=_sinks(options), keys={},
-        find=lambda key: _found(mapped, key),
+        find=lambda key: _keys_for(mapped, key),
         ignored=re.compile("|".join(map(re.escape, (*STEPS, *TIMES, step_key or "step", time_key or "ts")))),
         marks=(".*",), split=split, mode="async", stated=stated_facts(options),
     )  # fmt: skip
@@ -93,27 +93,31 @@ def configured(options: Mapping[str, str]) -> Collector:
     return Collector(**{**_FIELDS, "tail": read})  # type: ignore[arg-type]
 
 
-def _found(mapped: Callable[[str], training_logs_maps.Map | None], key: str) -> tuple[Key, ...] | None:
-    if key.endswith(MADE) and (norm := mapped(key.removesuffix(MADE))) is not None and _is_norm(norm):
+def _keys_for(mapped: Callable[[str], training_logs_maps.Map | None], key: str) -> tuple[Key, ...] | None:
+    if (
+        key.endswith(NONFINITE_SUFFIX)
+        and (norm := mapped(key.removesuffix(NONFINITE_SUFFIX))) is not None
+        and _is_norm(norm)
+    ):
         return (Key(NONFINITE, fold="max"),)
-    one = mapped(key)
-    return None if one is None else (one.ours,) if one.ours is not None else ()
+    entry = mapped(key)
+    return None if entry is None else (entry.key,) if entry.key is not None else ()
 
 
-def _is_norm(one: training_logs_maps.Map | None) -> bool:
-    return one is not None and one.ours is not None and one.ours.metric == NORM
+def _is_norm(entry: training_logs_maps.Map | None) -> bool:
+    return entry is not None and entry.key is not None and entry.key.metric == NORM
 
 
 def _nonfinite(mapped: Callable[[str], training_logs_maps.Map | None], row: Logged) -> dict[str, float]:
     """1 or 0 for each gradient norm of a row; values that are no numbers (null, a text) give nothing."""
     norms = {key: _is_finite(value) for key, value in row.values.items() if _is_norm(mapped(key))}
-    return {f"{key}{MADE}": float(not finite) for key, finite in norms.items() if finite is not None}
+    return {f"{key}{NONFINITE_SUFFIX}": float(not finite) for key, finite in norms.items() if finite is not None}
 
 
 def _is_finite(value: object) -> bool | None:
     """None: neither a number nor a text that loggers write for one that is not finite."""
     if isinstance(value, str):
-        return False if value.strip().lower().lstrip("+-") in WORDS else None
+        return False if value.strip().lower().lstrip("+-") in NONFINITE_TEXTS else None
     if jsonl.number(value) is not None:
         return True
     return False if isinstance(value, float) and not math.isfinite(value) else None
@@ -128,17 +132,17 @@ def _pieces(
         return
     by_axis: dict[str, dict[str, float]] = {}
     for key, value in values.items():
-        one = mapped(key) or mapped(key.removesuffix(MADE))
-        axis = one.axis if one is not None else ""
+        entry = mapped(key) or mapped(key.removesuffix(NONFINITE_SUFFIX))
+        axis = entry.axis if entry is not None else ""
         by_axis.setdefault(axis or TRAINER, {})[key] = value
-    for axis, found in by_axis.items():
-        yield Piece(axis, int(step), row.ts, found)
+    for axis, values_of_axis in by_axis.items():
+        yield Piece(axis, int(step), row.ts, values_of_axis)
 
 
 def _without_assumed_facts(framework: Framework, path: Path, reading: Reading) -> Reading:
     """Removes framework and mode, which only the user can state for this collector."""
-    ours = {"framework", "mode", "mode_assumed"} - framework.stated.keys()
-    facts = {key: value for key, value in reading.facts.items() if key not in ours}
+    assumed = {"framework", "mode", "mode_assumed"} - framework.stated.keys()
+    facts = {key: value for key, value in reading.facts.items() if key not in assumed}
     return replace(
         reading, facts=facts, reader=f"{reading.reader}{_unread_logs(framework, path, reading.cursor or {})}"
     )
@@ -147,7 +151,7 @@ def _without_assumed_facts(framework: Framework, path: Path, reading: Reading) -
 def _unread_logs(framework: Framework, path: Path, cursor: Cursor) -> str:
     """A text about logs of the same kind that are not read, because they may belong to another run."""
     source = cursor["source"]
-    sink = next(one for one in framework.sinks if one.name == source["sink"])
+    sink = next(candidate for candidate in framework.sinks if candidate.name == source["sink"])
     read = {source["path"], *source["left"]}
     others = [log for log in sink.find(path) if str(log) not in read]
     if not others:

@@ -48,21 +48,23 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
 
 
 def _framework(follower: mlflow_rest.Follower, logs: Logs, named: str) -> Framework:
-    known = _frameworks()
+    frameworks = _frameworks()
     if named:
-        if named not in known:
-            raise ScrapeError("not_a_run", f"option framework: {named} is none of {', '.join(sorted(known))}")
-        return known[named]
+        if named not in frameworks:
+            raise ScrapeError("not_a_run", f"option framework: {named} is none of {', '.join(sorted(frameworks))}")
+        return frameworks[named]
     peek = Peek(frozenset((*follower.seen, *follower.todo)), dict(flat(logs.config)))
-    found = next((one for _, one in sorted(known.items()) if recognised(one, peek) is not None), None)
-    if found is None:
-        raise ScrapeError("not_a_run", f"the run's keys are those of none of {', '.join(sorted(known))}")
-    return found
+    framework = next(
+        (candidate for _, candidate in sorted(frameworks.items()) if recognised(candidate, peek) is not None), None
+    )
+    if framework is None:
+        raise ScrapeError("not_a_run", f"the run's keys are those of none of {', '.join(sorted(frameworks))}")
+    return framework
 
 
 def _frameworks() -> dict[str, Framework]:
-    found = [getattr(module, "FRAMEWORK", None) for _, module in modules("collectors.trainers")]
-    return {one.name: one for one in found if isinstance(one, Framework)}
+    candidates = [getattr(module, "FRAMEWORK", None) for _, module in modules("collectors.trainers")]
+    return {framework.name: framework for framework in candidates if isinstance(framework, Framework)}
 
 
 def _digest(framework: Framework, logs: Logs, cursor: Cursor) -> Reading:

@@ -61,9 +61,9 @@ def facts(config: Mapping[str, Any]) -> Facts:
     """From wandb: the arguments (args.py)."""
     settings = Settings(config)
     split = "sync_colocated" if settings.flag("collocate") else "sync_split"
-    known = "collocate" in settings or "asynchronous" in settings
+    has_mode_keys = "collocate" in settings or "asynchronous" in settings
     return facts_of(
-        mode="one_step" if settings.flag("asynchronous") else split if known else "",
+        mode="one_step" if settings.flag("asynchronous") else split if has_mode_keys else "",
         group_size=settings.number("num_samples"),
         max_response_tokens=settings.number("generate_max_length"),
         model=settings.text("pretrain"),
@@ -83,14 +83,14 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
     if row.ts is None or STEP not in values or ROUND not in values:
         return
     remaining = dict(values)
-    before = context.own.get("round")
-    here = [values[ROUND], values.get(ELAPSED), values[STEP]]
-    context.own["round"] = here
-    if before is not None and here[1] is not None and before[1] is not None and here[0] > before[0]:
-        rounds = here[0] - before[0]
+    before = context.memory.get("round")
+    current = [values[ROUND], values.get(ELAPSED), values[STEP]]
+    context.memory["round"] = current
+    if before is not None and current[1] is not None and before[1] is not None and current[0] > before[0]:
+        rounds = current[0] - before[0]
         # `logging_steps` may skip rounds: the mean of those since the previous row.
-        remaining[SECONDS] = max(0.0, here[1] - before[1]) / rounds
-        remaining[UPDATES] = max(0.0, here[2] - before[2]) / rounds
+        remaining[SECONDS] = max(0.0, current[1] - before[1]) / rounds
+        remaining[UPDATES] = max(0.0, current[2] - before[2]) / rounds
     yield Piece(TRAINER, int(values[STEP]), row.ts, remaining)
 
 
@@ -107,18 +107,18 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
 
 
 def _phases(values: Mapping[str, float]) -> Iterator[Out]:
-    whole = values.get(SECONDS)
-    if whole is None:
+    step_seconds = values.get(SECONDS)
+    if step_seconds is None:
         return
-    yield "trainer_step_seconds", (), whole
+    yield "trainer_step_seconds", (), step_seconds
     if BATCH not in values:
         return
     # The mean of one update, times the updates.
     compute = values[BATCH] * values[UPDATES]
     yield "trainer_compute_seconds", (), compute
     if GENERATE in values:
-        known = compute + sum(values.get(key, 0.0) for key in (GENERATE, SYNC, *SCORING))
-        yield "trainer_other_seconds", (), max(0.0, whole - known)
+        phase_seconds = compute + sum(values.get(key, 0.0) for key in (GENERATE, SYNC, *SCORING))
+        yield "trainer_other_seconds", (), max(0.0, step_seconds - phase_seconds)
 
 
 def _groups(values: Mapping[str, float], context: Context) -> Iterator[Out]:

@@ -21,7 +21,7 @@ from collectors.model import Limits, Reading, Sample, ScrapeError, State
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
 from collectors.training_logs.settings import Facts, Settings, facts_of, product
 from collectors.training_logs.tail import collector_of
-from collectors.transport.rest import get_json, whole
+from collectors.transport.rest import get_json, total_timeout
 
 STATUS = "/api/status"
 RESULTS = "Inference Results Queue"
@@ -83,7 +83,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
     settings = Settings(config)
     size, ahead = settings.number("num_samples_per_prompt_rollout"), settings.number("async_steps")
     learners = config.get("num_learners_per_node")
-    gpus = sum(one for one in map(number, learners) if one is not None) if isinstance(learners, list) else None
+    gpus = sum(count for count in map(number, learners) if count is not None) if isinstance(learners, list) else None
     return facts_of(
         mode="" if ahead is None else "async_colocated" if settings.flag("single_gpu_mode") else "async",
         group_size=size,
@@ -142,8 +142,8 @@ def _groups(values: Mapping[str, float], context: Context) -> Iterator[Out]:
     filtered, remaining = values.get(FILTERED), values.get(KEPT)
     if filtered is None or remaining is None:
         return
-    context.own["filters"] = context.own.get("filters", False) or filtered > 0
-    if not context.own["filters"] or filtered + remaining <= 0:
+    context.memory["filters"] = context.memory.get("filters", False) or filtered > 0
+    if not context.memory["filters"] or filtered + remaining <= 0:
         return
     yield "groups_zero_advantage_ratio", (), filtered / (filtered + remaining)
     for key, metric in ((NONE, "groups_none_solved_ratio"), (ALL, "groups_all_solved_ratio")):
@@ -157,9 +157,9 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     Raises:
         ScrapeError: as `rest.get_json`; ``garbage`` for an answer of another shape.
     """
-    async with whole(limits):
+    async with total_timeout(limits):
         answer = (await get_json(client, STATUS, {}, limits)).json
-    if not _ours(answer):
+    if not _is_status(answer):
         raise ScrapeError("garbage", "the answer is not the status of an open-instruct run")
     samples = tuple(_gauges(answer))
     batch = number(answer.get("batch_size"))
@@ -185,14 +185,14 @@ def _gauges(answer: Mapping[str, Any]) -> Iterator[Sample]:
         yield Sample("rollout_tokens_per_second", rate)
 
 
-def _ours(answer: Any) -> bool:
+def _is_status(answer: Any) -> bool:
     return isinstance(answer, dict) and all(isinstance(answer.get(key), dict) for key in ("queues", "token_stats"))
 
 
 async def matches_server(client: httpx.AsyncClient, limits: Limits) -> bool:
     """Returns whether an actor manager answers."""
     try:
-        return _ours((await get_json(client, STATUS, {}, limits)).json)
+        return _is_status((await get_json(client, STATUS, {}, limits)).json)
     except ScrapeError:
         return False
 

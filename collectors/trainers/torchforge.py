@@ -76,8 +76,8 @@ def parse_line(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Par
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
     """The time to send weights, the rest of the step, tokens per second."""
     values = piece.values
-    whole, wait, train = values.get(STEP), values.get(WAIT), values.get(TRAIN)
-    if whole is None:
+    step_seconds, wait, train = values.get(STEP), values.get(WAIT), values.get(TRAIN)
+    if step_seconds is None:
         return
     sync = sum(values.get(key, 0.0) for key in SYNC)
     if any(key in values for key in SYNC):
@@ -87,9 +87,9 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
         yield "trainer_compute_seconds", (), max(0.0, train - values.get(SAVE, 0.0))
     if wait is not None and train is not None:
         # Includes dropping the weights of the previous version.
-        yield "trainer_other_seconds", (), max(0.0, whole - wait - train - sync)
-    if (tokens := values.get(GENERATED)) is not None and whole > 0:
-        yield "rollout_tokens_per_second", (), tokens / whole
+        yield "trainer_other_seconds", (), max(0.0, step_seconds - wait - train - sync)
+    if (tokens := values.get(GENERATED)) is not None and step_seconds > 0:
+        yield "rollout_tokens_per_second", (), tokens / step_seconds
 
 
 FRAMEWORK = Framework(

@@ -20,7 +20,7 @@ from collectors.transport import http
 
 SAMPLES, PRODUCED = "tq_partition_samples_total", "tq_partition_production_progress"
 # The controller's own health: request times, storage, memory.
-_KNOWN = re.compile(
+_OTHER_METRICS = re.compile(
     r"tq_(?:controller|storage|global_index)_.*|tq_partitions_total|tq_partition_(?:samples_total|(?:pro|con)\w+_progress)"
 )
 _PAGE = re.compile(rb"^tq_(?:controller_uptime_seconds|partitions_total) ", re.MULTILINE)
@@ -39,7 +39,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
         raise ScrapeError("garbage", "no page of TransferQueue: it has no tq_* series")
     return Reading(
         samples=tuple(_queue(page)),
-        unmapped={name: 1 for name in sorted(names) if not _KNOWN.fullmatch(name)},
+        unmapped={name: 1 for name in sorted(names) if not _OTHER_METRICS.fullmatch(name)},
         dropped=page.dropped,
         why_dropped=page.why,
         samples_scraped=len(page.samples),
@@ -48,12 +48,12 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
 
 def _queue(page: Page) -> Iterator[Sample]:
     """Absent while nothing has been produced: then the controller exports no share."""
-    of_train = {
+    train_values = {
         (series.name, series.label("task_name")): value
         for series, value in page.samples
         if series.label("partition_id") == "train"
     }
-    count, share = of_train.get((SAMPLES, "")), of_train.get((PRODUCED, "all"))
+    count, share = train_values.get((SAMPLES, "")), train_values.get((PRODUCED, "all"))
     if count is not None and share is not None and math.isfinite(count * share):
         # A share of whole samples: rounding removes the error of the division.
         yield Sample("queue_samples", float(round(count * share)))

@@ -34,10 +34,10 @@ CACHED_KEYS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """One row of the table. ``ours`` None: the user ignores the key."""
+    """One row of the table. ``key`` None: the user ignores the key."""
 
     pattern: re.Pattern[str]
-    ours: Key | None
+    key: Key | None
     axis: str = ""
 
 
@@ -64,19 +64,19 @@ def check(rows: Any, add: Callable[[str, str], None]) -> tuple[Map, ...]:
     if not isinstance(rows, list) or len(rows) > MAX_MAPS:
         add("", f"must be a list of tables, {MAX_MAPS} at most: [[run.NAME.target.map]]")
         return ()
-    found = [_row(row, lambda text, n=n: add(f"[{n}]", text)) for n, row in enumerate(rows)]  # type: ignore[misc]
-    _check_folds(found, add)
-    return tuple(row for row in found if row is not None)
+    maps = [_row(row, lambda text, n=n: add(f"[{n}]", text)) for n, row in enumerate(rows)]  # type: ignore[misc]
+    _check_folds(maps, add)
+    return tuple(row for row in maps if row is not None)
 
 
 def _check_folds(maps: Sequence[Map | None], add: Callable[[str, str], None]) -> None:
     """Rows of one metric are folded together, so they must state the same fold."""
     folds: dict[tuple[object, ...], str] = {}
     for n, row in enumerate(maps):
-        if row is None or (ours := row.ours) is None:
+        if row is None or (key := row.key) is None:
             continue
-        if folds.setdefault((ours.metric, ours.labels, row.axis), ours.fold) != ours.fold:
-            add(f"[{n}]", f"fold: another row of {ours.metric} has another fold: write the same fold in both")
+        if folds.setdefault((key.metric, key.labels, row.axis), key.fold) != key.fold:
+            add(f"[{n}]", f"fold: another row of {key.metric} has another fold: write the same fold in both")
 
 
 def _row(row: Any, add: Callable[[str], None]) -> Map | None:
@@ -93,8 +93,8 @@ def _row(row: Any, add: Callable[[str], None]) -> Map | None:
     if not isinstance(axis, str) or len(axis) > 40:
         add("axis: must be a word such as trainer")
         return None
-    ours = _key(row, metric, add) if metric is not None else None
-    return Map(pattern, ours, axis) if pattern is not None and ours is not None else None
+    key = _key(row, metric, add) if metric is not None else None
+    return Map(pattern, key, axis) if pattern is not None and key is not None else None
 
 
 def _pattern(given: Any, add: Callable[[str], None]) -> re.Pattern[str] | None:
@@ -113,13 +113,17 @@ def _pattern(given: Any, add: Callable[[str], None]) -> re.Pattern[str] | None:
 
 
 def _metric(given: Any, add: Callable[[str], None]) -> Metric | None:
-    found = METRICS.get(given) if isinstance(given, str) else None
-    if found is not None and found.kind != "histogram":
-        return found
+    known = METRICS.get(given) if isinstance(given, str) else None
+    if known is not None and known.kind != "histogram":
+        return known
     names = [name for name, metric in METRICS.items() if metric.kind != "histogram"]
-    near = difflib.get_close_matches(str(given), names, 3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "; docs/reference/input-metrics.md lists the names"
-    add(f"metric: {given!r} is no metric{hint}" if given else "metric: is missing")
+    close_names = difflib.get_close_matches(str(given), names, 3)
+    hint = (
+        f"; did you mean {' or '.join(close_names)}?"
+        if close_names
+        else "; docs/reference/input-metrics.md lists the names"
+    )
+    add(f"metric: {given!r} is not a metric{hint}" if given else "metric: is missing")
     return None
 
 

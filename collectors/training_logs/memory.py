@@ -33,7 +33,7 @@ def whole_steps(logs: Logs) -> None:
     """Removes, and counts, rows whose step is not a whole number (a flag, a text, 2.5, NaN); 3.0 is 3."""
     rows = [row for row in logs.rows if _counted(row)]
     if len(rows) < len(logs.rows):
-        logs.why = logs.why or "a step that is no whole number"
+        logs.why = logs.why or "a step that is not a whole number"
     logs.dropped += len(logs.rows) - len(rows)
     logs.rows = rows
 

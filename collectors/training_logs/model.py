@@ -59,27 +59,27 @@ class Context:
     """What the functions of a framework may read and write.
 
     Attributes:
-        own: JSON-able memory of the framework's functions.
+        memory: JSON-able memory of the framework's functions.
         restarted: the rows of this call begin another log (or another run in it) than the previous call read.
         finished: set by the functions: the evidence among the rows that the run is over, as text.
         stated: facts of the configuration, also in ``facts``. No log overrides them.
-        found: values that the run reports for stated facts; they count when the configuration no longer states them.
+        overridden: reported values of stated facts; they count when the configuration no longer states them.
     """
 
     facts: dict[str, str | float]
-    own: Memory
+    memory: Memory
     sink: str
     events: list[Event] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     restarted: bool = False
     finished: str = ""
     stated: Mapping[str, str | float] = field(default_factory=dict)
-    found: dict[str, str | float] = field(default_factory=dict)
+    overridden: dict[str, str | float] = field(default_factory=dict)
 
     def take(self, facts: Mapping[str, str | float]) -> None:
         """Adds facts that the run reports. A reported mode is no longer an assumed one."""
         for name, value in facts.items():
-            (self.found if name in self.stated else self.facts)[name] = value
+            (self.overridden if name in self.stated else self.facts)[name] = value
         if "mode" in facts:
             self.facts.pop("mode_assumed", None)
 
@@ -104,14 +104,14 @@ class Framework:
         derive: (piece with the values of `needs`, context) -> metrics computed from several keys.
         facts: a configuration (nested or flat, as the sink has it) -> facts.
         folder_facts: facts from other files of the run directory (configs on disk).
-        seen: called with every row before the split: for events, and for gauges of the moment (`context.samples`).
-        beside: called after the rows: facts and `context.finished` from other files of the run directory.
+        on_row: called with every row before the split: for events, and for gauges of the moment (`context.samples`).
+        run_files: called after the rows: facts and `context.finished` from other files of the run directory.
         seconds: keys with the duration of a step, for rows without a time.
         mode: the mode to assume when neither facts nor rows have one; shown as assumed.
         only_mode: the framework has no other mode, so nothing is assumed.
         first_step: number of a run's first step on axis `trainer`; with fact `max_steps` it gives the last step.
         extra_path: detects the framework at a path by something else than a log; returns the reason, or None.
-        derives: metrics that `patterns`, `derive`, `seen` and `beside` can give in addition to those of `keys`.
+        derives: metrics that `patterns`, `derive`, `on_row` and `run_files` can give in addition to those of `keys`.
         hints: metric -> what to set in the framework so that the metric is logged.
         stated: facts of the configuration of one target's run; they override the facts of its logs.
     """
@@ -133,7 +133,7 @@ class Framework:
     derive: Callable[[Piece, Context], Iterable[Out]] | None = None
     facts: Callable[[Mapping[str, Any]], Mapping[str, str | float]] | None = None
     folder_facts: Callable[[Path], Mapping[str, str | float]] | None = None
-    seen: Callable[[Logged, Mapping[str, float], Context], None] | None = None
+    on_row: Callable[[Logged, Mapping[str, float], Context], None] | None = None
     run_files: Callable[[Path, Context], None] | None = None
     seconds: tuple[str, ...] = ()
     mode: Mode = "sync_colocated"
@@ -149,7 +149,7 @@ class Framework:
 
 def gives(framework: Framework) -> dict[tuple[str, Labels], Basis]:
     """Every series the framework can report, as `Collector.gives`."""
-    found: dict[tuple[str, Labels], Basis] = {(metric, ()): "derived" for metric in framework.derives}
-    for ours in framework.keys.values():
-        found |= {(key.metric, key.labels): "native" for key in (ours if isinstance(ours, tuple) else (ours,))}
-    return found
+    series: dict[tuple[str, Labels], Basis] = {(metric, ()): "derived" for metric in framework.derives}
+    for mapped in framework.keys.values():
+        series |= {(key.metric, key.labels): "native" for key in (mapped if isinstance(mapped, tuple) else (mapped,))}
+    return series

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 # Characters of a key; longer keys are not matched.
 KEY_LENGTH = 256
 # Three `.*` and a few alternatives: some tenths of a second, once per key.
-MOST_CHOICES = 5 * KEY_LENGTH**3
+MAX_CHOICES = 5 * KEY_LENGTH**3
 
 _TOKEN = re.compile(
     r"(?P<comment>\(\?#[^)]*\))|(?P<flags>\(\?[aiLmsux]+\))|(?P<back>\(\?P=\w+\))"
@@ -37,7 +37,7 @@ class _Group:
         self.branch *= self.last
         self.last, self.text = choices, text
 
-    def whole(self) -> int:
+    def total_choices(self) -> int:
         return self.choices + self.branch * self.last
 
 
@@ -48,47 +48,47 @@ def hangs(pattern: re.Pattern[str]) -> str:
         return "(?x) is not supported: write the pattern without spaces and comments"
     groups = [_Group(0)]
     for token in _TOKEN.finditer(text):
-        if problem := _take(token, text, groups):
+        if problem := _apply_token(token, text, groups):
             return problem
-    if groups[0].whole() > MOST_CHOICES:
+    if groups[0].total_choices() > MAX_CHOICES:
         return "too many repetitions and alternatives one after another: at most three of .* or .+; [^/]+/ is free"
     return ""
 
 
-def _take(token: re.Match[str], text: str, groups: list[_Group]) -> str:
-    here = groups[-1]
+def _apply_token(token: re.Match[str], text: str, groups: list[_Group]) -> str:
+    group = groups[-1]
     if token["open"] is not None:
         groups.append(_Group(token.start()))
     elif token["close"] is not None:
         done = groups.pop()
-        groups[-1].piece(done.whole(), text[done.start : token.end()])
+        groups[-1].piece(done.total_choices(), text[done.start : token.end()])
     elif token["bar"] is not None:
-        here.choices, here.branch, here.last = here.whole(), 1, 1
+        group.choices, group.branch, group.last = group.total_choices(), 1, 1
     elif token["times"] is not None:
-        return _repeat(token, text, here)
+        return _repeat(token, text, group)
     elif token["one"] is not None or token["back"] is not None:
-        here.piece(1, token[0])
+        group.piece(1, token[0])
     return ""
 
 
-def _repeat(token: re.Match[str], text: str, here: _Group) -> str:
-    least, most = _bounds(token["times"])
-    if here.last > 1 and most > 1:
+def _repeat(token: re.Match[str], text: str, group: _Group) -> str:
+    min_count, max_count = _bounds(token["times"])
+    if group.last > 1 and max_count > 1:
         return (
-            f"{here.text}{token[0]} repeats a part that varies, and may never finish: repeat a class such as [^/]+ "
+            f"{group.text}{token[0]} repeats a part that varies, and may never finish: repeat a class such as [^/]+ "
             "or .*, or write the alternatives out"
         )
-    free = token["how"] == "+" or _ends_by_itself(here.text, text[token.end() : token.end() + 1])
-    here.last, here.text = here.last * (1 if free else most - least + 1), here.text + token[0]
+    free = token["how"] == "+" or _ends_by_itself(group.text, text[token.end() : token.end() + 1])
+    group.last, group.text = group.last * (1 if free else max_count - min_count + 1), group.text + token[0]
     return ""
 
 
 def _bounds(times: str) -> tuple[int, int]:
     if not times.startswith("{"):
         return (1 if times == "+" else 0), (1 if times == "?" else KEY_LENGTH)
-    least, comma, most = times.strip("{}").partition(",")
-    low = min(int(least or 0), KEY_LENGTH)
-    return low, min(int(most or KEY_LENGTH), KEY_LENGTH) if comma else low
+    min_count, comma, max_count = times.strip("{}").partition(",")
+    low = min(int(min_count or 0), KEY_LENGTH)
+    return low, min(int(max_count or KEY_LENGTH), KEY_LENGTH) if comma else low
 
 
 def _ends_by_itself(piece: str, following: str) -> bool:

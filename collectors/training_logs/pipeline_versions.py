@@ -27,9 +27,9 @@ def _add(runs: Runs, samples: int) -> None:
     if not runs:
         runs.append([samples, 0, 1, 0])
         return
-    start, each, count, version = last = runs[-1]
-    newest = start + each * (count - 1)
-    if samples > newest and (count == 1 or samples - newest == each):
+    start, interval, count, version = last = runs[-1]
+    newest = start + interval * (count - 1)
+    if samples > newest and (count == 1 or samples - newest == interval):
         last[1], last[2] = samples - newest, count + 1
     elif samples != newest:
         same = version_of(runs, samples)
@@ -38,11 +38,11 @@ def _add(runs: Runs, samples: int) -> None:
 
 def version_of(runs: Runs, samples: int) -> int | None:
     """The version whose weights had seen this number of samples, by the newest incarnation; None: not published."""
-    for start, each, count, version in reversed(runs):
+    for start, interval, count, version in reversed(runs):
         if samples == start:
             return version
-        if each and 0 < samples - start <= each * (count - 1) and (samples - start) % each == 0:
-            return version + (samples - start) // each
+        if interval and 0 < samples - start <= interval * (count - 1) and (samples - start) % interval == 0:
+            return version + (samples - start) // interval
     return None
 
 

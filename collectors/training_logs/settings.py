@@ -47,9 +47,9 @@ class Settings:
             return None
 
 
-def facts_of(**known: str | float | None) -> Facts:
+def facts_of(**facts: str | float | None) -> Facts:
     """Returns facts without None, "" and numbers that are not positive."""
-    return {key: value for key, value in known.items() if value and (isinstance(value, str) or value > 0)}
+    return {key: value for key, value in facts.items() if value and (isinstance(value, str) or value > 0)}
 
 
 def product(*factors: float | None) -> float | None:

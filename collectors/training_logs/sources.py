@@ -20,7 +20,7 @@ PEEK = Limits(tail_bytes=1 << 20, tail_rows=400)
 # Only this many newest logs of each kind are examined.
 CANDIDATES = 8
 # For this many reads (half an hour at 5 s) a better sink is looked for; a later log belongs to another run.
-LOOKS = 360
+UPGRADE_READS = 360
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Source:
     def identity(self) -> dict[str, str]:
         return {"sink": self.sink.name, "path": str(self.path)}
 
-    def seen_from(self, given: Path) -> str:
+    def log_label(self, given: Path) -> str:
         """The kind of log and its name relative to the given path."""
         below = self.path != given and self.path.is_relative_to(given)
         return f"{self.sink.name} {self.path.relative_to(given) if below else self.path.name}"
@@ -69,13 +69,13 @@ def follow(sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], recogni
         ScrapeError: ``missing``; ``not_a_run`` with the kinds of logs looked for.
     """
     continued = _continued(sinks, path, before, recognises) if before else None
-    found = continued or choose(sinks, path, recognises)
-    if found is not None:
-        return found
+    source = continued or choose(sinks, path, recognises)
+    if source is not None:
+        return source
     if not path.exists():
         raise ScrapeError("missing", f"{path.name} does not exist")
     looked_for = ", ".join(sink.looks_for for sink in sinks)
-    raise ScrapeError("not_a_run", f"no run in {path.name}: looked for {looked_for}{unreadable.words(path)}")
+    raise ScrapeError("not_a_run", f"no run in {path.name}: looked for {looked_for}{unreadable.suffix(path)}")
 
 
 def remembered(source: Source, before: Mapping[str, Any], more: bool, rows: bool = True) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def remembered(source: Source, before: Mapping[str, Any], more: bool, rows: bool
     if before and moved:
         left = [*left, before["path"]][-CANDIDATES:]
     silent = not rows and (moved or bool(before.get("silent")))
-    looks = min(LOOKS, before.get("looks", LOOKS if before else 0) + (not more))
+    looks = min(UPGRADE_READS, before.get("looks", UPGRADE_READS if before else 0) + (not more))
     return {**source.identity, "more": more, "left": left, "looks": looks, **({"silent": True} if silent else {})}
 
 
@@ -101,28 +101,30 @@ def is_upgrade(sinks: Sequence[Sink], source: Source, before: Mapping[str, Any])
 def _continued(
     sinks: Sequence[Sink], path: Path, before: Mapping[str, Any], recognises: Callable[[Peek], bool]
 ) -> Source | None:
-    sink = next((one for one in sinks if one.name == before.get("sink")), None)
+    sink = next((candidate for candidate in sinks if candidate.name == before.get("sink")), None)
     old = Path(before.get("path", ""))
     if sink is None:
         return None
     # A job prints its configuration long before its logger writes a first step to another sink.
-    wanted = before.get("silent") or (not before.get("more") and before.get("looks", LOOKS) < LOOKS)
-    better = choose(sinks[: sinks.index(sink)], path, recognises) if wanted else None
+    may_upgrade = before.get("silent") or (
+        not before.get("more") and before.get("looks", UPGRADE_READS) < UPGRADE_READS
+    )
+    better = choose(sinks[: sinks.index(sink)], path, recognises) if may_upgrade else None
     if better is not None and better.peek.keys:
         return better
-    there = old.exists()
-    if not (there and before.get("more")):
+    exists = old.exists()
+    if not (exists and before.get("more")):
         newest = next((log for log in sink.find(path) if str(log) not in before.get("left", ())), None)
         # Never return to a log left before: two runs that grow at once would alternate, each read again from its start.
-        fresh = newest is not None and newest != old and _newer(newest, old)
-        if fresh and newest is not None and (peek := _of_run(sink, newest, recognises)) is not None:
+        is_newer = newest is not None and newest != old and _newer(newest, old)
+        if is_newer and newest is not None and (peek := _of_run(sink, newest, recognises)) is not None:
             return Source(sink, newest, peek)
-    return Source(sink, old, Peek(frozenset(), {})) if there else None
+    return Source(sink, old, Peek(frozenset(), {})) if exists else None
 
 
-def _newer(path: Path, than: Path) -> bool:
+def _newer(path: Path, other: Path) -> bool:
     try:
-        return not than.exists() or path.stat().st_mtime > than.stat().st_mtime
+        return not other.exists() or path.stat().st_mtime > other.stat().st_mtime
     except OSError:
         return False
 
@@ -139,8 +141,8 @@ def _of_run(sink: Sink, path: Path, recognises: Callable[[Peek], bool]) -> Peek 
     if sink.further is None or size <= PEEK.tail_bytes:
         return None
     later = _peeked(sink, path, modified, size, further=True)
-    both = Peek(first.keys | later.keys, {**first.config, **later.config})
-    return both if recognises(both) else None
+    combined = Peek(first.keys | later.keys, {**first.config, **later.config})
+    return combined if recognises(combined) else None
 
 
 def _state(path: Path) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from collectors.training_logs.model import FOLDS, ONLY, TRAINER, Context, Framew
 # For rows without the duration of their step. Any estimate keeps the order; one second does not look precise.
 UNKNOWN_STEP_SECONDS = 1.0
 # Smallest distance of two rows of the same moment.
-APART_SECONDS = 0.001
+MIN_GAP_SECONDS = 0.001
 # Steps cached per axis. The keys logged for a step distinguish a late row from a rewind.
 CACHED_STEPS = 4
 UNMAPPED_LENGTH = 120
@@ -66,29 +66,31 @@ def matches(framework: Framework, path: Path) -> str | None:
         reason = framework.extra_path(path) if framework.extra_path is not None else None
         if reason is not None:
             return reason
-        found = sources.choose(framework.sinks, path, lambda peek: recognised(framework, peek) is not None)
+        source = sources.choose(framework.sinks, path, lambda peek: recognised(framework, peek) is not None)
     except ScrapeError as error:
         if error.kind == "locked":
             raise
         return None
     except OSError:
         return None
-    if found is None:
+    if source is None:
         return None
-    return f"{found.sink.name} {found.path.name} with {recognised(framework, found.peek)}"
+    return f"{source.sink.name} {source.path.name} with {recognised(framework, source.peek)}"
 
 
 def recognised(framework: Framework, peek: sources.Peek) -> str | None:
     """The key or configuration that identifies the framework, or None."""
     keys = {_stripped(framework, key) for key in peek.keys}
-    if any(re.fullmatch(one, key) for one in framework.not_marks for key in keys):
+    if any(re.fullmatch(marks_of_key, key) for marks_of_key in framework.not_marks for key in keys):
         return None
-    for one in framework.marks:
-        parts = (one,) if isinstance(one, str) else one
-        found = [next((key for key in sorted(keys) if re.fullmatch(part, key)), None) for part in parts]
-        if None not in found:
-            return found[0]
-    return next((f"the setting {one}" for one in framework.config_marks if one in peek.config), None)
+    for marks_of_key in framework.marks:
+        parts = (marks_of_key,) if isinstance(marks_of_key, str) else marks_of_key
+        matched_keys = [next((key for key in sorted(keys) if re.fullmatch(part, key)), None) for part in parts]
+        if None not in matched_keys:
+            return matched_keys[0]
+    return next(
+        (f"the setting {marks_of_key}" for marks_of_key in framework.config_marks if marks_of_key in peek.config), None
+    )
 
 
 def tail(framework: Framework, path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
@@ -127,12 +129,12 @@ def recent(framework: Framework, path: Path, limits: Limits, now: float, size: i
     """A cursor of `tail` near the end of the log; None if the log is short or its sink is read from the start only."""
     head = tail(framework, path, {}, replace(limits, tail_bytes=HEAD_BYTES, tail_rows=HEAD_ROWS), now)
     memory: Memory = copied(head.cursor or {})
-    sink = next((one for one in framework.sinks if one.name == memory["source"]["sink"]), None)
+    sink = next((candidate for candidate in framework.sinks if candidate.name == memory["source"]["sink"]), None)
     log = Path(memory["source"]["path"])
     if sink is None or sink.near_end is None or log.stat().st_size <= size + HEAD_BYTES:
         return None
-    own = {name: value for name, value in memory.items() if name not in ("axes", "totals", "ts", "finished")}
-    return {**own, "at": sink.near_end(log, size)}
+    kept_memory = {name: value for name, value in memory.items() if name not in ("axes", "totals", "ts", "finished")}
+    return {**kept_memory, "at": sink.near_end(log, size)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +169,10 @@ class _Tail:
         reported, stated = {**self.memory.get("facts", {})}, self.framework.stated
         if "mode" in stated and reported.pop("mode_assumed", None):
             del reported["mode"]
-        found = {name: reported[name] for name in stated if name in reported}
-        own = self.memory.setdefault("own", {})
-        return Context({**reported, **stated}, own, self.source.sink.name, stated=stated, found=found)
+        overridden = {name: reported[name] for name in stated if name in reported}
+        function_memory = self.memory.setdefault("own", {})
+        sink = self.source.sink.name
+        return Context({**reported, **stated}, function_memory, sink, stated=stated, overridden=overridden)
 
     def _recognises(self, peek: sources.Peek) -> bool:
         return recognised(self.framework, peek) is not None
@@ -195,7 +198,9 @@ class _Tail:
         if self.framework.run_files is not None and self.path.is_dir():
             self.framework.run_files(self.path, context)
         self._lifecycle(logs)
-        reported = {key: value for key, value in context.facts.items() if key not in context.stated} | context.found
+        reported = {
+            key: value for key, value in context.facts.items() if key not in context.stated
+        } | context.overridden
         memory["facts"] = {key: value for key, value in reported.items() if not key.startswith("lifecycle")}
         context.facts |= context.stated
         return self._reading(logs)
@@ -225,8 +230,8 @@ class _Tail:
         framework, context = self.framework, self.context
         values = finite(framework, row.values)
         assert row.ts is not None
-        if framework.seen is not None:
-            framework.seen(row, values, context)
+        if framework.on_row is not None:
+            framework.on_row(row, values, context)
         split = framework.split or _one_piece
         for piece in split(row, values, context):
             self._piece(piece)
@@ -238,7 +243,7 @@ class _Tail:
         stored = self._same_step(steps, piece)
         if stored is None:
             # Ascending within an axis; otherwise the store would take a step of the same moment for an old one.
-            ts = max(piece.ts, axis.get("ts", piece.ts) + APART_SECONDS) if steps else piece.ts
+            ts = max(piece.ts, axis.get("ts", piece.ts) + MIN_GAP_SECONDS) if steps else piece.ts
             stored = {"ts": ts, "keys": [], "values": {}}
             if str(piece.step) in steps or any(int(step) > piece.step for step in steps):
                 steps.clear()
@@ -269,35 +274,35 @@ class _Tail:
             mapped = {key: self._mapped(key) for key in keys}
             layout = self._layouts[keys] = _Layout(
                 frozenset(map(mark, keys)),
-                tuple((key, ours) for key, found in mapped.items() for ours in found or ()),
+                tuple((key, metric_key) for key, metric_keys in mapped.items() for metric_key in metric_keys or ()),
                 tuple(key for key in keys if key in self.framework.needs),
-                tuple(key[:UNMAPPED_LENGTH] for key, found in mapped.items() if found is None),
+                tuple(key[:UNMAPPED_LENGTH] for key, metric_keys in mapped.items() if metric_keys is None),
             )
-            for key, ours in layout.mapped:
-                if not ours.fold:
-                    self.origins.add(ours.metric, key)
+            for key, metric_key in layout.mapped:
+                if not metric_key.fold:
+                    self.origins.add(metric_key.metric, key)
         return layout
 
     def _samples(self, piece: Piece, layout: _Layout, stored: Memory) -> None:
         values, ts, step, axis = piece.values, piece.ts, piece.step, piece.axis
-        for key, ours in layout.mapped:
+        for key, metric_key in layout.mapped:
             value: float | None = values[key]
-            if ours.reduction == "total":
+            if metric_key.reduction == "total":
                 value = self._delta(key, values[key], axis)
                 if value is None:
                     continue
             assert value is not None
-            if ours.fold:
-                self.folds.add(stored, ours, key, value * ours.scale + ours.offset)
+            if metric_key.fold:
+                self.folds.add(stored, metric_key, key, value * metric_key.scale + metric_key.offset)
             else:
-                value = value * ours.scale + ours.offset
-                self.samples.append(Sample(ours.metric, value, ours.labels, ts, step, axis))
+                value = value * metric_key.scale + metric_key.offset
+                self.samples.append(Sample(metric_key.metric, value, metric_key.labels, ts, step, axis))
         for name in layout.unmapped:
             self.unmapped[name] = self.unmapped.get(name, 0) + 1
-        for ours, keys, folded in self.folds.take():
-            self.samples.append(Sample(ours.metric, folded, ours.labels, ts, step, axis))
+        for metric_key, keys, folded in self.folds.take():
+            self.samples.append(Sample(metric_key.metric, folded, metric_key.labels, ts, step, axis))
             for key in keys:
-                self.origins.add(ours.metric, key)
+                self.origins.add(metric_key.metric, key)
         if self.framework.derive is not None:
             self._derive(piece, stored)
 
@@ -313,11 +318,11 @@ class _Tail:
 
     def _derived_key(self, metric: str, labels: Labels) -> str:
         """The key of a derived metric in the memory of a step."""
-        found = self._derived.get((metric, labels))
-        if found is None:
+        derived_key = self._derived.get((metric, labels))
+        if derived_key is None:
             self.origins.add(metric, "of several keys")
-            found = self._derived[(metric, labels)] = str(mark(f"{metric}{labels}"))
-        return found
+            derived_key = self._derived[(metric, labels)] = str(mark(f"{metric}{labels}"))
+        return derived_key
 
     def _delta(self, key: str, value: float, axis: str) -> float | None:
         """The increase of a total since the previous row. None for the first value, whose begin is unknown."""
@@ -333,29 +338,34 @@ class _Tail:
     def _mapped(self, key: str) -> tuple[Key, ...] | None:
         """Our keys for a source key: empty for a known but unused key, None for an unknown key."""
         framework = self.framework
-        found = framework.keys.get(key)
-        if found is not None:
-            return found if isinstance(found, tuple) else (found,)
-        if framework.find is not None and (answer := framework.find(key)) is not None:
-            return answer
+        mapped = framework.keys.get(key)
+        if mapped is not None:
+            return mapped if isinstance(mapped, tuple) else (mapped,)
+        if framework.find is not None and (found_keys := framework.find(key)) is not None:
+            return found_keys
         for pattern, make in framework.patterns:
             if (match := pattern.fullmatch(key)) is not None:
-                ours = make(match)
-                return (ours,) if ours is not None else ()
+                metric_key = make(match)
+                return (metric_key,) if metric_key is not None else ()
         if key in framework.needs or (framework.ignored is not None and framework.ignored.fullmatch(key)):
             return ()
         return None
 
     def _lifecycle(self, logs: Logs) -> None:
         memory, facts = self.memory, self.context.facts
-        most = facts.get("max_steps")
+        max_steps = facts.get("max_steps")
         steps = memory.get("axes", {}).get(TRAINER, {}).get("steps", {})
         last = max(map(int, steps), default=None)
-        why = logs.finished or self.context.finished
-        if not why and isinstance(most, float) and last is not None and last >= most - 1 + self.framework.first_step:
-            why = f"step {last} is the last of {most:.0f}"
-        if why:
-            facts |= {"lifecycle": "crashed" if logs.failed else "finished", "lifecycle_why": why}
+        evidence = logs.finished or self.context.finished
+        if (
+            not evidence
+            and isinstance(max_steps, float)
+            and last is not None
+            and last >= max_steps - 1 + self.framework.first_step
+        ):
+            evidence = f"step {last} is the last of {max_steps:.0f}"
+        if evidence:
+            facts |= {"lifecycle": "crashed" if logs.failed else "finished", "lifecycle_why": evidence}
             memory["finished"] = True
         elif self.samples and memory.pop("finished", False):
             facts |= {"lifecycle": "running", "lifecycle_why": "new rows after the end"}
@@ -375,7 +385,7 @@ class _Tail:
             why_dropped=logs.why or self.folds.why,
             samples_scraped=len(logs.rows),
             origins=self.origins.as_text(),
-            reader=self.source.seen_from(self.path),
+            reader=self.source.log_label(self.path),
         )
 
 
@@ -426,14 +436,14 @@ def _spread(rows: Sequence[Logged], lengths: list[float], end: float, ahead: flo
     if last is not None and start < last:
         # The estimate overlaps rows that have a time already: divide the remaining time evenly, in order.
         start = last
-        total = max(end - start, len(rows) * APART_SECONDS)
+        total = max(end - start, len(rows) * MIN_GAP_SECONDS)
         lengths = [total / len(rows)] * len(rows)
     for row, passed in zip(rows, accumulate(lengths), strict=True):
         row.ts = row.ts if row.ts is not None else start + passed
 
 
 def _length(seconds: float | None) -> float:
-    return max(seconds, APART_SECONDS) if seconds is not None else UNKNOWN_STEP_SECONDS
+    return max(seconds, MIN_GAP_SECONDS) if seconds is not None else UNKNOWN_STEP_SECONDS
 
 
 class Folds:
@@ -443,24 +453,24 @@ class Folds:
         self.dropped, self.why = 0, ""
         self._added: dict[str, tuple[Key, dict[str, float]]] = {}
 
-    def add(self, step: Memory, ours: Key, key: str, value: float) -> None:
+    def add(self, step: Memory, metric_key: Key, key: str, value: float) -> None:
         """Adds one key of a step. ``step``: the memory of the step, because its keys may come in several rows."""
-        name = f"{ours.metric}{ours.labels}"
+        name = f"{metric_key.metric}{metric_key.labels}"
         parts: dict[str, float] = step.setdefault("parts", {}).setdefault(name, {})
-        if ours.fold == ONLY and parts and key not in parts:
+        if metric_key.fold == ONLY and parts and key not in parts:
             first, second = sorted((min(parts), key))
             self.dropped += 1
             self.why = self.why or (
-                f"two keys for one metric ({ours.metric}): {first}, {second}: write a narrower pattern, "
+                f"two keys for one metric ({metric_key.metric}): {first}, {second}: write a narrower pattern, "
                 f"or fold = {', '.join(FOLDS)} in the map"
             )
         parts[key] = value
-        self._added[name] = ours, parts
+        self._added[name] = metric_key, parts
 
     def take(self) -> Iterator[tuple[Key, list[str], float]]:
         """Yields (our key, source keys, value) of each metric added to since the last call."""
-        for ours, parts in self._added.values():
+        for metric_key, parts in self._added.values():
             keys = sorted(parts)
-            used = keys[:1] if ours.fold in (ONLY, "first") else keys
-            yield ours, used, FOLDS.get(ours.fold, FOLDS["first"])([parts[key] for key in used])
+            used = keys[:1] if metric_key.fold in (ONLY, "first") else keys
+            yield metric_key, used, FOLDS.get(metric_key.fold, FOLDS["first"])([parts[key] for key in used])
         self._added.clear()

@@ -26,10 +26,10 @@ from collectors.model import Cursor, Limits, ScrapeError
 HEAD_BYTES = 256
 TAIL_BYTES = 64
 # Entries of a folder that is searched for a renamed file.
-MAX_BESIDE = 20_000
+MAX_FOLDER_ENTRIES = 20_000
 
 ROTATED = "rotated: the rest of the old file was not found"
-REWRITTEN = "truncated or rewritten: what was written after the last look and before that is lost"
+REWRITTEN = "truncated or rewritten: lines written since the last read before it are lost"
 UNFINISHED = "rotated: the old file's last line has no end"
 
 
@@ -70,8 +70,8 @@ class Appended:
 
     def cursor(self, offset: int, *, whole: bool) -> dict[str, Any]:
         """The cursor to continue at ``offset``; ``whole``: the file was read to its end, see `unchanged`."""
-        found = {"inode": self.status.st_ino, "offset": offset, **_marks(self.file, offset)}
-        return {**found, "seen": [self.status.st_size, self.status.st_mtime_ns]} if whole else found
+        position = {"inode": self.status.st_ino, "offset": offset, **_marks(self.file, offset)}
+        return {**position, "seen": [self.status.st_size, self.status.st_mtime_ns]} if whole else position
 
 
 def unchanged(status: os.stat_result, cursor: Cursor) -> bool:
@@ -90,7 +90,7 @@ def appended(path: Path, cursor: Cursor) -> Iterator[Appended]:
         with open(path, "rb", opener=_opened) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise ScrapeError("missing", f"{path.name} is no regular file")
+                raise ScrapeError("missing", f"{path.name} is not a regular file")
             # Compared by content, not by inode: rsync and mv replace a file by a grown copy.
             same = bool(cursor) and _is_continued(file, cursor, status.st_size)
             yield Appended(file, status, int(cursor["offset"]) if same else 0, bool(cursor) and not same)
@@ -117,10 +117,10 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Lines:
         rest, lost = _rest(path, cursor, limits) if replaced else (None, REWRITTEN)
         if rest is not None:
             return rest
-        found = _read(new, cursor, limits)
+        lines = _read(new, cursor, limits)
         if lost and new.restarted:
-            found.dropped, found.why = found.dropped + 1, lost
-        return found
+            lines.dropped, lines.why = lines.dropped + 1, lost
+        return lines
 
 
 def near_end(path: Path, size: int) -> dict[str, Any]:
@@ -140,67 +140,67 @@ def _rest(path: Path, cursor: Cursor, limits: Limits) -> tuple[Lines | None, str
     if old is None:
         return None, ROTATED
     try:
-        with appended(old, cursor) as was:
-            if was.restarted or was.status.st_ino != cursor.get("inode"):
+        with appended(old, cursor) as old_file:
+            if old_file.restarted or old_file.status.st_ino != cursor.get("inode"):
                 return None, ROTATED
-            rest = _read(was, cursor, limits)
+            rest = _read(old_file, cursor, limits)
     except ScrapeError:
         return None, ROTATED
-    if rest.cursor["offset"] != was.offset:
+    if rest.cursor["offset"] != old_file.offset:
         rest.more = True
         return rest, ""
-    return None, UNFINISHED if was.status.st_size > was.offset else ""
+    return None, UNFINISHED if old_file.status.st_size > old_file.offset else ""
 
 
 def _renamed(folder: Path, inode: object) -> Path | None:
     """The regular file with that inode; a rename within a folder keeps it."""
-    with os.scandir(folder) as found:
+    with os.scandir(folder) as entries:
         # The listing has the inodes, so that only one file needs a stat call.
-        same = (entry for entry in islice(found, MAX_BESIDE) if entry.inode() == inode)
+        same = (entry for entry in islice(entries, MAX_FOLDER_ENTRIES) if entry.inode() == inode)
         return next((folder / entry.name for entry in same if entry.is_file(follow_symlinks=False)), None)
 
 
 def _read(new: Appended, cursor: Cursor, limits: Limits) -> Lines:
-    found = Lines(restarted=new.restarted)
+    lines = Lines(restarted=new.restarted)
     offset, size = new.offset, new.status.st_size
     skipping = bool(cursor.get("skipping")) and not new.restarted
     # One byte more than a line may have, so that a line that is too long is not taken for an incomplete one.
     window = new.window(max(limits.tail_bytes, limits.line_bytes + 1))
-    used, skipping = _split(window, offset, skipping, limits, found)
+    used, skipping = _split(window, offset, skipping, limits, lines)
     offset += used
-    found.more = found.more or offset + len(window) - used < size
-    found.cursor = {**new.cursor(offset, whole=False), "skipping": skipping}
-    return found
+    lines.more = lines.more or offset + len(window) - used < size
+    lines.cursor = {**new.cursor(offset, whole=False), "skipping": skipping}
+    return lines
 
 
-def _split(window: bytes, offset: int, skipping: bool, limits: Limits, found: Lines) -> tuple[int, bool]:
+def _split(window: bytes, offset: int, skipping: bool, limits: Limits, lines: Lines) -> tuple[int, bool]:
     """Splits the window into lines; returns the bytes processed, and whether a line that is too long continues."""
     start = 0
     while (end := window.find(b"\n", start)) >= 0:
-        if len(found.lines) >= limits.tail_rows:
-            found.more = True
+        if len(lines.lines) >= limits.tail_rows:
+            lines.more = True
             return start, skipping
         line = window[start:end]
         if skipping:
             skipping = False
         elif len(line) > limits.line_bytes:
-            _drop(found, offset + start, limits)
+            _drop(lines, offset + start, limits)
         elif line.strip():
-            found.lines.append((offset + start, line))
+            lines.lines.append((offset + start, line))
         start = end + 1
     rest = len(window) - start
     # The rest has no line end yet. Within the limit it is read again as a whole; beyond the limit it is dropped.
     if skipping:
         return len(window), True
     if rest > limits.line_bytes:
-        _drop(found, offset + start, limits)
+        _drop(lines, offset + start, limits)
         return len(window), True
     return start, False
 
 
-def _drop(found: Lines, offset: int, limits: Limits) -> None:
-    found.dropped += 1
-    found.why = found.why or f"the line at byte {offset} is longer than {limits.line_bytes} bytes"
+def _drop(lines: Lines, offset: int, limits: Limits) -> None:
+    lines.dropped += 1
+    lines.why = lines.why or f"the line at byte {offset} is longer than {limits.line_bytes} bytes"
 
 
 def _is_continued(file: BinaryIO, cursor: Mapping[str, Any], size: int) -> bool:

@@ -51,9 +51,9 @@ class HostPort:
 class HttpConnection:
     """The connection, opened on first use. One exchange at a time."""
 
-    place: HostPort
+    address: HostPort
     _exchange: "_Exchange | None" = None
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def get(self, request: bytes, sink: BodySink) -> None:
         """Sends a prepared request and returns when its answer is in the sink.
@@ -62,27 +62,27 @@ class HttpConnection:
             OSError: no connection (`ConnectionLost`: one that broke).
             Exception: any exception of the sink.
         """
-        async with self._turn:
+        async with self._lock:
             exchange = self._exchange
             if exchange is not None and exchange.open and exchange.loop is asyncio.get_running_loop():
                 try:
                     return await exchange.run(request, sink)
                 except ConnectionStale:
-                    pass  # servers close what was idle for 5 s, which is when we ask again
+                    pass  # servers close connections after 5 s without a request, which is the usual interval
             self.close()
             self._exchange = await self._connected()
             await self._exchange.run(request, sink)
 
     async def _connected(self) -> "_Exchange":
-        loop, place = asyncio.get_running_loop(), self.place
+        loop, address = asyncio.get_running_loop(), self.address
         _, exchange = await loop.create_connection(
-            _Exchange, place.host, place.port, ssl=place.tls, server_hostname=place.host if place.tls else None,
-            happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS,
+            _Exchange, address.host, address.port, ssl=address.tls,
+            server_hostname=address.host if address.tls else None, happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS,
         )  # fmt: skip
         return exchange
 
     def close(self) -> None:
-        """End the connection, if there is one."""
+        """Closes the connection, if there is one."""
         if self._exchange is not None:
             self._exchange.end()
             self._exchange = None
@@ -92,9 +92,9 @@ class _Exchange(asyncio.Protocol):
     """The connection's protocol. `open`: can be used again."""
 
     def __init__(self) -> None:
-        self.open = self._kept = self._began = False
+        self.open = self._reused = self._answer_began = False
         self.loop = asyncio.get_running_loop()
-        self._held = bytearray()
+        self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._done: asyncio.Future[None] | None = None
         # The function that reads next: True if it read something and there may be more. None: nothing is expected.
@@ -104,15 +104,15 @@ class _Exchange(asyncio.Protocol):
     async def run(self, request: bytes, sink: BodySink) -> None:
         """One exchange."""
         assert self._transport is not None
-        self._sink, self._began, self._next = sink, False, self._head
+        self._sink, self._answer_began, self._next = sink, False, self._head
         self._done = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         try:
             await self._done
         except BaseException:
-            self.end()  # whatever still comes belongs to nobody
+            self.end()  # later bytes belong to no request
             raise
-        self._kept = True
+        self._reused = True
 
     def end(self) -> None:
         """Closes the connection at once."""
@@ -127,20 +127,20 @@ class _Exchange(asyncio.Protocol):
         self._transport, self.open = transport, True
 
     def data_received(self, data: bytes) -> None:
-        self._held += data
+        self._buffer += data
         try:
-            while self._held and self._next is not None and self._next():
+            while self._buffer and self._next is not None and self._next():
                 pass
-        except Exception as error:  # noqa: BLE001  the sink's word on what came, or ours that it is no HTTP
+        except Exception as error:  # noqa: BLE001  raised by the sink, or because the bytes are not HTTP
             self._finish(error)
-        if self._held and self._next is None:
-            self.end()  # more than was asked for: what follows would be taken for the next answer
+        if self._buffer and self._next is None:
+            self.end()  # bytes after the answer would be read as the next answer
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open = False
-        if exc is None and self._next == self._until_the_end:
+        if exc is None and self._next == self._read_until_close:
             self._finish(None)
-        elif self._kept and not self._began and not self._held:
+        elif self._reused and not self._answer_began and not self._buffer:
             self._finish(ConnectionStale("closed"))
         else:
             self._finish(ConnectionLost("the connection ended before the answer did"))
@@ -157,19 +157,19 @@ class _Exchange(asyncio.Protocol):
     # ---- the parts of an answer
 
     def _head(self) -> bool:
-        found = _HEAD_END.search(self._held)
-        if found is None and len(self._held) <= HEAD_BYTES:
+        head_end = _HEAD_END.search(self._buffer)
+        if head_end is None and len(self._buffer) <= HEAD_BYTES:
             return False
-        if found is None:
-            raise ConnectionLost("no HTTP, for it has no end of its head")
-        text = bytes(self._held[: found.start()])
-        del self._held[: found.end()]
+        if head_end is None:
+            raise ConnectionLost("not HTTP: the header section has no end")
+        text = bytes(self._buffer[: head_end.start()])
+        del self._buffer[: head_end.end()]
         version, status, headers = _parsed(text)
         if status < 200:
             if status == 101:
-                raise ConnectionLost("no HTTP, but another protocol")
+                raise ConnectionLost("not HTTP: the server switched to another protocol")
             return True  # 100, 103: the answer itself follows
-        self._began = True
+        self._answer_began = True
         self._last = _closes(version, headers)
         self._sink.head(status, headers)
         self._begin_body(status, headers)
@@ -179,32 +179,32 @@ class _Exchange(asyncio.Protocol):
         coding, length = headers.get(b"transfer-encoding"), headers.get(b"content-length")
         if coding is not None:
             if coding.lower() != b"chunked":
-                raise ConnectionLost("no HTTP, but a transfer coding nobody asked for")
+                raise ConnectionLost("not supported: a transfer coding that was not requested")
             self._next = self._chunk_head
         elif length is not None:
             if _NUMBER.fullmatch(length) is None:
-                raise ConnectionLost("no HTTP, for it has no length")
-            self._left, self._next = int(length), self._counted
+                raise ConnectionLost("not HTTP: the length is not a number")
+            self._left, self._next = int(length), self._read_counted
             if self._left == 0:
                 self._complete()
         else:
-            self._next = self._until_the_end
+            self._next = self._read_until_close
 
-    def _counted(self) -> bool:
-        self._take()
+    def _read_counted(self) -> bool:
+        self._pass_chunk()
         if self._left == 0:
             self._complete()
         return True
 
-    def _take(self) -> None:
-        chunk = bytes(self._held[: self._left])
-        del self._held[: self._left]
+    def _pass_chunk(self) -> None:
+        chunk = bytes(self._buffer[: self._left])
+        del self._buffer[: self._left]
         self._left -= len(chunk)
         self._sink.body(chunk)
 
-    def _until_the_end(self) -> bool:
-        self._left = len(self._held)
-        self._take()
+    def _read_until_close(self) -> bool:
+        self._left = len(self._buffer)
+        self._pass_chunk()
         return True
 
     def _chunk_head(self) -> bool:
@@ -213,20 +213,20 @@ class _Exchange(asyncio.Protocol):
             return False
         size = _CHUNK.match(line)
         if size is None:
-            raise ConnectionLost("no HTTP, for it has no chunk")
+            raise ConnectionLost("not HTTP: a chunk has no size")
         self._left = int(size[1], 16)
         self._next = self._chunk if self._left else self._trailer
         return True
 
     def _chunk(self) -> bool:
         if self._left:
-            self._take()
+            self._pass_chunk()
             return True
         line = self._line()
         if line is None:
             return False
         if line:
-            raise ConnectionLost("no HTTP, but a chunk that is longer than it says")
+            raise ConnectionLost("not HTTP: a chunk is longer than its size")
         self._next = self._chunk_head
         return True
 
@@ -238,13 +238,13 @@ class _Exchange(asyncio.Protocol):
 
     def _line(self) -> bytes | None:
         """The next line of the framing, or None while it is incomplete."""
-        end = self._held.find(b"\n")
-        if end < 0 and len(self._held) <= CHUNK_HEAD_BYTES:
+        end = self._buffer.find(b"\n")
+        if end < 0 and len(self._buffer) <= CHUNK_HEAD_BYTES:
             return None
         if not 0 <= end <= CHUNK_HEAD_BYTES:
-            raise ConnectionLost("no HTTP, for it has no end of a chunk's head")
-        line = bytes(self._held[:end]).rstrip(b"\r")
-        del self._held[: end + 1]
+            raise ConnectionLost("not HTTP: the line of a chunk's size has no end")
+        line = bytes(self._buffer[:end]).rstrip(b"\r")
+        del self._buffer[: end + 1]
         return line
 
     def _complete(self) -> None:
@@ -265,16 +265,16 @@ def _parsed(head: bytes) -> tuple[int, int, dict[bytes, bytes]]:
     first, *lines = head.replace(b"\r\n", b"\n").split(b"\n")
     status = _STATUS.fullmatch(first)
     if status is None:
-        raise ConnectionLost("no HTTP, for it has no status line")
+        raise ConnectionLost("not HTTP: no status line")
     headers: dict[bytes, bytes] = {}
     for line in lines:
         header = _HEADER.fullmatch(line)
         if header is None:
-            raise ConnectionLost("no HTTP, for it has no header")
+            raise ConnectionLost("not HTTP: a header line is invalid")
         name, value = header[1].lower(), header[2]
         # Two lengths or codings: client and server may not agree on where the answer ends.
         if name in (b"content-length", b"transfer-encoding") and headers.get(name, value) != value:
-            raise ConnectionLost("no HTTP, for it has two lengths")
+            raise ConnectionLost("not HTTP: two different lengths")
         headers[name] = value
     return int(status[1]), int(status[2]), headers
 

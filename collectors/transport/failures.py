@@ -39,11 +39,11 @@ def sentence(error: BaseException) -> str:
     """Why a request failed, in plain words: ``connection refused: nothing listens at this host and port``."""
     causes = list(_causes(error))
     for cause in causes:
-        if found := _of_system(cause):
-            return found
+        if text := _of_system(cause):
+            return text
     for cause in causes:
-        if found := _of_protocol(cause):
-            return found
+        if text := _of_protocol(cause):
+            return text
     return f"no answer ({type(error).__name__})"
 
 

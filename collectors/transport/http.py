@@ -27,7 +27,7 @@ _HEADERS = {
     "Accept-Encoding": "identity",
 }
 
-WBITS = 47  # 32 + 15: gzip or zlib, told by the header
+WBITS = 47  # 32 + 15: gzip or zlib, detected by the header
 # gzip members of a body. Each costs a microsecond and needs twenty bytes: a body of members would take seconds.
 MEMBERS = 1_000
 
@@ -46,7 +46,7 @@ class PageClient(httpx.AsyncClient):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(verify=certificates(), follow_redirects=False, trust_env=False, **options)
-        self._lines: dict[tuple[str, str, int], HttpConnection] = {}
+        self._connections: dict[tuple[str, str, int], HttpConnection] = {}
         self._requests: dict[str, tuple[HttpConnection, bytes]] = {}
 
     @property
@@ -58,34 +58,34 @@ class PageClient(httpx.AsyncClient):
         """The body of a 200 answer; see `get`."""
         key = str(url)
         if key not in self._requests:
-            self._requests[key] = self._laid_out(url)
-        line, request = self._requests[key]
+            self._requests[key] = self._prepared(url)
+        connection, request = self._requests[key]
         sink = _Body(limits)
-        await line.get(request, sink)
+        await connection.get(request, sink)
         return sink.whole()
 
-    def _laid_out(self, url: httpx.URL | str) -> tuple[HttpConnection, bytes]:
+    def _prepared(self, url: httpx.URL | str) -> tuple[HttpConnection, bytes]:
         request = self.build_request("GET", url, headers=_HEADERS)
         found, headers = request.url, request.headers
         if found.userinfo:
             named = f"{found.username}:{found.password}".encode()
             headers["Authorization"] = "Basic " + b64encode(named).decode()
         if found.scheme not in ("http", "https") or not found.host:
-            raise httpx.UnsupportedProtocol("no http")
+            raise httpx.UnsupportedProtocol("not http or https")
         port = found.port or (443 if found.scheme == "https" else 80)
         place = (found.scheme, found.raw_host.decode("ascii"), port)
-        if place not in self._lines:
-            self._lines[place] = HttpConnection(
+        if place not in self._connections:
+            self._connections[place] = HttpConnection(
                 HostPort(place[1], port, certificates() if found.scheme == "https" else None)
             )
         if any(byte in value for _, value in headers.raw for byte in (b"\r", b"\n", b"\0")):
-            raise httpx.LocalProtocolError("a header that would be two")
+            raise httpx.LocalProtocolError("a header contains a line break")
         head = b"".join(b"%s: %s\r\n" % pair for pair in headers.raw)
-        return self._lines[place], b"GET %s HTTP/1.1\r\n%s\r\n" % (found.raw_path, head)
+        return self._connections[place], b"GET %s HTTP/1.1\r\n%s\r\n" % (found.raw_path, head)
 
     async def aclose(self) -> None:
-        for line in self._lines.values():
-            line.close()
+        for connection in self._connections.values():
+            connection.close()
         await super().aclose()
 
 
@@ -113,7 +113,7 @@ class _Body:
     def whole(self) -> bytes:
         """The whole body after its last part."""
         if self._stream is not None and not self._stream.ended:
-            raise ScrapeError("garbage", "no complete answer: what is compressed breaks off")
+            raise ScrapeError("garbage", "the answer is incomplete: its compressed data is cut off")
         return b"".join(self.parts)
 
 
@@ -195,7 +195,7 @@ def _stream(encoding: str) -> _Stream | None:
     if encoding.strip().lower() in ("", "identity"):
         return None
     if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate"):
-        raise ScrapeError("garbage", "the answer is compressed in a way we did not ask for")
+        raise ScrapeError("garbage", "the answer has a compression that was not requested")
     return _Stream()
 
 

@@ -73,7 +73,7 @@ class Refusal(ScrapeError):
 
 
 @asynccontextmanager
-async def whole(limits: Limits) -> AsyncIterator[None]:
+async def total_timeout(limits: Limits) -> AsyncIterator[None]:
     """Limits everything inside together to ``limits.timeout_seconds``.
 
     Raises:
@@ -83,7 +83,7 @@ async def whole(limits: Limits) -> AsyncIterator[None]:
         async with asyncio.timeout(limits.timeout_seconds):
             yield
     except TimeoutError:
-        raise _late(limits) from None
+        raise _timeout_error(limits) from None
 
 
 async def get_json(client: httpx.AsyncClient, path: str, params: Params, limits: Limits) -> JsonAnswer:
@@ -93,7 +93,7 @@ async def get_json(client: httpx.AsyncClient, path: str, params: Params, limits:
         ScrapeError: ``auth``, ``credit``, ``quota``, ``throttled`` (with `retry_after` in seconds, if sent),
             ``status``, ``too_large``, ``garbage``, ``timeout`` or ``unreachable``; a `Refusal` for an error status.
     """
-    return await _ask(client, "GET", path, limits, params=params)
+    return await _request_json(client, "GET", path, limits, params=params)
 
 
 async def search_json(client: httpx.AsyncClient, path: str, query: Mapping[str, Any], limits: Limits) -> JsonAnswer:
@@ -102,7 +102,7 @@ async def search_json(client: httpx.AsyncClient, path: str, query: Mapping[str, 
     Raises:
         ScrapeError: as `get_json`.
     """
-    return await _ask(client, "POST", path, limits, json=query)
+    return await _request_json(client, "POST", path, limits, json=query)
 
 
 async def form_json(client: httpx.AsyncClient, path: str, form: Mapping[str, str], limits: Limits) -> JsonAnswer:
@@ -111,10 +111,12 @@ async def form_json(client: httpx.AsyncClient, path: str, form: Mapping[str, str
     Raises:
         ScrapeError: as `get_json`.
     """
-    return await _ask(client, "POST", path, limits, data=form)
+    return await _request_json(client, "POST", path, limits, data=form)
 
 
-async def _ask(client: httpx.AsyncClient, method: str, path: str, limits: Limits, **request: Any) -> JsonAnswer:
+async def _request_json(
+    client: httpx.AsyncClient, method: str, path: str, limits: Limits, **request: Any
+) -> JsonAnswer:
     try:
         async with asyncio.timeout(limits.timeout_seconds):
             async with client.stream(method, path, headers=_HEADERS, follow_redirects=False, **request) as response:
@@ -124,12 +126,12 @@ async def _ask(client: httpx.AsyncClient, method: str, path: str, limits: Limits
                 headers = response.headers
         return JsonAnswer(await _parse(body), headers)
     except (TimeoutError, httpx.TimeoutException):
-        raise _late(limits) from None
+        raise _timeout_error(limits) from None
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError) as error:
         raise ScrapeError("unreachable", failures.sentence(error)) from None
 
 
-def _late(limits: Limits) -> ScrapeError:
+def _timeout_error(limits: Limits) -> ScrapeError:
     return ScrapeError("timeout", f"no complete answer within {limits.timeout_seconds:g} s")
 
 
@@ -157,7 +159,7 @@ _WHY: Mapping[ErrorKind, str] = {
     "auth": "the credentials are missing or wrong",
     "credit": "no credit left",
     "quota": "a limit of the account is used up",
-    "throttled": "asked too often",
+    "throttled": "too many requests",
 }
 
 
@@ -202,7 +204,7 @@ def _message(answer: Any, depth: int = 0) -> str:
     if isinstance(answer, list):
         answer = answer[0] if answer else None
     if isinstance(answer, dict) and depth < 4:
-        return next((found for key in _MESSAGE_KEYS if (found := _message(answer.get(key), depth + 1))), "")
+        return next((text_found for key in _MESSAGE_KEYS if (text_found := _message(answer.get(key), depth + 1))), "")
     return ""
 
 
@@ -262,10 +264,10 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
-        found = float(value if not isinstance(value, str) else value[:64])
+        result = float(value if not isinstance(value, str) else value[:64])
     except (ValueError, OverflowError):
         return None
-    return found if isfinite(found) else None
+    return result if isfinite(result) else None
 
 
 def text(value: Any, limit: int) -> str:
@@ -279,7 +281,7 @@ def text(value: Any, limit: int) -> str:
 
 def clean(value: Any, limit: int = 200) -> str:
     """As `text`, without anything that looks like a credential: for a provider's own message about a failure."""
-    found = text(value, 4 * limit)
+    cleaned = text(value, 4 * limit)
     for pattern, put in _SECRETS:
-        found = pattern.sub(put, found)
-    return found[:limit].rstrip()
+        cleaned = pattern.sub(put, cleaned)
+    return cleaned[:limit].rstrip()

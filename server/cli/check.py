@@ -151,7 +151,7 @@ def _run(run: Attached, rules: Sequence[Rule]) -> RunReport:
     report = RunReport(run.name, notes=list(run.notes), lists=lists, seen=look(targets, now))
     for seen in report.seen:
         apply_stated(seen, run.facts)
-        seen.unseen = unreadable.look(Path(seen.target.path)) if seen.target.path and seen.up else []
+        seen.unseen = unreadable.problems(Path(seen.target.path)) if seen.target.path and seen.up else []
         deriver.health[seen.target.name] = _health(seen, now)
         _feed(deriver, seen.target, seen, now)
     deriver.facts.update(run.facts)

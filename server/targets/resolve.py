@@ -257,7 +257,7 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
             raise ScrapeError("not_a_run", why)
         if not os.access(path, os.R_OK):
             raise ScrapeError("not_a_run", "no permission to read this: allow it to the user that runs Rollscope")
-        raise ScrapeError("not_a_run", f"no known run log is here{unreadable.words(path)}")
+        raise ScrapeError("not_a_run", f"no known run log is here{unreadable.suffix(path)}")
     _one_framework(settings.source, [one for one in found if known[one[0]].actor == "trainer"])
     # Trainer first: it gets the run's name without a suffix.
     ordered = sorted((known[name] for name, _ in found), key=lambda collector: collector.actor != "trainer")

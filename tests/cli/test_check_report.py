@@ -121,9 +121,9 @@ def test_damage_is_counted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     log.write_text('{"step": 1, "ts": 1000, "took": 2}\n{"step": 2, "ts":\nnonsense\n')
     file = configured(tmp_path, log, facts="{}", collector="custom", maps=MAPS)
     main(["check", "-c", str(file)])
-    assert "    dropped 2 (the line at byte 35 of log.jsonl is no JSON object)\n" in capsys.readouterr().out
+    assert "    dropped 2 (the line at byte 35 of log.jsonl is not a JSON object)\n" in capsys.readouterr().out
     (target,) = checked(capsys, "-c", file)["targets"]
-    assert (target["dropped"], target["why_dropped"]) == (2, "the line at byte 35 of log.jsonl is no JSON object")
+    assert (target["dropped"], target["why_dropped"]) == (2, "the line at byte 35 of log.jsonl is not a JSON object")
 
 
 def test_the_mean_of_a_run_that_is_over_is_that_of_its_end(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_mean_of_a_run_that_is_over_is_that_of_its_end(capsys: pytest.Captur
 def test_a_log_that_is_not_read_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """In a folder without a run, and beside one."""
     (tmp_path / "mlflow.db").write_bytes(b"x" * 4096)
-    words = "mlflow.db: no SQLite database: damaged, or another program's"
+    words = "mlflow.db: not an SQLite database; it is damaged or belongs to another program"
     assert f"; not read: {words}" in checked(capsys, tmp_path)["problems"][0]
     slime_log(tmp_path)
     assert main(["check", str(tmp_path)]) == 0

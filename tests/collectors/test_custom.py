@@ -95,7 +95,7 @@ def test_the_configuration_says_what_is_wrong_all_at_once() -> None:
     assert caught.value.problems == [
         f"run.a.target[0].options.format: must be one of {', '.join(custom.FORMATS)}",
         f"{where}[0]: key: not a regular expression: missing ), unterminated subpattern at position 0",
-        f"{where}[1]: metric: 'trainer_stp_seconds' is no metric; did you mean trainer_step_seconds or "
+        f"{where}[1]: metric: 'trainer_stp_seconds' is not a metric; did you mean trainer_step_seconds or "
         "trainer_wait_seconds or trainer_other_seconds?",
         f"{where}[2]: unit: trainer_step_seconds is in seconds; units that can be converted: "
         "s, seconds, ms, milliseconds, us, ns, min, h",

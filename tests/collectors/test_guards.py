@@ -154,14 +154,14 @@ def test_what_prometheus_refuses_is_refused_however_often_it_comes(name: str) ->
 @pytest.mark.parametrize(
     ("page", "why"),
     [
-        ("b 1\na 1,5\n", "line 2 is not Prometheus text: its value is no number"),
+        ("b 1\na 1,5\n", "line 2 is not Prometheus text: its value is not a number"),
         ("a 1e999\n", "line 1 is not Prometheus text: its value is out of range"),
-        ("a 1 2 3\n", "line 1 is not Prometheus text: what follows its value is no time in whole milliseconds"),
+        ("a 1 2 3\n", "line 1 is not Prometheus text: the text after its value is not a timestamp in whole milliseconds"),
         ("a{b:c='d'} 1\n", 'line 1 is not Prometheus text: its labels are not name="value" pairs'),
-        ("1a 1\n", "line 1 is not Prometheus text: its name is none, or not followed by labels or a value"),
+        ("1a 1\n", "line 1 is not Prometheus text: its name is invalid, or is not followed by labels or a value"),
         ("a\n", "line 1 is not Prometheus text: it has no value"),
-        ("# TYPE a foo\n", "line 1 is not Prometheus text: no such type of metric"),
-        ("# HELP 1a x\n", "line 1 is not Prometheus text: the name after TYPE or HELP is none"),
+        ("# TYPE a foo\n", "line 1 is not Prometheus text: unknown metric type"),
+        ("# HELP 1a x\n", "line 1 is not Prometheus text: the name after TYPE or HELP is invalid"),
     ],
 )
 def test_the_reason_is_named(page: str, why: str) -> None:
@@ -171,7 +171,7 @@ def test_the_reason_is_named(page: str, why: str) -> None:
 def test_open_metrics_and_the_quoted_names_of_prometheus_3_are_another_grammar() -> None:
     assert flaw('# TYPE a unknown\na 1 1795300869.5\nb_bucket{le="1"} 1 # {x="y"} 1\n# EOF\n') == ""
     assert flaw('# TYPE "dotted.name" gauge\n{"dotted.name",b="c"} 1\n') == ""
-    assert "no such type" in flaw("# TYPE a foo\na 1\n# EOF\n")
+    assert "unknown metric type" in flaw("# TYPE a foo\na 1\n# EOF\n")
 
 
 @settings(max_examples=40)

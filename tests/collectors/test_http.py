@@ -166,7 +166,7 @@ def _flushed() -> bytes:
 def test_a_gzip_answer_that_is_cut_is_no_page(body: bytes) -> None:
     result = fetch(reply("200 OK", body, "Content-Encoding: gzip"), Limits())
     assert isinstance(result, ScrapeError) and result.kind == "garbage"
-    assert str(result) == "no complete answer: what is compressed breaks off"
+    assert str(result) == "the answer is incomplete: its compressed data is cut off"
 
 
 def test_bytes_behind_a_gzip_answer_are_no_page() -> None:

@@ -64,7 +64,7 @@ def test_a_broken_line_is_counted_and_passed(tmp_path: Path, broken: bytes) -> N
     append(path, b'{"step": 1}\n' + broken + b'\n{"step": 2}\n')
     read = jsonl.read(path, {}, Limits())
     assert read.rows == [{"step": 1}, {"step": 2}]
-    assert (read.dropped, read.why) == (1, "the line at byte 12 of m.jsonl is no JSON object")
+    assert (read.dropped, read.why) == (1, "the line at byte 12 of m.jsonl is not a JSON object")
 
 
 def test_a_line_over_the_limit_is_passed_even_while_it_grows(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def outcome(name: str, body: bytes, state: State) -> Reading | str:
 
 def line_by_line(name: str, bodies: list[bytes]) -> list[Reading | str]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser.exposition_layout, "known", lambda *_: None)
+        patch.setattr(parser.exposition_layout, "find_layout", lambda *_: None)
         patch.setattr(parser.exposition_layout, "learn", lambda *_: None)
         state: State = {}
         return [outcome(name, body, state) for body in bodies]
@@ -50,7 +50,7 @@ def test_every_recorded_page_is_read_the_same_by_its_layout(name: str) -> None:
     expected = line_by_line(name, bodies * 2)
     state: State = {}
     assert [outcome(name, body, state) for body in bodies * 2] == expected
-    assert bodies and state["layout"].own is not None, "nothing was read by a layout: this test would prove nothing"
+    assert bodies and state["layout"].layout is not None, "nothing was read by a layout: this test would prove nothing"
 
 
 @pytest.mark.parametrize("by", ["own", "another"])
@@ -105,7 +105,7 @@ def test_engines_of_one_kind_share_what_was_read_of_the_first() -> None:
     states: list[State] = [{} for _ in range(3)]
     for state in states:
         vllm.parse(PAGES[0].read_bytes(), state, Limits())
-    assert states[1]["layout"].own is states[0]["layout"].own is states[2]["layout"].own
+    assert states[1]["layout"].layout is states[0]["layout"].layout is states[2]["layout"].layout
     assert "exposition" not in states[1], "no memory of single lines"
 
 
@@ -113,9 +113,9 @@ def test_a_page_that_is_another_each_time_is_learned_now_and_then_only() -> None
     state: State = {}
     learned = []
     for n in range(64):
-        own = state["layout"].own if "layout" in state else None
+        own = state["layout"].layout if "layout" in state else None
         parser.parse(b'# TYPE a gauge\na{id="%d"} 1\nb 1\n' % n, state, Limits())
-        learned.append(state["layout"].own is not own)
+        learned.append(state["layout"].layout is not own)
     assert sum(learned) == 3 + 4
 
 
@@ -153,7 +153,7 @@ def test_whatever_becomes_of_lines_it_is_read_as_without_a_layout(changes: dict[
     exposition_layout.forget()
     found = told({})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser.exposition_layout, "known", lambda *_: None)
+        patch.setattr(parser.exposition_layout, "find_layout", lambda *_: None)
         patch.setattr(parser.exposition_layout, "learn", lambda *_: None)
         assert found == told({})
 

@@ -117,7 +117,7 @@ def test_a_file_of_another_version_costs_itself_alone(run: Path) -> None:
     (run / "wandb" / "run-x" / "run-x.wandb").write_bytes(b"another format altogether")
     reading = tail(run)
     assert said(reading)["trainer", "trainer_step_seconds"] == 40
-    assert (reading.dropped, reading.why_dropped) == (1, "run-x.wandb is no wandb file of a version known here")
+    assert (reading.dropped, reading.why_dropped) == (1, "run-x.wandb is not a wandb file of a supported version")
     assert tail(run, reading.cursor).dropped == 0
 
 

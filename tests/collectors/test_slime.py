@@ -175,7 +175,7 @@ def test_a_read_that_ends_within_an_optimizer_step(per: int) -> None:
     else:
         assert first == [(0, {"train/loss": (1.0 + 3.0) / 2})]
         assert rest == [(0, norm | {"train/grad_norm": (2.0 + 6.0) / 2})]
-    assert context.own["held"] == []
+    assert context.memory["held"] == []
 
 
 def test_what_the_last_optimizer_step_lacks_comes_with_the_next() -> None:
@@ -188,9 +188,9 @@ def test_the_halves_of_a_rollout_are_no_rewind() -> None:
     context = Context({}, {}, "tensorboard")
     told([Logged({"train/loss": 1.0}, 0, 100.0), Logged({"rollout/response_len/mean": 9.0}, 1, 101.0)], context)
     told([Logged({"perf/rollout_time": 4.0}, 1, 101.0)], context)
-    assert context.own["last"] == 0
+    assert context.memory["last"] == 0
     told([Logged({"perf/rollout_time": 4.0}, 1, 102.0)], context)
-    assert context.own["last"] == -1
+    assert context.memory["last"] == -1
 
 
 def test_optimizer_steps_wait_until_their_rollout_is_known(tmp_path: Path) -> None:

@@ -134,4 +134,4 @@ def test_places_do_not_overlap_and_reach_the_end() -> None:
         places = list(console._places(PEEK.tail_bytes, size))
         assert places[0][0] >= PEEK.tail_bytes and sum(places[-1]) == size
         assert all(sum(one) <= other[0] for one, other in pairwise(places))
-        assert sum(length for _, length in places) <= console.END_BYTES + console.PLACES * console.PLACE_BYTES * 1.2
+        assert sum(length for _, length in places) <= console.END_BYTES + console.SECTIONS * console.SECTION_BYTES * 1.2

@@ -23,13 +23,13 @@ def test_a_bad_record_costs_itself_alone(tmp_path: Path) -> None:
     flipped = bytearray(TWO)
     flipped[-8] ^= 1  # a bit of the value
     at = f"the record at byte {len(ONE)} of {file} "
-    assert kept(ONE + flipped + THREE, tmp_path) == ([1, 3], [at + "has another checksum than was written"])
-    assert kept(ONE + record(b"\xff\xff") + THREE, tmp_path) == ([1, 3], [at + "is no event"])
+    assert kept(ONE + flipped + THREE, tmp_path) == ([1, 3], [at + "has a wrong checksum"])
+    assert kept(ONE + record(b"\xff\xff") + THREE, tmp_path) == ([1, 3], [at + "is not an event"])
     flipped = bytearray(TWO)
     flipped[0] ^= 1  # of the length: nothing says where the next begins
-    assert kept(ONE + flipped + THREE, tmp_path) == ([1, 3], [at + "is no record"])
-    assert kept(ONE + TWO[:9] + THREE, tmp_path) == ([1, 3], [at + "is no record"])
-    assert kept(ONE + b"\0" * 5000 + THREE, tmp_path) == ([1, 3], [at + "is no record"])
+    assert kept(ONE + flipped + THREE, tmp_path) == ([1, 3], [at + "is not a record"])
+    assert kept(ONE + TWO[:9] + THREE, tmp_path) == ([1, 3], [at + "is not a record"])
+    assert kept(ONE + b"\0" * 5000 + THREE, tmp_path) == ([1, 3], [at + "is not a record"])
     long = record(event(1795000002, 2, simple("k", 2), *[b"\x3a\x01x"] * 500))
     limits = Limits(line_bytes=1000, tail_bytes=400)
     assert kept(ONE + long + THREE, tmp_path, limits) == ([1, 3], [at + "is longer than 1000 bytes"])
@@ -88,13 +88,13 @@ def test_what_is_no_event_file_says_so(tmp_path: Path) -> None:
         read(tmp_path / "gone", {})
     assert missing.value.kind == "missing"
     file.write_bytes(b"step,loss\n" * 40)
-    with pytest.raises(ScrapeError, match="is no TensorBoard event file") as garbage:
+    with pytest.raises(ScrapeError, match="is not a TensorBoard event file") as garbage:
         read(tmp_path, {})
     assert garbage.value.kind == "garbage"
     # Beside a sound one it is counted once, and stops nobody.
     (tmp_path / name(1795000009)).write_bytes(ONE)
     rows, cursor, why = drain(tmp_path, {})
-    assert [row.step for row in rows] == [1] and why == [f"the record at byte 0 of {file.name} is no record"]
+    assert [row.step for row in rows] == [1] and why == [f"the record at byte 0 of {file.name} is not a record"]
     with file.open("ab") as out:
         out.write(b"step,loss\n")
     assert drain(tmp_path, cursor)[2] == []

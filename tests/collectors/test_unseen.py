@@ -39,9 +39,9 @@ def shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_log_and_a_folder_without_permission(shut: Path) -> None:
-    why = "no permission to read it: allow the user that runs Rollscope to"
-    assert unreadable.look(shut) == [f"metrics.jsonl: {why}", f"logs: {why}"]
-    assert unreadable.look(shut / "metrics.jsonl") == [f"metrics.jsonl: {why}"]
+    why = "no permission to read it; give read access to the user that runs Rollscope"
+    assert unreadable.problems(shut) == [f"metrics.jsonl: {why}", f"logs: {why}"]
+    assert unreadable.problems(shut / "metrics.jsonl") == [f"metrics.jsonl: {why}"]
     assert verl.COLLECTOR.tail is not None
     with pytest.raises(ScrapeError, match=r"; not read: metrics\.jsonl: no permission") as caught:
         verl.COLLECTOR.tail(shut, {}, Limits(), 0.0)
@@ -60,9 +60,9 @@ def test_a_damaged_database(tmp_path: Path) -> None:
     bytes_[8192:16384] = b"\xff" * 8192
     broken.write_bytes(bytes_)
     (tmp_path / "other.db").write_bytes(b"x" * 4096)
-    assert unreadable.look(tmp_path) == [
-        "mlflow.db: the database is damaged: copy it back, or restore it with sqlite3's .recover",
-        "other.db: no SQLite database: damaged, or another program's",
+    assert unreadable.problems(tmp_path) == [
+        "mlflow.db: the database is damaged; restore a copy, or use sqlite3's .recover",
+        "other.db: not an SQLite database; it is damaged or belongs to another program",
     ]
 
 
@@ -70,8 +70,8 @@ def test_a_folder_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(rows, "MAX_ENTRIES", 3)
     for name in ("a.bin", "b.bin", "c.bin", "d.bin", "metrics.jsonl"):
         (tmp_path / name).touch()
-    assert unreadable.words(tmp_path) == (
-        f"; not read: {tmp_path.name}: 2 of its files, for only the first 3 by name are looked at: "
+    assert unreadable.suffix(tmp_path) == (
+        f"; not read: {tmp_path.name}: 2 files, because only the first 3 by name are read; "
         "give the log itself as the path"
     )
 
@@ -79,4 +79,4 @@ def test_a_folder_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_can_be_read_is_not_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     os.mkfifo(tmp_path / "pipe.log")
-    assert (unreadable.look(tmp_path), unreadable.words(tmp_path / "gone")) == ([], "")
+    assert (unreadable.problems(tmp_path), unreadable.suffix(tmp_path / "gone")) == ([], "")

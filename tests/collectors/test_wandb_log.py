@@ -296,7 +296,7 @@ def test_a_row_without_a_step_of_zero_has_step_zero(tmp_path: Path) -> None:
 
 def test_what_is_no_wandb_file_says_so(tmp_path: Path) -> None:
     for data in (b"SQLite format 3\0", b":W&B\xe1\xbe\x01" + b"x" * 50):
-        with pytest.raises(ScrapeError, match="is no wandb file of a version known here") as garbage:
+        with pytest.raises(ScrapeError, match="is not a wandb file of a supported version") as garbage:
             read(write(tmp_path / "run-a.wandb", data), {})
         assert garbage.value.kind == "garbage"
     with pytest.raises(ScrapeError, match="cannot be read: FileNotFoundError") as missing:

@@ -13,7 +13,7 @@ def test_a_step_that_is_no_whole_number_is_counted(step: Any) -> None:
     logs = Logs([Logged({}, 1), Logged({}, step), Logged({}, 2)], dropped=1)
     whole_steps(logs)
     assert ([row.step for row in logs.rows], logs.dropped) == ([1, 2], 2)
-    assert logs.why == "a step that is no whole number"
+    assert logs.why == "a step that is not a whole number"
 
 
 def test_others_stay_as_they_are() -> None:

@@ -39,7 +39,7 @@ def counting() -> Counting:
     return reader
 
 
-def test_browsers_at_the_same_points_share_one_look() -> None:
+def test_browsers_at_the_same_points_share_single_lock_wait() -> None:
     reader, shared = counting(), TimedCache(lambda: 0.0)
     first = looked(reader, shared, reader.cursor(fake.RICH))
     assert looked(reader, shared, reader.cursor(fake.RICH))["view"] == first["view"]

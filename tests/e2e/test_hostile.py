@@ -47,7 +47,7 @@ def trust(reader: Reader) -> dict[str, TargetTrust]:
 EXPECTED = {
     "garbage": "text",
     "html": "HTML",
-    "empty": "holds nothing",
+    "empty": "is empty",
     "error": "500",
     "secret": "401",
     "redirect": "302",

@@ -21,12 +21,12 @@ ALL_CHECKS = SANDBOX_CHECKS | {"engines", "run_directory", "clock_skew"}
         ("auth", "fail", "unknown", "401: nobody has seen what is behind it"),
         ("credit", "ok", "unknown", "402 is said to a key it knows"),
         ("quota", "ok", "unknown", "as is 403 for a quota"),
-        ("throttled", "ok", "warn", "429: asked too often"),
+        ("throttled", "ok", "warn", "429: too many requests"),
         ("status", "unknown", "fail", "500"),
         ("timeout", "unknown", "fail", "it hangs"),
         ("unreachable", "unknown", "fail", "it is not there"),
         ("garbage", "unknown", "fail", "a proxy's page"),
-        ("too_large", "unknown", "fail", "not what we asked for"),
+        ("too_large", "unknown", "fail", "not what was requested"),
     ],
 )
 def test_refusals(kind: ErrorKind, credentials: Status, reachability: Status, why: str) -> None:

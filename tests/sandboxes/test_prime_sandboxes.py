@@ -322,14 +322,14 @@ def test_a_server_that_always_says_more_ends(fake: FakePrime, monkeypatch: pytes
     assert len([request for request in fake.requests if request.one("is_active")]) == 7
     assert {f"sb-{number}" for number in range(1, 8)} <= {one.id for one in reading.sandboxes}
     assert (reading.listed, reading.more) == ((), False)
-    assert reading.partial.startswith("listing incomplete: it goes on after")
+    assert reading.partial.startswith("listing incomplete: it continues after")
 
 
 def test_a_server_that_gives_the_same_page_for_ever_is_garbage(fake: FakePrime) -> None:
     fake.fault = always_more(lambda number: [prime_row("a"), prime_row("b")])
     error = Poller(fake, "prime_sandboxes").error()
     assert (error.kind, len([one for one in fake.requests if one.one("is_active")])) == ("garbage", 3)
-    assert str(error) == "the listing runs in circles: the same page comes again and again"
+    assert str(error) == "the listing has a loop: the same page is repeated"
 
 
 def test_what_is_used_is_not_counted_from_a_part(fake: FakePrime) -> None:

@@ -130,7 +130,7 @@ def test_an_excerpt_is_short_and_holds_nothing_of_ours() -> None:
 def test_throttled_says_how_long(headers: tuple[str, ...], seconds: float | None) -> None:
     error = error_of(fetch(reply("429 Too Many Requests", {}, *headers)))
     assert (error.kind, error.retry_after) == ("throttled", seconds)
-    assert str(error) == "HTTP 429: asked too often"
+    assert str(error) == "HTTP 429: too many requests"
 
 
 def test_an_outage_may_say_how_long_too() -> None:
@@ -191,7 +191,7 @@ def test_nobody_listens() -> None:
 
 def test_the_whole_is_bounded_too() -> None:
     async def run() -> None:
-        async with rest.whole(Limits(timeout_seconds=0.05)):
+        async with rest.total_timeout(Limits(timeout_seconds=0.05)):
             await asyncio.Event().wait()
 
     with pytest.raises(ScrapeError) as caught:

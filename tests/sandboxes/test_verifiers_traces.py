@@ -235,7 +235,7 @@ def test_lists_of_numbers_are_skipped_without_touching_the_rest() -> None:
 def test_what_is_no_episode_is_dropped_and_named(run: Path) -> None:
     append(run / STEP.format(3), '{"id": "x"}\n', "[1]\n", lines(3)[0])
     found = read(run)
-    assert found.dropped == 2 and "is no episode of verifiers" in found.why_dropped
+    assert found.dropped == 2 and "is not an episode of verifiers" in found.why_dropped
     assert last(found.samples, "rollouts_seen_total")["shared"] == 3
 
 

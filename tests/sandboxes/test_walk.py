@@ -10,8 +10,8 @@ from tests.sandboxes.fake_engines import FakeDocker, FakeKubernetes, FakeRock, c
 from tests.sandboxes.fake_http import Fake, Poller, Reply, Request
 
 UNREAD = "none of the 1 rows of a page could be read"
-NAMES_ITSELF = "the listing runs in circles: a page names itself as the next"
-NOTHING_NEW = "the listing runs in circles: its pages bring nothing new"
+NAMES_ITSELF = "the listing has a loop: a page names itself as the next"
+NOTHING_NEW = "the listing has a loop: its pages contain no new rows"
 
 
 def rock(rows: list[Any], more: bool) -> Reply:
@@ -98,7 +98,7 @@ def test_a_walk_that_is_cut_is_no_listing_and_is_not_hurried_on(monkeypatch: pyt
     with fake.serve():
         reading = Poller(fake, "kubernetes").poll()
     assert (len(reading.sandboxes), reading.listed, reading.more) == (250, (), False)
-    assert reading.partial == "listing incomplete: it goes on after 250, the most that is read"
+    assert reading.partial == "listing incomplete: it continues after 250 rows, the maximum that is read"
 
 
 @pytest.mark.parametrize(("idle", "goes_on"), [(3600.0, True), (-1.0, False)])

@@ -43,7 +43,7 @@ def number_flaw(text: str) -> str:
     if plain.lower() == "nan":
         return ""
     if _NUMBER.fullmatch(plain) is None:
-        return "its value is no number"
+        return "its value is not a number"
     if isinf(float(plain)) and plain.lstrip("+-")[0] not in "iI":
         return "its value is out of range"
     return ""
@@ -60,14 +60,14 @@ def line_flaw(line: str) -> str:
     if flaw or not rest:
         return flaw
     if len(rest) > 1 or _TIME.fullmatch(rest[0]) is None or len(rest[0]) > 19 or int(rest[0]) > LAST_TIME:
-        return "what follows its value is no time in whole milliseconds"
+        return "the text after its value is not a timestamp in whole milliseconds"
     return ""
 
 
 def _key_flaw(line: str) -> str:
     head = _HEAD.match(line)
     if head is None:
-        return "its name is none, or not followed by labels or a value"
+        return "its name is invalid, or is not followed by labels or a value"
     return 'its labels are not name="value" pairs' if head["labels"] else "it has no value"
 
 
@@ -77,17 +77,17 @@ def meta(line: str, open_metrics: bool) -> tuple[str, str] | None:
     Raises:
         ValueError: a TYPE or HELP line that Prometheus refuses, with the reason.
     """
-    found = _META.match(line)
-    if found is None:
+    match = _META.match(line)
+    if match is None:
         return None
-    about = _ABOUT.fullmatch(line, found.end())
-    if about is None and not line[found.end() :].startswith('"'):
-        raise ValueError("the name after TYPE or HELP is none")
-    if not found["type"]:
+    about = _ABOUT.fullmatch(line, match.end())
+    if about is None and not line[match.end() :].startswith('"'):
+        raise ValueError("the name after TYPE or HELP is invalid")
+    if not match["type"]:
         return None
-    name, kind = about.groups() if about is not None else _quoted(line[found.end() :])
+    name, kind = about.groups() if about is not None else _quoted(line[match.end() :])
     if kind not in (OPEN_METRICS_TYPES if open_metrics else TYPES):
-        raise ValueError("no such type of metric")
+        raise ValueError("unknown metric type")
     return name, kind
 
 
@@ -108,16 +108,16 @@ def stamped(line: str) -> tuple[str, int | None]:
 
 def plain_labels(text: str) -> Labels | None:
     """Sorted labels, or None if the text needs prometheus_client's parser."""
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     position = count = 0
     while position < len(text):
         match = _PLAIN_LABEL.match(text, position)
         if match is None:
             return None
-        found[match.group(1)] = _unescape(match.group(2))
+        labels[match.group(1)] = _unescape(match.group(2))
         position, count = match.end(), count + 1
     # A label given twice is an error; prometheus_client's parser reports it.
-    return tuple(sorted(found.items())) if len(found) == count else None
+    return tuple(sorted(labels.items())) if len(labels) == count else None
 
 
 def _unescape(text: str) -> str:

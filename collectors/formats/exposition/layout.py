@@ -14,13 +14,15 @@ from collectors.formats.exposition import grammar
 
 S = TypeVar("S")
 
-Words = tuple[str, ...]
+Texts = tuple[str, ...]
 
 # Bytes of shared layouts (measured: 1,000 B a line with its series): some hundred kinds of pages.
 SHARED_BYTES = 64 << 20
 LINE_BYTES = 1000
-# Learning stops for a page that changes every time: after `VAIN` failures only every `SELDOM`-th page is learned.
-VAIN, SELDOM = 3, 16
+# Pages without a cached layout after which learning stops, because the page changes every time.
+MAX_FAILURES = 3
+# After `MAX_FAILURES` only every page of this number is learned.
+RETRY_PAGES = 16
 # Pages read by a layout after which the target drops its cache of single lines.
 SETTLED = 3
 
@@ -35,18 +37,18 @@ class Layout(Generic[S]):
         length: characters of all heads and texts.
         texts: the text behind the head, for lines that are not samples.
         series, types: the samples' series in order; families and their types.
-        made: values that callers computed from the layout, by their key.
+        computed: values that callers computed from the layout, by their key.
     """
 
-    heads: Words
+    heads: Texts
     starts: list[str]
     length: int
-    texts: Words
+    texts: Texts
     series: list[S]
     types: dict[str, str]
-    samples: Callable[[Sequence[str]], Words]
-    others: Callable[[Sequence[str]], Words]
-    made: dict[Any, Any] = field(default_factory=dict)
+    samples: Callable[[Sequence[str]], Texts]
+    others: Callable[[Sequence[str]], Texts]
+    computed: dict[Any, Any] = field(default_factory=dict)
 
     def values(self, lines: Sequence[str], characters: int) -> list[float] | None:
         """Returns the samples' numbers; None if the page has another layout, or a number needs the full parser.
@@ -65,9 +67,9 @@ class Layout(Generic[S]):
         return _numbers(texts, joined) if len(joined) == characters - self.length else None
 
 
-def _numbers(texts: Words, joined: str) -> list[float] | None:
+def _numbers(texts: Texts, joined: str) -> list[float] | None:
     # float() accepts more than the format allows: "1_0", and blanks of all kinds around a number.
-    if any([one in joined for one in _NOT_IN_NUMBERS]):
+    if any([character in joined for character in _NOT_IN_NUMBERS]):
         return None
     try:
         values = list(map(float, texts))
@@ -84,23 +86,23 @@ _NOT_IN_NUMBERS = "_ " + "".join(map(bytes.decode, grammar.ODD))
 class LayoutMemory(Generic[S]):
     """The layouts of one target."""
 
-    own: Layout[S] | None = None
+    layout: Layout[S] | None = None
     hits: int = 0
-    vain: int = 0
+    failures: int = 0
 
 
-_shared: MutableMapping[tuple[int, Words], Layout[Any]] = {}
+_shared: MutableMapping[tuple[int, Texts], Layout[Any]] = {}
 _guard = Lock()
 
 
-def known(
+def find_layout(
     memory: LayoutMemory[S], labels: int, lines: Sequence[str], characters: int
 ) -> tuple[Layout[S], list[float]] | None:
     """Finds the cached layout of a page, of this target or another, and its numbers. ``labels``: limit per series.
 
     ``characters``: see `Layout.values`.
     """
-    layout = memory.own
+    layout = memory.layout
     values = layout.values(lines, characters) if layout is not None else None
     if values is None:
         layout = _shared.get((labels, tuple([line.rpartition(" ")[0] for line in lines])))
@@ -108,7 +110,7 @@ def known(
     if layout is None or values is None:
         memory.hits = 0
         return None
-    memory.own, memory.hits, memory.vain = layout, memory.hits + 1, 0
+    memory.layout, memory.hits, memory.failures = layout, memory.hits + 1, 0
     return layout, values
 
 
@@ -121,8 +123,8 @@ def learn(
     types: dict[str, str],
 ) -> None:
     """Caches the layout of a page if all of its ``series`` come from plain lines, given by ``keys``."""
-    memory.vain += 1
-    if memory.vain > VAIN and memory.vain % SELDOM:
+    memory.failures += 1
+    if memory.failures > MAX_FAILURES and memory.failures % RETRY_PAGES:
         return
     halves = [line.rpartition(" ") for line in lines]
     others = [at for at, line in enumerate(lines) if line.lstrip(" \t")[:1] in ("", "#")]
@@ -135,17 +137,17 @@ def learn(
     pick, rest = itemgetter(*samples), itemgetter(*others)
     texts = rest([half[2] for half in halves])
     length = sum(map(len, (*starts, *texts)))
-    memory.own = Layout(heads, starts, length, texts, series, types, pick, rest)
-    _share(labels, memory.own)
+    memory.layout = Layout(heads, starts, length, texts, series, types, pick, rest)
+    _share(labels, memory.layout)
 
 
 def _share(labels: int, layout: Layout[Any]) -> None:
     """Shares a layout with every target of this process; the oldest layouts are removed."""
     with _guard:
-        held = sum(len(heads) for _, heads in _shared)
-        while _shared and (held + len(layout.heads)) * LINE_BYTES > SHARED_BYTES:
+        lines = sum(len(heads) for _, heads in _shared)
+        while _shared and (lines + len(layout.heads)) * LINE_BYTES > SHARED_BYTES:
             oldest = next(iter(_shared))
-            held -= len(oldest[1])
+            lines -= len(oldest[1])
             del _shared[oldest]
         _shared[labels, layout.heads] = layout
 

@@ -29,10 +29,12 @@ from collectors.model import Labels, Limits, ScrapeError, State
 # Enough for 8 engines eight times over; a page with ever new labels cannot fill the memory.
 CACHE_BYTES = 32 << 20
 KEY_OVERHEAD = 700
-# 2000-01-01, and a day, in ms: a time on a line before the one, or the other ahead of now, is in another unit.
-FIRST_TIME, AHEAD = 946_684_800_000, 86_400_000
-TWICE = "a series that is on the page twice, with different values: the first is taken"
-UNTIMELY = "a time before 2000 or more than a day ahead (milliseconds since 1970 are meant)"
+# Epoch ms of 2000-01-01. An earlier timestamp on a line is in another unit.
+FIRST_TIME = 946_684_800_000
+# Milliseconds after now (one day). A later timestamp on a line is in another unit.
+AHEAD = 86_400_000
+DUPLICATE_SERIES = "a series occurs twice with different values; the first is used"
+BAD_TIMESTAMP = "a timestamp before 2000 or more than a day in the future; timestamps must be milliseconds since 1970"
 
 # Characters. prometheus_client walks labels character by character, quadratic in escaped quotes: a page of such lines
 # would take minutes of CPU. No real line that needs its parser (a timestamp, odd spacing) is nearly as long.
@@ -93,8 +95,8 @@ class Page:
         return self._samples
 
     @samples.setter
-    def samples(self, found: list[tuple[Series, float]]) -> None:
-        self._samples = found
+    def samples(self, samples: list[tuple[Series, float]]) -> None:
+        self._samples = samples
 
     @property
     def values(self) -> Sequence[float]:
@@ -159,7 +161,7 @@ class Grouper:
             self._counts[key] = value
 
     def drop(self, key: tuple[str, Labels]) -> None:
-        """Forget what was collected for a key."""
+        """Removes what was collected for a key."""
         self._buckets.pop(key, None)
         self._sums.pop(key, None)
         self._counts.pop(key, None)
@@ -220,13 +222,13 @@ class _Cache:
     meta: dict[str, tuple[str, str] | None] = field(default_factory=dict)
     cost: int = 0
 
-    def keep(self, raw: str, name: str, labels: Labels) -> Series:
+    def add_series(self, raw: str, name: str, labels: Labels) -> Series:
         """Caches and returns the series of a key as in the page."""
-        self.pay(len(raw))
-        series = self.series[raw] = self.one(name, labels)
+        self.reserve(len(raw))
+        series = self.series[raw] = self.series_of(name, labels)
         return series
 
-    def one(self, name: str, labels: Labels) -> Series:
+    def series_of(self, name: str, labels: Labels) -> Series:
         """The one object of a series, for any order of its labels."""
         key = (name, labels)
         series = self.same.get(key)
@@ -234,7 +236,7 @@ class _Cache:
             series = self.same[key] = Series(name, labels)
         return series
 
-    def pay(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Makes room in the cache for ``size`` bytes."""
         self.cost += size + KEY_OVERHEAD
         if self.cost > CACHE_BYTES:
@@ -259,17 +261,17 @@ def parse(body: bytes, state: State, limits: Limits) -> Page:
     memory: exposition_layout.LayoutMemory[Series] = state.setdefault("layout", exposition_layout.LayoutMemory())
     # Line feeds are not part of the lines.
     characters = len(body) - len(lines) + 1 if body.isascii() else -1
-    if (known := exposition_layout.known(memory, limits.labels, lines, characters)) is not None:
+    if (cached := exposition_layout.find_layout(memory, limits.labels, lines, characters)) is not None:
         if memory.hits == exposition_layout.SETTLED:
             state.pop("exposition", None)
-        return Page.by(*known)
+        return Page.by(*cached)
     careful, open_metrics = grammar.odd(body), body[-8:].rstrip().endswith(b"# EOF")
     page = _read(lines, state, limits, careful, open_metrics)
     if careful or open_metrics:
         return page
     keys = state["exposition"].series
-    exposition_layout.learn(memory, limits.labels, lines, keys, [one for one, _ in page.samples], page.types)
-    page.layout = memory.own if memory.own is not None and memory.own.types is page.types else None
+    exposition_layout.learn(memory, limits.labels, lines, keys, [series for series, _ in page.samples], page.types)
+    page.layout = memory.layout if memory.layout is not None and memory.layout.types is page.types else None
     return page
 
 
@@ -278,10 +280,10 @@ def _read(lines: list[str], state: State, limits: Limits, careful: bool, open_me
     cache: _Cache = state.setdefault("exposition", _Cache())
     page = Page(open_metrics=open_metrics)
     page.last_time = state["now"] * 1000 + AHEAD if "now" in state else inf
-    known, samples = cache.series, page.samples
+    cached, samples = cache.series, page.samples
     for number, line in enumerate(lines, 1):
         raw, _, text = line.rpartition(" ")
-        series = known.get(raw)
+        series = cached.get(raw)
         # float() accepts "1_0", which this format does not allow.
         if series is not None and "_" not in text:
             try:
@@ -296,17 +298,17 @@ def _read(lines: list[str], state: State, limits: Limits, careful: bool, open_me
         _other(line, number, page, cache, limits)
     unique = dict(samples)
     if len(unique) != len(samples):
-        _once(page)
+        _drop_duplicates(page)
     return page
 
 
-def _once(page: Page) -> None:
+def _drop_duplicates(page: Page) -> None:
     """Leaves each series once with its first value, as Prometheus does: equal repeats are ignored, others counted."""
     first: dict[Series, float] = {}
     for series, value in page.samples:
-        held = first.setdefault(series, value)
-        if held != value and not (isnan(held) and isnan(value)):
-            page.drop(TWICE)
+        value_seen = first.setdefault(series, value)
+        if value_seen != value and not (isnan(value_seen) and isnan(value)):
+            page.drop(DUPLICATE_SERIES)
     page.samples = list(first.items())
 
 
@@ -325,7 +327,7 @@ def each(body: bytes, limits: Limits) -> Iterator[tuple[int, tuple[Series, float
             continue
         try:
             text, stamp = grammar.stamped(text)
-            series, value, _ = _first_sight(text, number, page, cache, limits)
+            series, value, _ = _parse_sample(text, number, page, cache, limits)
         except ScrapeError as error:
             yield number, error
         else:
@@ -340,15 +342,15 @@ def _other(line: str, number: int, page: Page, cache: _Cache, limits: Limits) ->
         family_type = _meta(stripped, number, page)
         # Other comments may differ each time and are not cached.
         if family_type is not None or stripped.startswith("# HELP "):
-            cache.pay(len(line))
+            cache.reserve(len(line))
             cache.meta[line] = family_type
     else:
         if stripped:
-            series, value, stamp = _first_sight(line, number, page, cache, limits)
+            series, value, stamp = _parse_sample(line, number, page, cache, limits)
             if stamp is None or FIRST_TIME <= stamp <= page.last_time:
                 page.samples.append((series, value))
             else:
-                page.drop(UNTIMELY)
+                page.drop(BAD_TIMESTAMP)
         return
     if family_type is not None:
         page.types[family_type[0]] = family_type[1]
@@ -375,13 +377,13 @@ def _lines(body: bytes, limits: Limits) -> list[str]:
         raise ScrapeError("too_large", f"the page is larger than {limits.body_bytes} bytes")
     start = body[:512].lstrip()
     if not start and not body.strip():
-        raise ScrapeError("empty", "the page holds nothing")
+        raise ScrapeError("empty", "the page is empty")
     if start[:1] == b"<" or b"\0" in body:
-        raise ScrapeError("garbage", "the page is no metrics text (HTML or binary)")
+        raise ScrapeError("garbage", "the page is not metrics text (HTML or binary)")
     try:
         lines = body.decode().split("\n")
     except UnicodeDecodeError:
-        raise ScrapeError("garbage", "the page is no UTF-8 text") from None
+        raise ScrapeError("garbage", "the page is not UTF-8 text") from None
     if len(body) > limits.line_bytes and max(map(len, lines)) > limits.line_bytes:
         raise ScrapeError("too_large", f"a line is longer than {limits.line_bytes} bytes")
     if len(lines) > limits.samples and sum(1 for line in lines if line and line[0] != "#") > limits.samples:
@@ -389,7 +391,7 @@ def _lines(body: bytes, limits: Limits) -> list[str]:
     return lines
 
 
-def _first_sight(
+def _parse_sample(
     line: str, number: int, page: Page, cache: _Cache, limits: Limits
 ) -> tuple[Series, float, int | None]:  # fmt: skip
     """Series, value and the line's own timestamp (ms)."""
@@ -419,13 +421,13 @@ def _plain_series(raw: str, number: int, cache: _Cache, limits: Limits) -> Serie
     if plain is None or labels is None:
         return None
     _check_labels(len(labels), number, limits)
-    return cache.keep(raw, plain.group(1), labels)
+    return cache.add_series(raw, plain.group(1), labels)
 
 
 def _slow(line: str, number: int, page: Page, cache: _Cache, limits: Limits) -> tuple[Series, float, int | None]:
     page.slow += len(line)
     if len(line) > SLOW_LINE_CHARACTERS or page.slow > SLOW_PAGE_CHARACTERS:
-        raise ScrapeError("too_large", f"line {number}: more oddly written text than is worth parsing")
+        raise ScrapeError("too_large", f"line {number}: too much text in an unusual format; write plain sample lines")
     # prometheus_client accepts lines that Prometheus refuses. Quoted names and OpenMetrics are left to it.
     flaw = "" if page.open_metrics or '{"' in line else grammar.line_flaw(line)
     if flaw:
@@ -439,8 +441,8 @@ def _slow(line: str, number: int, page: Page, cache: _Cache, limits: Limits) -> 
     _check_labels(len(sample.labels), number, limits)
     # prometheus_client returns seconds.
     stamp = None if sample.timestamp is None or page.open_metrics else round(float(sample.timestamp) * 1000)
-    cache.pay(len(line))
-    return cache.one(sample.name, tuple(sorted(sample.labels.items()))), value, stamp
+    cache.reserve(len(line))
+    return cache.series_of(sample.name, tuple(sorted(sample.labels.items()))), value, stamp
 
 
 def _check_labels(count: int, number: int, limits: Limits) -> None:
@@ -482,5 +484,5 @@ def split_bucket(series: Series, family: str) -> tuple[str, float, Labels]:
     try:
         bound = float(series.label("le"))
     except ValueError:
-        return "", inf, series.labels  # a bucket without a bound says nothing
+        return "", inf, series.labels  # a bucket without a bound has no meaning
     return part, bound, tuple(pair for pair in series.labels if pair[0] != "le")

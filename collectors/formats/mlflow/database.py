@@ -73,7 +73,7 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
 def _read(database: sqlite3.Connection, path: Path, cursor: Cursor, limits: Limits) -> Logs:
     columns = files.columns(database, "metrics")
     if not columns >= _FIRST_COLUMNS or not files.columns(database, "runs"):
-        raise ScrapeError("garbage", f"{path.name} is no MLflow database")
+        raise ScrapeError("garbage", f"{path.name} is not an MLflow database")
     if not columns >= _ALL_COLUMNS:
         raise ScrapeError("locked", f"{path.name} is being set up by MLflow")
     run = database.execute(_RUN).fetchone()

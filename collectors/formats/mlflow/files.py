@@ -47,9 +47,9 @@ def find(path: Path) -> list[Path]:
 def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
     """Rows since ``cursor``, those of one time and step together; ``path`` is a run's ``metrics`` folder.
 
-        The cursor is ``{run, at: {key: offset}}``. A file that shrank is read anew from its start.
     The cursor is ``{run, at: {key: offset}}``. A file that shrank is read again from its start.
-        Raises:
+
+    Raises:
         ScrapeError: ``missing``.
     """
     same = cursor.get("run") == path.parent.name
@@ -68,21 +68,21 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
     return logs
 
 
-def _lines(path: Path, key: str, before: dict[str, int], most: int) -> _File:
+def _lines(path: Path, key: str, before: dict[str, int], max_bytes: int) -> _File:
     try:
         with path.open("rb") as file:
             size = path.stat().st_size
             offset = before.get(key, 0) if before.get(key, 0) <= size else 0
             file.seek(offset)
-            data = file.read(most)
+            data = file.read(max_bytes)
     except OSError as error:
         raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
     whole = [line for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
-    found = _File(key, offset, [_parsed(line) for line in whole], offset + len(data) < size)
-    if found.cut and not whole:
+    file_lines = _File(key, offset, [_parsed(line) for line in whole], offset + len(data) < size)
+    if file_lines.cut and not whole:
         # One line longer than the bytes read of a file: no metric has that.
-        found.lines = [(None, 0.0, len(data))]
-    return found
+        file_lines.lines = [(None, 0.0, len(data))]
+    return file_lines
 
 
 def _parsed(line: bytes) -> tuple[At | None, float, int]:
@@ -108,11 +108,11 @@ def _merge(files: list[_File], limits: Limits, logs: Logs) -> None:
     logs.more = any(file.cut for file in files) or len(times) > limits.tail_rows
     rows: dict[At, Logged] = {}
     for file in files:
-        _take(file, until, rows, logs)
+        _collect_values(file, until, rows, logs)
     logs.rows = [rows[at] for at in sorted(rows)]
 
 
-def _take(file: _File, until: At | None, rows: dict[At, Logged], logs: Logs) -> None:
+def _collect_values(file: _File, until: At | None, rows: dict[At, Logged], logs: Logs) -> None:
     for at, value, length in file.lines:
         if at is None:
             logs.dropped += 1
@@ -142,13 +142,13 @@ def _setting(text: str) -> Any:
 
 
 def _params(folder: Path) -> dict[str, Any]:
-    found = walk(folder, lambda _: True)[:MAX_FILES]
-    return settings((file.relative_to(folder).as_posix(), _text(file, SETTING_BYTES)) for file in found)
+    files = walk(folder, lambda _: True)[:MAX_FILES]
+    return settings((file.relative_to(folder).as_posix(), _text(file, SETTING_BYTES)) for file in files)
 
 
-def _text(path: Path, most: int) -> str:
+def _text(path: Path, max_bytes: int) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(most).decode(errors="replace")
+            return file.read(max_bytes).decode(errors="replace")
     except OSError:
         return ""

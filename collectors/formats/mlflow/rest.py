@@ -76,8 +76,8 @@ async def read(client: httpx.AsyncClient, follower: Follower, limits: Limits) ->
 
 async def _newest_run(client: httpx.AsyncClient, limits: Limits) -> dict[str, Any]:
     """The run that started last among those with metrics; a running one comes before finished ones."""
-    found = await rest.search_json(client, f"{API}/experiments/search", {"max_results": EXPERIMENTS}, limits)
-    ids = [rest.text(one.get("experiment_id"), 64) for one in _objects(found.json, "experiments")]
+    experiments = await rest.search_json(client, f"{API}/experiments/search", {"max_results": EXPERIMENTS}, limits)
+    ids = [rest.text(experiment.get("experiment_id"), 64) for experiment in _objects(experiments.json, "experiments")]
     query = {"experiment_ids": ids, "max_results": RUNS, "order_by": ["attributes.start_time DESC"]}
     answer = await rest.search_json(client, f"{API}/runs/search", query, limits)
     runs = [run for run in _objects(answer.json, "runs") if _objects(_object(run, "data"), "metrics")]
@@ -89,10 +89,10 @@ async def _newest_run(client: httpx.AsyncClient, limits: Limits) -> dict[str, An
 async def matches_server(client: httpx.AsyncClient, limits: Limits) -> bool:
     """Returns whether an MLflow server answers."""
     try:
-        found = await rest.search_json(client, f"{API}/experiments/search", {"max_results": 1}, limits)
+        experiments = await rest.search_json(client, f"{API}/experiments/search", {"max_results": 1}, limits)
     except ScrapeError:
         return False
-    return bool(_objects(found.json, "experiments"))
+    return bool(_objects(experiments.json, "experiments"))
 
 
 def _plan(data: Mapping[str, Any], follower: Follower) -> None:
@@ -102,7 +102,7 @@ def _plan(data: Mapping[str, Any], follower: Follower) -> None:
         if before == at or key in follower.todo:
             continue
         if before is not None and at[1] == before[1] + 1 and key not in follower.repeated:
-            _hold(follower, key, at, value)
+            _hold_value(follower, key, at, value)
         else:
             follower.todo[key] = ""
 
@@ -117,7 +117,7 @@ async def _histories(client: httpx.AsyncClient, follower: Follower, limits: Limi
         params: dict[str, str | int | list[str]] = {"run_id": follower.run, "metric_key": key}
         params |= {"max_results": PAGE_VALUES, **({"page_token": page} if page else {})}
         answer = await rest.get_json(client, f"{API}/metrics/get-history", params, limits)
-        _take(key, answer.json, follower)
+        _collect_history(key, answer.json, follower)
         token = rest.text(answer.json.get("next_page_token"), 4096) if isinstance(answer.json, dict) else ""
         if token and token != page:
             follower.todo[key] = token
@@ -125,27 +125,27 @@ async def _histories(client: httpx.AsyncClient, follower: Follower, limits: Limi
             del follower.todo[key]
 
 
-def _take(key: str, history: Any, follower: Follower) -> None:
+def _collect_history(key: str, history: Any, follower: Follower) -> None:
     before, steps = follower.seen.get(key), set()
-    for _, at, value in sorted(_values(history), key=lambda one: one[1]):
+    for _, at, value in sorted(_values(history), key=lambda value_row: value_row[1]):
         if at[1] in steps:
             follower.repeated.add(key)
         steps.add(at[1])
         if before is None or at > before:
-            _hold(follower, key, at, value)
+            _hold_value(follower, key, at, value)
 
 
-def _hold(follower: Follower, key: str, at: tuple[int, int], value: float) -> None:
+def _hold_value(follower: Follower, key: str, at: tuple[int, int], value: float) -> None:
     follower.held.setdefault(at, {})[key] = value
     follower.seen[key] = max(at, follower.seen.get(key, at))
 
 
 def _values(answer: Any) -> Iterator[tuple[str, tuple[int, int], float]]:
     """(key, (milliseconds, step), value); JSON has no NaN, so the server writes it as text."""
-    for one in _objects(answer, "metrics"):
-        key, stamp, step = one.get("key"), rest.number(one.get("timestamp")), rest.number(one.get("step", 0))
+    for item in _objects(answer, "metrics"):
+        key, stamp, step = item.get("key"), rest.number(item.get("timestamp")), rest.number(item.get("step", 0))
         if isinstance(key, str) and stamp is not None and step is not None:
-            yield key[:250], (int(stamp), int(step)), _float(one.get("value"))
+            yield key[:250], (int(stamp), int(step)), _float(item.get("value"))
 
 
 def _float(value: Any) -> float:
@@ -156,10 +156,10 @@ def _float(value: Any) -> float:
 
 
 def _object(answer: Any, key: str) -> dict[str, Any]:
-    found = answer.get(key) if isinstance(answer, dict) else None
-    return found if isinstance(found, dict) else {}
+    value = answer.get(key) if isinstance(answer, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def _objects(answer: Any, key: str) -> list[dict[str, Any]]:
-    found = answer.get(key) if isinstance(answer, dict) else None
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    values = answer.get(key) if isinstance(answer, dict) else None
+    return [item for item in values if isinstance(item, dict)] if isinstance(values, list) else []

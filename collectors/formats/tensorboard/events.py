@@ -85,13 +85,13 @@ def event(payload: bytes) -> TensorboardEvent:
     """
     message = _decoded(_EVENT, payload)
     ts = message.wall_time
-    found = TensorboardEvent(ts if math.isfinite(ts) and ts > 0 else None, message.step)
+    decoded_event = TensorboardEvent(ts if math.isfinite(ts) and ts > 0 else None, message.step)
     for value in message.summary.value:
         if value.tensor or value.HasField("metadata"):
-            _read_typed(value, found)
+            _read_typed(value, decoded_event)
         elif value.HasField("simple_value"):
-            found.scalars[_text(value.tag)] = value.simple_value
-    return found
+            decoded_event.scalars[_text(value.tag)] = value.simple_value
+    return decoded_event
 
 
 def _decoded(message: Any, payload: bytes) -> Any:
@@ -106,20 +106,20 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _read_typed(value: Any, found: TensorboardEvent) -> None:
+def _read_typed(value: Any, decoded_event: TensorboardEvent) -> None:
     """Reads a value whose plugin gives the meaning of its tensor or metadata."""
     plugin, tag = value.metadata.plugin_data, _text(value.tag)
     name = plugin.plugin_name
     number: float | None = value.simple_value if value.HasField("simple_value") else None
     if name == b"hparams":
-        found.config |= _hparams(plugin.content)
+        decoded_event.config |= _hparams(plugin.content)
     elif value.tensor and name == b"text":
-        found.config |= _configuration(tag, value.tensor)
+        decoded_event.config |= _configuration(tag, value.tensor)
     elif value.tensor and name in (b"", b"scalars"):
         # Tensors of other plugins (histograms, curves) are not scalars even when they have one element.
         number = _number(value.tensor)
     if number is not None:
-        found.scalars[tag] = number
+        decoded_event.scalars[tag] = number
 
 
 def _number(payload: bytes) -> float | None:

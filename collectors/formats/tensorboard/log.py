@@ -69,7 +69,7 @@ def find(path: Path) -> list[Path]:
     if path.is_file():
         return [path] if _is_log(path) else []
     folders = dict.fromkeys(file.parent for file in walk(path, _is_log))
-    return [one for one in folders if not (_HPARAMS.fullmatch(one.name) and one.parent in folders)]
+    return [folder for folder in folders if not (_HPARAMS.fullmatch(folder.name) and folder.parent in folders)]
 
 
 def _is_log(path: Path) -> bool:
@@ -83,22 +83,22 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
         ScrapeError: ``missing``; ``garbage`` when the only file is not a TensorBoard file.
     """
     files = _files(path)
-    known: Mapping[str, Any] = cursor.get("files", {})
-    logs = Logs(cursor={"files": {file.name: known[file.name] for file, _ in files if file.name in known}})
+    cursors: Mapping[str, Any] = cursor.get("files", {})
+    logs = Logs(cursor={"files": {file.name: cursors[file.name] for file, _ in files if file.name in cursors}})
     logs.modified = max(status.st_mtime for _, status in files)
-    changed = [file for file, status in files if not bytetail.unchanged(status, known.get(file.name, {}))]
+    changed = [file for file, status in files if not bytetail.unchanged(status, cursors.get(file.name, {}))]
     if not changed:
         return logs
     with ExitStack() as stack:
-        parts, until = _parts(changed, known, limits, stack)
+        parts, until = _parts(changed, cursors, limits, stack)
         logs.more = _emit(parts, until, limits, logs) or len(parts) < len(changed)
         for part in parts:
             _report(part, logs)
-            logs.cursor["files"][part.name] = part.cursor(_floor(part.name, known))
+            logs.cursor["files"][part.name] = part.cursor(_floor(part.name, cursors))
     if not cursor and path.is_dir():
         logs.config = {**_hparams(path, limits), **logs.config}
     if len(files) == 1 and parts[0].new.offset == 0 and parts[0].lost and not (logs.rows or logs.config):
-        raise ScrapeError("garbage", f"{parts[0].name} is no TensorBoard event file")
+        raise ScrapeError("garbage", f"{parts[0].name} is not a TensorBoard event file")
     return logs
 
 
@@ -115,7 +115,7 @@ def _files(path: Path) -> list[tuple[Path, os.stat_result]]:
         raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
     if not files:
         raise ScrapeError("missing", f"no event file (events.out.tfevents.*) in {path.name}")
-    return sorted(files, key=lambda one: (_begun(one[0].name), one[0].name))[-MAX_FILES:]
+    return sorted(files, key=lambda item: (_begun(item[0].name), item[0].name))[-MAX_FILES:]
 
 
 def _begun(name: str) -> float:
@@ -124,20 +124,20 @@ def _begun(name: str) -> float:
     return float(match[1]) if match is not None else 0.0
 
 
-def _floor(name: str, known: Mapping[str, Any]) -> float:
+def _floor(name: str, cursors: Mapping[str, Any]) -> float:
     """The lower bound of the times of all rows still to come from a file."""
-    return float(known.get(name, {}).get("ts", _begun(name)))
+    return float(cursors.get(name, {}).get("ts", _begun(name)))
 
 
 def _parts(
-    changed: list[Path], known: Mapping[str, Any], limits: Limits, stack: ExitStack
+    changed: list[Path], cursors: Mapping[str, Any], limits: Limits, stack: ExitStack
 ) -> tuple[list[_Part], float]:
     """A window of every file that may have the next rows, and the time up to which no row is missing."""
     parts, until = [], float("inf")
     size = max(limits.tail_bytes // min(len(changed), MAX_SHARES), min(MIN_WINDOW, limits.tail_bytes))
     size = max(size, tensorboard_records.HEADER_BYTES)
-    for file in sorted(changed, key=lambda one: _floor(one.name, known)):
-        floor, before = _floor(file.name, known), known.get(file.name, {})
+    for file in sorted(changed, key=lambda path: _floor(path.name, cursors)):
+        floor, before = _floor(file.name, cursors), cursors.get(file.name, {})
         if floor > until:
             break
         part = _window(file.name, stack.enter_context(bytetail.appended(file, before)), before, size, limits)
@@ -171,12 +171,12 @@ def _rows(part: _Part, records: Iterable[tuple[int, bytes, int]]) -> None:
         try:
             event = tensorboard_events.event(payload)
         except ValueError:
-            part.bad.append((at, "is no event"))
+            part.bad.append((at, "is not an event"))
             continue
         if not event.scalars and not event.config:
             continue
         if tensorboard_records.masked_crc(payload) != crc:
-            part.bad.append((at, "has another checksum than was written"))
+            part.bad.append((at, "has a wrong checksum"))
             continue
         part.config |= event.config
         row = part.rows[-1].logged if part.rows else None
@@ -208,18 +208,18 @@ def _report(part: _Part, logs: Logs) -> None:
 
 def _hparams(path: Path, limits: Limits) -> dict[str, Any]:
     """The configuration that add_hparams wrote into a folder of the run; empty if there is none."""
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     try:
-        folders = [one for one in path.iterdir() if _HPARAMS.fullmatch(one.name) and one.is_dir()]
+        folders = [entry for entry in path.iterdir() if _HPARAMS.fullmatch(entry.name) and entry.is_dir()]
         with ExitStack() as stack:
             for folder in newest(folders)[:1]:
                 parts, _ = _parts([file for file, _ in _files(folder)], {}, limits, stack)
                 for part in parts:
-                    found |= part.config
+                    config |= part.config
     except (OSError, ScrapeError):
         # Removed or not readable: the run itself is read without it.
         return {}
-    return found
+    return config
 
 
 SINK = Sink("tensorboard", "events.out.tfevents.*", find, read, writers=True, lag_seconds=120.0)

@@ -47,40 +47,40 @@ def split(data: bytes, left: int, limit: int, *, lost: bool = False) -> Frames:
         limit: the longest payload that is read.
         lost: `Frames.lost` of the previous window.
     """
-    found, at = Frames(), 0
-    while at + HEADER_BYTES <= len(data):
-        length, crc = _HEADER.unpack_from(data, at)
+    frames, position = Frames(), 0
+    while position + HEADER_BYTES <= len(data):
+        length, crc = _HEADER.unpack_from(data, position)
         if crc != _length_crc(length):
-            if len(data) >= left and not any(data[at:]):
+            if len(data) >= left and not any(data[position:]):
                 break  # a hole at the end, which a network file system has not filled yet
             if not lost:
-                found.bad.append((at, "is no record"))
-            at, lost = _resync(data, at + 1, limit)
+                frames.bad.append((position, "is not a record"))
+            position, lost = _resync(data, position + 1, limit)
             continue
         lost = False
-        end = at + length + _AROUND
+        end = position + length + _AROUND
         if length > limit and end <= left:
-            found.bad.append((at, f"is longer than {limit} bytes"))
+            frames.bad.append((position, f"is longer than {limit} bytes"))
         elif end > len(data):
-            found.needs = end - at
+            frames.needs = end - position
             break
         else:
-            payload = data[at + HEADER_BYTES : end - _FOOTER.size]
-            found.records.append((at, payload, _FOOTER.unpack_from(data, end - _FOOTER.size)[0]))
-        at = end
-    found.used, found.lost = at, lost
-    return found
+            payload = data[position + HEADER_BYTES : end - _FOOTER.size]
+            frames.records.append((position, payload, _FOOTER.unpack_from(data, end - _FOOTER.size)[0]))
+        position = end
+    frames.used, frames.lost = position, lost
+    return frames
 
 
 def _resync(data: bytes, start: int, limit: int) -> tuple[int, bool]:
     """The offset of the next valid header and False; without one, the next possible offset and True."""
     for match in _START.finditer(data, start, max(start, len(data) - 4)):
-        at = match.start()
-        if at + HEADER_BYTES > len(data):
+        position = match.start()
+        if position + HEADER_BYTES > len(data):
             break
-        length, crc = _HEADER.unpack_from(data, at)
+        length, crc = _HEADER.unpack_from(data, position)
         if length <= limit and crc == _length_crc(length):
-            return at, False
+            return position, False
     return max(start, len(data) - HEADER_BYTES + 1), True
 
 

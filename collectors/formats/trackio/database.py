@@ -80,52 +80,52 @@ def newest_run(database: sqlite3.Connection, limits: Limits) -> tuple[str, dict[
 
 
 def _read(database: sqlite3.Connection, path: Path, cursor: Cursor, limits: Limits) -> Rows:
-    found = Rows()
-    run_id, found.run_name = _newest_run(database)
+    result = Rows()
+    run_id, result.run_name = _newest_run(database)
     if not run_id:
-        return found
+        return result
     inode = path.stat().st_ino
     last = int(cursor.get("id", 0))
-    known = cursor.get("inode") == inode and last <= _last_id(database)
-    found.restarted = bool(cursor) and not (known and cursor.get("run_id") == run_id)
-    found.config = _config(database, run_id, limits)
-    left = _left(cursor) if known else {}
-    found.cursor = {"inode": inode, "run_id": run_id, "id": left.pop(run_id, 0), "left": left}
-    _collect(database, run_id, limits, found)
-    return found
+    same_file = cursor.get("inode") == inode and last <= _last_id(database)
+    result.restarted = bool(cursor) and not (same_file and cursor.get("run_id") == run_id)
+    result.config = _config(database, run_id, limits)
+    positions = _positions(cursor) if same_file else {}
+    result.cursor = {"inode": inode, "run_id": run_id, "id": positions.pop(run_id, 0), "left": positions}
+    _collect(database, run_id, limits, result)
+    return result
 
 
-def _left(cursor: Cursor) -> dict[str, int]:
+def _positions(cursor: Cursor) -> dict[str, int]:
     """Run id -> last row read, of runs read before, the newest last; a resumed run continues after that row."""
-    left = {str(run): int(row) for run, row in cursor.get("left", {}).items()}
+    positions = {str(run): int(row) for run, row in cursor.get("left", {}).items()}
     if "run_id" in cursor:
-        left.pop(cursor["run_id"], None)
-        left[cursor["run_id"]] = int(cursor.get("id", 0))
-    return dict(list(left.items())[-KEPT_RUNS:])
+        positions.pop(cursor["run_id"], None)
+        positions[cursor["run_id"]] = int(cursor.get("id", 0))
+    return dict(list(positions.items())[-KEPT_RUNS:])
 
 
-def _collect(database: sqlite3.Connection, run_id: str, limits: Limits, found: Rows) -> None:
+def _collect(database: sqlite3.Connection, run_id: str, limits: Limits, result: Rows) -> None:
     rows = database.execute(
         "SELECT id, timestamp, step, length(CAST(metrics AS BLOB)),"
         " CASE WHEN length(CAST(metrics AS BLOB)) <= ? THEN CAST(metrics AS BLOB) END"
         " FROM metrics WHERE run_id = ? AND id > ? ORDER BY id",
-        (limits.line_bytes, run_id, found.cursor["id"]),
+        (limits.line_bytes, run_id, result.cursor["id"]),
     )
     size = 0
     for count, (row_id, stamp, step, length, text) in enumerate(rows):
         if count >= limits.tail_rows or size > limits.tail_bytes:
-            found.more = True
+            result.more = True
             return
         size += length or 0
-        found.cursor["id"] = row_id
+        result.cursor["id"] = row_id
         if text is not None and _is_table(text):
             continue
         metrics = jsonl.parse(text) if text is not None else None
         if metrics is None:
-            found.dropped += 1
-            found.why = found.why or f"row {row_id} is no JSON object or longer than {limits.line_bytes} bytes"
+            result.dropped += 1
+            result.why = result.why or f"row {row_id} is not a JSON object or is longer than {limits.line_bytes} bytes"
         else:
-            found.rows.append(Logged(row_id, epoch(stamp), step if isinstance(step, int) else 0, metrics))
+            result.rows.append(Logged(row_id, epoch(stamp), step if isinstance(step, int) else 0, metrics))
 
 
 def _is_table(text: bytes) -> bool:

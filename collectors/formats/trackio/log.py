@@ -16,10 +16,10 @@ CANDIDATES = 20
 
 def find(path: Path) -> list[Path]:
     """trackio databases, the newest first. A locked one counts, because it may be the run."""
-    found = [path] if path.is_file() and path.suffix == ".db" else []
+    files = [path] if path.is_file() and path.suffix == ".db" else []
     if path.is_dir():
-        found = walk(path, lambda file: file.suffix == ".db")[:CANDIDATES]
-    return [file for file in found if _is_trackio(file)]
+        files = walk(path, lambda file: file.suffix == ".db")[:CANDIDATES]
+    return [file for file in files if _is_trackio(file)]
 
 
 def _is_trackio(path: Path) -> bool:
@@ -35,9 +35,11 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
     Raises:
         ScrapeError: ``missing``, ``locked``, ``garbage``.
     """
-    found = trackio_database.read(path, cursor, limits)
-    rows = [Logged(row.metrics, row.step, row.ts) for row in found.rows]
-    return Logs(rows, found.cursor, found.more, found.restarted, found.dropped, found.why, found.config, found.run_name)
+    result = trackio_database.read(path, cursor, limits)
+    rows = [Logged(row.metrics, row.step, row.ts) for row in result.rows]
+    return Logs(
+        rows, result.cursor, result.more, result.restarted, result.dropped, result.why, result.config, result.run_name
+    )
 
 
 SINK = Sink("trackio", "a trackio *.db", find, read, lag_seconds=0.6)

@@ -52,7 +52,7 @@ def split(data: bytes, offset: int, limit: int, *, skipping: bool = False) -> Re
 class _Splitting:
     def __init__(self, data: bytes, offset: int, limit: int, skipping: bool) -> None:
         self.data, self.base, self.limit = data, offset, limit
-        self.found = Records(skipping=skipping)
+        self.result_records = Records(skipping=skipping)
         self.at = 0
         # Chunks of the record that is being joined, and its offset.
         self.parts: list[bytes] = []
@@ -61,9 +61,9 @@ class _Splitting:
     def result(self) -> Records:
         while self._step():
             pass
-        found = self.found
-        found.offset = self.base + (self.start if self.parts else self.at)
-        return found
+        records = self.result_records
+        records.offset = self.base + (self.start if self.parts else self.at)
+        return records
 
     def _step(self) -> bool:
         """Reads one chunk, or the rest of a block; False if the rest has to wait."""
@@ -96,31 +96,31 @@ class _Splitting:
         at = self.at
         if not self._next_block(left):
             return False
-        self.parts, self.found.skipping = [], True
+        self.parts, self.result_records.skipping = [], True
         self._drop(at, "is damaged")
         return True
 
     def _chunk(self, kind: int, data: bytes) -> None:
-        found = self.found
+        records = self.result_records
         if kind in (_FULL, _FIRST):
             if self.parts:
                 self._drop(self.start, "has no end")
-            self.parts, self.start, found.skipping = [], self.at, False
+            self.parts, self.start, records.skipping = [], self.at, False
         elif not self.parts:
-            if not found.skipping:
+            if not records.skipping:
                 self._drop(self.at, "has no beginning")
-            found.skipping = kind == _MIDDLE
+            records.skipping = kind == _MIDDLE
             return
         self.parts.append(data)
         if sum(map(len, self.parts)) > self.limit:
             self._drop(self.start, f"is longer than {self.limit} bytes")
-            self.parts, found.skipping = [], kind in (_FIRST, _MIDDLE)
+            self.parts, records.skipping = [], kind in (_FIRST, _MIDDLE)
         elif kind in (_FULL, _LAST):
-            found.records.append((self.base + self.start, b"".join(self.parts)))
+            records.records.append((self.base + self.start, b"".join(self.parts)))
             self.parts = []
 
     def _drop(self, at: int, why: str) -> None:
-        self.found.bad.append((self.base + at, why))
+        self.result_records.bad.append((self.base + at, why))
 
 
 def _checksums(chunk: bytes) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from collectors.transport import bytetail
 # Fields of Record.
 _HISTORY, _CONFIG, _RUN, _EXIT = 2, 5, 17, 18
 # The setting with wandb's own telemetry.
-_OWN = "_wandb"
+_TELEMETRY_KEY = "_wandb"
 
 
 def find(path: Path) -> list[Path]:
@@ -54,20 +54,22 @@ def _read(path: Path, new: bytetail.Appended, skipping: bool, limits: Limits) ->
         return logs
     size = journal.window_bytes(limits.tail_bytes, limits.line_bytes)
     data = new.window(size, begin)
-    found = journal.split(data, begin, limits.line_bytes, skipping=skipping)
-    offset, broken = _records(found, limits, logs)
+    journal_records = journal.split(data, begin, limits.line_bytes, skipping=skipping)
+    offset, broken = _records(journal_records, limits, logs)
     # Errors beyond the offset are read, and counted, in the next call.
-    bad = sorted([*broken, *(one for one in found.bad if one[0] < offset)])
+    bad = sorted([*broken, *(error for error in journal_records.bad if error[0] < offset)])
     logs.dropped = len(bad)
     logs.why = f"the record at byte {bad[0][0]} of {path.name} {bad[0][1]}" if bad else ""
     if logs.config and new.offset:
         # Later settings alone would look as if the others were not set.
         logs.config = _settings(new.window(size, len(journal.MAGIC)), limits) | logs.config
     ended = begin + len(data) >= new.status.st_size
-    logs.more = not ended or offset < found.offset
+    logs.more = not ended or offset < journal_records.offset
     logs.ahead = max(0, new.status.st_size - offset) / max(offset - new.offset, 1) if logs.more else 0.0
     # A skipped record at the end of the window stays skipped; before the end, reading continues with a valid record.
-    logs.cursor = new.cursor(offset, whole=not logs.more) | {"skipping": found.skipping and offset == found.offset}
+    logs.cursor = new.cursor(offset, whole=not logs.more) | {
+        "skipping": journal_records.skipping and offset == journal_records.offset
+    }
     return logs
 
 
@@ -79,21 +81,21 @@ def _header(path: Path, new: bytetail.Appended) -> int:
     """
     head = new.window(len(journal.MAGIC), 0)
     if not journal.MAGIC.startswith(head):
-        raise ScrapeError("garbage", f"{path.name} is no wandb file of a version known here")
+        raise ScrapeError("garbage", f"{path.name} is not a wandb file of a supported version")
     return len(head) if len(head) == len(journal.MAGIC) else 0
 
 
-def _records(found: journal.Records, limits: Limits, logs: Logs) -> tuple[int, list[tuple[int, str]]]:
+def _records(journal_records: journal.Records, limits: Limits, logs: Logs) -> tuple[int, list[tuple[int, str]]]:
     """Reads the records into the result; returns the offset of the first unread one, and the broken ones."""
     broken: list[tuple[int, str]] = []
-    for at, payload in found.records:
+    for at, payload in journal_records.records:
         if len(logs.rows) >= limits.tail_rows:
             return at, broken
         try:
             _record(payload, logs)
         except ValueError as error:
             broken.append((at, f"cannot be read: {error}"))
-    return found.offset, broken
+    return journal_records.offset, broken
 
 
 def _record(payload: bytes, logs: Logs) -> None:
@@ -136,7 +138,7 @@ def _update(data: bytes, config: dict[str, Any]) -> None:
         if wire != protobuf.BYTES or kind not in (1, 2):
             continue
         keys, value, _ = _item(item)
-        if keys and keys[0] != _OWN:
+        if keys and keys[0] != _TELEMETRY_KEY:
             _set(config, keys, _loads(value) if kind == 1 else None)
 
 
@@ -178,10 +180,12 @@ def _row(data: bytes) -> Logged:
             else:
                 values[".".join(path)] = typed
         elif kind == 2 and wire == protobuf.BYTES:
-            step = next((protobuf.signed(value) for one, _, value, _ in protobuf.fields(inner) if one == 1), 0)
+            step = next(
+                (protobuf.signed(value) for number_field, _, value, _ in protobuf.fields(inner) if number_field == 1), 0
+            )
     values.update(zip(keys, _all(texts), strict=True))
-    own = number(values.pop("_step", None))
-    return Logged(values, int(own) if own is not None else step, number(values.pop("_timestamp", None)))
+    own_step = number(values.pop("_step", None))
+    return Logged(values, int(own_step) if own_step is not None else step, number(values.pop("_timestamp", None)))
 
 
 def _item(data: bytes) -> tuple[list[str], bytes, Any]:

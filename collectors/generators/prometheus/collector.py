@@ -59,7 +59,7 @@ class QueryRow:
     def scrape(self) -> Scrape:
         ray = self.labels.get("__name__", "").startswith("ray_")
         pair = queries.PAIR[:-1] if ray else queries.PAIR
-        return (*_of(self.labels, (*queries.TARGET, *pair)), *([""] if ray else []))
+        return (*_label_values(self.labels, (*queries.TARGET, *pair)), *([""] if ray else []))
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class _Session:
 
     client: httpx.AsyncClient
     limits: Limits
-    inside: str
+    user_matchers: str
     deadline: float
     at: float | None = None
     gaps: list[str] = field(default_factory=list)
@@ -101,24 +101,28 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
             ``garbage`` for an answer that is not Prometheus'.
     """
     options: Mapping[str, str] = state.get("options") or {}
-    inside, bound = _selected(options), MAX_AGE_SCRAPES * scrape_seconds(options)
+    user_matchers, bound = _selected(options), MAX_AGE_SCRAPES * scrape_seconds(options)
     if tenant := _tenant(options):
         client.headers["X-Scope-OrgID"] = tenant
-    session = _Session(client, limits, inside, time.monotonic() + limits.timeout_seconds)
+    session = _Session(client, limits, user_matchers, time.monotonic() + limits.timeout_seconds)
     engines: dict[Target, _Engine] = state.setdefault("prometheus", {})
-    seen = await _seen(session, engines)
+    seen = await _last_scrapes(session, engines)
     up = await _up(session)
     alive = _alive(session, seen, up, bound)
-    down = _silent(session, seen, up, engines)
+    down = _down_engines(session, seen, up, engines)
     _forget(engines, {*alive, *down}, session, bound)
-    news = {target: found for target, found in alive.items() if found[1] > engines.setdefault(target, _Engine()).ts}
-    rows = await _rows(session) if news else []
+    new_scrapes = {
+        target: newest_scrape
+        for target, newest_scrape in alive.items()
+        if newest_scrape[1] > engines.setdefault(target, _Engine()).ts
+    }
+    rows = await _rows(session) if new_scrapes else []
     session.rows += len(rows)
     now = float(state.get("now", session.at or 0.0))
     if len(rows) > THREAD_ROWS:
-        reading = await asyncio.to_thread(_read, session, rows, news, engines, now)
+        reading = await asyncio.to_thread(_read, session, rows, new_scrapes, engines, now)
     else:
-        reading = _read(session, rows, news, engines, now)
+        reading = _read(session, rows, new_scrapes, engines, now)
     return replace(reading, samples=(*reading.samples, *_ups(engines, alive.keys(), down, session.at or now, now)))
 
 
@@ -227,9 +231,9 @@ def _texts(warnings: Any) -> Iterator[str]:
         yield rest.clean(text, GAP_CHARACTERS)
 
 
-async def _seen(session: _Session, engines: Mapping[Target, _Engine]) -> Mapping[Scrape, float]:
+async def _last_scrapes(session: _Session, engines: Mapping[Target, _Engine]) -> Mapping[Scrape, float]:
     """Time of the last scrape of each engine, by the store's clock."""
-    rows = await _query(session, queries.seen(session.inside))
+    rows = await _query(session, queries.seen(session.user_matchers))
     times = {row.scrape: when for row in rows if (when := rest.number(row.value)) is not None}
     if not times or session.at is None:
         before = f"; {len(engines)} engines were read before, {_name(min(engines))} first" if engines else ""
@@ -240,23 +244,23 @@ async def _seen(session: _Session, engines: Mapping[Target, _Engine]) -> Mapping
 
 
 async def _up(session: _Session) -> Mapping[Scrape, bool]:
-    rows = await _optional(session, "up", queries.up(session.inside))
-    return {_of(row.labels, queries.TARGET): rest.number(row.value) != 0 for row in rows}
+    rows = await _optional(session, "up", queries.up(session.user_matchers))
+    return {_label_values(row.labels, queries.TARGET): rest.number(row.value) != 0 for row in rows}
 
 
-async def _optional(session: _Session, what: str, query: str) -> list[QueryRow]:
+async def _optional(session: _Session, query_name: str, query: str) -> list[QueryRow]:
     """Sends a query of which a failure is only a gap."""
     try:
         return await _query(session, query)
     except ScrapeError as error:
-        session.add_gap(f"{what}: {error}")
+        session.add_gap(f"{query_name}: {error}")
         return []
 
 
 async def _rows(session: _Session) -> list[QueryRow]:
-    rows = await _query(session, queries.values(session.inside))
-    rows += await _optional(session, "servers", queries.servers(session.inside))
-    return rows + await _optional(session, "histograms", queries.histograms(session.inside))
+    rows = await _query(session, queries.values(session.user_matchers))
+    rows += await _optional(session, "servers", queries.servers(session.user_matchers))
+    return rows + await _optional(session, "histograms", queries.histograms(session.user_matchers))
 
 
 # ---- which engines are present
@@ -288,7 +292,7 @@ def _alive(
     return alive
 
 
-def _silent(
+def _down_engines(
     session: _Session, seen: Mapping[Scrape, float], up: Mapping[Scrape, bool], engines: Mapping[Target, _Engine]
 ) -> set[Target]:
     """Returns engines that were read before and are down. All engines without current series become gaps."""
@@ -301,7 +305,7 @@ def _silent(
     return reasons[DOWN]
 
 
-def _of(labels: Mapping[str, str], names: Iterable[str]) -> tuple[str, ...]:
+def _label_values(labels: Mapping[str, str], names: Iterable[str]) -> tuple[str, ...]:
     return tuple(labels.get(name, "") for name in names)
 
 
@@ -317,16 +321,16 @@ def _name(target: Target) -> str:
 def _read(
     session: _Session,
     rows: Sequence[QueryRow],
-    news: Mapping[Target, tuple[Scrape, float]],
+    new_scrapes: Mapping[Target, tuple[Scrape, float]],
     engines: Mapping[Target, _Engine],
     now: float,
 ) -> Reading:
     """Parses the pages of engines with a new scrape, each with the engine's collector and the time of its scrape."""
     assert session.at is not None
-    pages = _pages(rows, {scrape: target for target, (scrape, _) in news.items()})
+    pages = _pages(rows, {scrape: target for target, (scrape, _) in new_scrapes.items()})
     readings: list[Reading] = []
     for (target, engine), lines in pages.items():
-        when = now - max(0.0, session.at - news[target][1])
+        when = now - max(0.0, session.at - new_scrapes[target][1])
         parse = vllm.parse if engine == "vllm" else sglang.parse
         try:
             page = parse("".join(lines).encode(), engines[target].states[engine], session.limits)
@@ -334,7 +338,7 @@ def _read(
             session.add_gap(f"{_name(target)}: {error}")
         else:
             readings.append(_labelled(page, _name(target), when))
-            engines[target].ts = news[target][1]
+            engines[target].ts = new_scrapes[target][1]
     return Reading(
         samples=tuple(sample for page in readings for sample in page.samples),
         histograms=tuple(histogram for page in readings for histogram in page.histograms),
@@ -352,10 +356,10 @@ def _pages(rows: Iterable[QueryRow], targets: Mapping[Scrape, Target]) -> dict[t
         name = row.labels.get("__name__", "")
         if target is None or not name:
             continue
-        own = _ENGINE.match(name)
-        page = (target, own.group(1) if own else "vllm")
+        match = _ENGINE.match(name)
+        page = (target, match.group(1) if match else "vllm")
         family = next((name.removesuffix(part) for part in _PARTS if name.endswith(part)), "")
-        if own and family and (page, family) not in families:
+        if match and family and (page, family) not in families:
             families.add((page, family))
             pages[page].append(f"# TYPE {family} histogram\n")
         pages[page].append(_line(name, row))
@@ -376,9 +380,9 @@ def _escaped(text: str) -> str:
 def _labelled(page: Reading, name: str, when: float) -> Reading:
     """A page's reading with the engine's name and time. Replicas of a Ray page stay distinct."""
 
-    def labels(own: Labels) -> Labels:
-        replica = "/".join(filter(None, (name, dict(own).get("replica", ""))))
-        return tuple(sorted({**dict(own), **({"replica": replica} if replica else {})}.items()))
+    def labels(base_labels: Labels) -> Labels:
+        replica = "/".join(filter(None, (name, dict(base_labels).get("replica", ""))))
+        return tuple(sorted({**dict(base_labels), **({"replica": replica} if replica else {})}.items()))
 
     samples = tuple(
         Sample(sample.metric, sample.value, labels(sample.labels), when)

@@ -17,9 +17,15 @@ TARGET = ("cluster", "instance", "job")
 PAIR = ("prometheus", "prometheus_replica", "replica")
 
 # Labels that the collectors use in code, in addition to those of their tables.
-_KV = ("kv_cache_size_tokens", "num_gpu_blocks", "num_gpu_blocks_override", "block_size", "kv_cache_max_concurrency")
-_OWN = ("model_name", "engine", "server", "sleep_state", "dp_rank", "priority", "num_pages", "page_size")
-_CALLED = ("endpoint", "status_code", "handler", "method", "status")
+_KV_LABELS = (
+    "kv_cache_size_tokens",
+    "num_gpu_blocks",
+    "num_gpu_blocks_override",
+    "block_size",
+    "kv_cache_max_concurrency",
+)
+_ENGINE_LABELS = ("model_name", "engine", "server", "sleep_state", "dp_rank", "priority", "num_pages", "page_size")
+_HTTP_LABELS = ("endpoint", "status_code", "handler", "method", "status")
 
 _STRING = r'"(?:[^"\\\n]|\\[abfnrtv\\"\'])*"'
 _MATCHER = re.compile(rf"\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*({_STRING})\s*", re.ASCII)
@@ -68,9 +74,9 @@ def _labels(tables: Iterable[Mapping[str, MetricRule]]) -> Iterator[str]:
 SUM_LABELS: tuple[str, ...] = tuple(
     dict.fromkeys(
         (
-            *_OWN,
-            *_KV,
-            *_CALLED,
+            *_ENGINE_LABELS,
+            *_KV_LABELS,
+            *_HTTP_LABELS,
             *sglang_names.COPY_LABELS,
             *(name for name in REPLICA_LABELS if name != "replica"),
             *_labels((vllm_names.VALUES, sglang_names.VALUES, vllm_names.HISTOGRAMS, sglang_names.HISTOGRAMS)),
@@ -106,8 +112,8 @@ def seen(inside: str) -> str:
 def _last(name: str, inside: str) -> str:
     # Behind Ray `replica` identifies an engine of the page; elsewhere it is a replica of the Prometheus that scraped.
     by = (*TARGET, *(PAIR[:-1] if name.startswith("ray_") else PAIR))
-    own = f'__name__="{name}"' + (f",{inside}" if inside else "")
-    return f"max by ({', '.join(by)}) (timestamp({{{own}}}))"
+    selector = f'__name__="{name}"' + (f",{inside}" if inside else "")
+    return f"max by ({', '.join(by)}) (timestamp({{{selector}}}))"
 
 
 def up(inside: str) -> str:
@@ -130,8 +136,8 @@ def histograms(inside: str) -> str:
 def servers(inside: str) -> str:
     """Counters of the HTTP server around an engine (pauses, resumes, weight updates), and its start time."""
     handlers = "|".join(vllm_names.CALLS)
-    own = f'handler=~"{handlers}",method="POST"' + (f",{inside}" if inside else "")
-    counted = _sum((), _select("http_requests_total|http_request_duration_seconds_sum", own))
+    selector = f'handler=~"{handlers}",method="POST"' + (f",{inside}" if inside else "")
+    counted = _sum((), _select("http_requests_total|http_request_duration_seconds_sum", selector))
     return f"{counted} or {_sum((), _select('process_start_time_seconds', inside))}"
 
 

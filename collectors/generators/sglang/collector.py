@@ -33,10 +33,10 @@ _LOADS = "/v1/loads?format=prometheus"
 
 def decide(series: Series, family: str, kind: str) -> Decision:
     """Maps one series of an engine's page."""
-    own = _FAMILY.fullmatch(family)
-    if own is None:
+    match = _FAMILY.fullmatch(family)
+    if match is None:
         return None
-    base = own.group(1)
+    base = match.group(1)
     # With priorities the series with priority "" is the total and the others are its parts.
     if base.endswith("_created") or base in names.USELESS or series.label("priority"):
         return None
@@ -94,11 +94,11 @@ def _call(series: Series, base: str) -> Decision:
     call = names.CALLS.get(series.label("endpoint"))
     if call is None:
         return None
-    own = (("call", call), *pages.replica_of(series))
+    call_labels = (("call", call), *pages.replica_of(series))
     if base == "http_responses" and series.label("status_code") == "200":
-        return PagePlan("generator_control_requests_total", own, fold="sum")
+        return PagePlan("generator_control_requests_total", call_labels, fold="sum")
     if base == "http_requests_active":
-        return PagePlan("generator_control_requests_active", own, fold="sum")
+        return PagePlan("generator_control_requests_active", call_labels, fold="sum")
     return None
 
 

@@ -13,11 +13,11 @@ from collectors.engine_pages.pages import MetricRule
 
 def _each(label: str, *rows: tuple[str, MetricRule]) -> MetricRule:
     """Rows of one family, each for one value of a label."""
-    first: MetricRule | None = None
+    chained: MetricRule | None = None
     for value, rule in rows:
-        first = replace(rule, only=((label, value),), also=first)
-    assert first is not None
-    return first
+        chained = replace(rule, only=((label, value),), also=chained)
+    assert chained is not None
+    return chained
 
 
 def _waiting(reason: str) -> MetricRule:

@@ -36,13 +36,13 @@ _PAGE = re.compile(
 
 def decide(series: Series, family: str, kind: str) -> Decision:
     """Maps one series of an engine's page."""
-    own = _FAMILY.fullmatch(family)
-    if own is None:
+    match = _FAMILY.fullmatch(family)
+    if match is None:
         return _http_server(series)
     # The production-stack router uses vLLM's names with the label `server`.
-    if (series.label("server") and not series.label("engine")) or own.group(1).endswith("_created"):
+    if (series.label("server") and not series.label("engine")) or match.group(1).endswith("_created"):
         return None
-    base = own.group(1)
+    base = match.group(1)
     if part := pages.untyped_part(base, kind, names.HISTOGRAMS):
         base, family, kind = base.removesuffix(part), family.removesuffix(part), "histogram"
     if kind == "histogram":
@@ -75,11 +75,11 @@ def _http_server(series: Series) -> PagePlan | None:
     call = names.CALLS.get(series.label("handler"))
     if call is None or series.label("method") not in ("POST", ""):
         return None
-    own = (("call", call), *pages.replica_of(series))
+    call_labels = (("call", call), *pages.replica_of(series))
     if series.name == "http_requests_total" and series.label("status") == "2xx":
-        return PagePlan("generator_control_requests_total", own, fold="sum")
+        return PagePlan("generator_control_requests_total", call_labels, fold="sum")
     if series.name == "http_request_duration_seconds_sum":
-        return PagePlan("generator_control_seconds_total", own, fold="sum")
+        return PagePlan("generator_control_seconds_total", call_labels, fold="sum")
     return None
 
 
@@ -113,10 +113,10 @@ def _proves(series: Series) -> bool:
     """Is the series one that only an engine has? Any Ray page is accepted, because it sometimes lacks the engine."""
     if series.name.startswith("ray_"):
         return True
-    own = _FAMILY.fullmatch(series.name)
-    if own is None or (series.label("server") and not series.label("engine")):
+    match = _FAMILY.fullmatch(series.name)
+    if match is None or (series.label("server") and not series.label("engine")):
         return False
-    return bool(series.label("engine") or series.label("model_name")) or own.group(1) == "cache_config_info"
+    return bool(series.label("engine") or series.label("model_name")) or match.group(1) == "cache_config_info"
 
 
 RULES = PageRules(
@@ -149,7 +149,7 @@ def _request_limit(answer: Any) -> SideAnswer:
 # /is_paused, /weight_info and /server_info exist only with VLLM_SERVER_DEV_MODE=1. /v1/models is requested with the
 # target's key, if any. /server_info is last, because its first answer takes seconds.
 SIDE = (
-    SideRequest(("/is_paused",), side_requests.OFTEN_SECONDS, _is_paused, holds=False),
+    SideRequest(("/is_paused",), side_requests.OFTEN_SECONDS, _is_paused, repeats=False),
     SideRequest(("/weight_info",), side_requests.OFTEN_SECONDS, side_requests.weights),  # 0.29 on
     SideRequest(("/v1/models",), side_requests.SELDOM_SECONDS, side_requests.sequence_limit),
     SideRequest(("/version",), side_requests.SELDOM_SECONDS, side_requests.version("vLLM")),

@@ -78,23 +78,25 @@ def _session_files(path: Path) -> list[Path]:
 def _read_sessions(
     root: Path, files: list[Path], cursor: dict[str, Any], limits: Limits, dumped: bool
 ) -> _Sessions:  # fmt: skip
-    found = _Sessions()
+    result = _Sessions()
     for file in files:
         name = file.relative_to(root).as_posix() if file != root else file.name
-        known = cursor.get(name, {})
-        if found.more or limits.tail_rows - found.rows <= 0:
-            found.more, found.cursor[name] = True, known
+        file_cursor = cursor.get(name, {})
+        if result.more or limits.tail_rows - result.rows <= 0:
+            result.more, result.cursor[name] = True, file_cursor
             continue
-        read = jsonl.read(file, known.get("at", {}), replace(limits, tail_rows=limits.tail_rows - found.rows))
-        state = dict(known["lives"]) if known and not read.restarted else areal_rollouts_sessions.new_state()
+        read = jsonl.read(file, file_cursor.get("at", {}), replace(limits, tail_rows=limits.tail_rows - result.rows))
+        state = (
+            dict(file_cursor["lives"]) if file_cursor and not read.restarted else areal_rollouts_sessions.new_state()
+        )
         rows = [areal_rollouts_sessions.rollout(row, state, sampled=dumped) for row in read.rows]
-        found.rollouts += (one for one in rows if one is not None)
-        found.cursor[name] = {"at": read.cursor, "lives": state}
-        found.more, found.rows = found.more or read.more, found.rows + len(rows) + read.dropped
+        result.rollouts += (rollout for rollout in rows if rollout is not None)
+        result.cursor[name] = {"at": read.cursor, "lives": state}
+        result.more, result.rows = result.more or read.more, result.rows + len(rows) + read.dropped
         bad = rows.count(None)
-        found.dropped += read.dropped + bad
-        found.why = found.why or read.why or (f"a line of {file.name} is no session of AReaL" if bad else "")
-    return found
+        result.dropped += read.dropped + bad
+        result.why = result.why or read.why or (f"a line of {file.name} is not a session of AReaL" if bad else "")
+    return result
 
 
 def matches_path(path: Path) -> str | None:

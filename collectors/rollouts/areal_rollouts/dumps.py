@@ -62,8 +62,8 @@ class _File:
 def versions(folder: Path) -> list[int]:
     """The versions with a folder, ascending."""
     try:
-        with os.scandir(folder) as found:
-            names = [entry.name for entry in islice(found, LISTED_MAX)]
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, LISTED_MAX)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= 12)
@@ -87,38 +87,38 @@ def read(root: Path, cursor: Mapping[str, Any], limits: Limits, now: float) -> D
     Raises:
         OSError: a folder cannot be read.
     """
-    found = Dumps({name: dict(one) for name, one in cursor.items()}, limits)
+    result = Dumps({name: dict(one) for name, one in cursor.items()}, limits)
     for name in FOLDERS:
-        _read_folder(root / name, name, now, found)
-    return found
+        _read_folder(root / name, name, now, result)
+    return result
 
 
-def _read_folder(folder: Path, name: str, now: float, found: Dumps) -> None:
-    previous = found.cursor.get(name, {"floor": 0, "versions": {}})
-    there = versions(folder)
+def _read_folder(folder: Path, name: str, now: float, result: Dumps) -> None:
+    previous = result.cursor.get(name, {"floor": 0, "versions": {}})
+    present_versions = versions(folder)
     marks: dict[str, Any] = {}
     # A run that rewinds writes to older folders again: the floor decreases to the newest folder.
-    floor = min(previous["floor"], max(there, default=0))
-    for version in there:
+    floor = min(previous["floor"], max(present_versions, default=0))
+    for version in present_versions:
         if version < floor:
             continue
-        place = previous["versions"].get(str(version), [0, {}])
-        marks[str(version)] = _read_version(folder / str(version), name, place, now, found)
-        if version not in there[-OPEN_VERSIONS:] and not found.more:
+        position = previous["versions"].get(str(version), [0, {}])
+        marks[str(version)] = _read_version(folder / str(version), name, position, now, result)
+        if version not in present_versions[-OPEN_VERSIONS:] and not result.more:
             del marks[str(version)]
             floor = version + 1
-    if there:
-        found.cursor[name] = {"floor": floor, "versions": marks}
+    if present_versions:
+        result.cursor[name] = {"floor": floor, "versions": marks}
 
 
-def _read_version(folder: Path, name: str, place: list[Any], now: float, found: Dumps) -> list[Any]:
+def _read_version(folder: Path, name: str, position: list[Any], now: float, result: Dumps) -> list[Any]:
     """Reads files of one version in the order of their times; returns where the next call continues."""
-    mark, near = int(place[0]), dict(place[1])
-    for file in sorted(_settled(folder, now), key=lambda one: (one.at_ns, one.path.name)):
+    mark, near = int(position[0]), dict(position[1])
+    for file in sorted(_settled(folder, now), key=lambda file_entry: (file_entry.at_ns, file_entry.path.name)):
         if file.at_ns < mark - SLACK_NS or near.get(file.path.name) == [file.at_ns, file.size]:
             continue
-        if found.more or not _read_file(file, name, found):
-            found.more = True
+        if result.more or not _read_file(file, name, result):
+            result.more = True
             break
         mark = max(mark, file.at_ns)
         near[file.path.name] = [file.at_ns, file.size]
@@ -137,44 +137,48 @@ def _settled(folder: Path, now: float) -> Iterator[_File]:
         return
 
 
-def _read_file(file: _File, name: str, found: Dumps) -> bool:
+def _read_file(file: _File, name: str, result: Dumps) -> bool:
     """Reads a whole file; False if it exceeds what this call may still read."""
-    if found.rows and found.bytes_read + file.size > found.left.tail_bytes:
+    if result.rows and result.bytes_read + file.size > result.left.tail_bytes:
         return False
     with file.path.open("rb") as opened:
         lines = opened.read(FILE_BYTES).splitlines(keepends=True)
-    if found.rows and found.rows + len(lines) > found.left.tail_rows:
+    if result.rows and result.rows + len(lines) > result.left.tail_rows:
         return False
     seen: Counter[int] = Counter()
     for line in lines:
-        _take(line, file, name, seen, found)
-    found.rows, found.bytes_read = found.rows + len(lines), found.bytes_read + file.size
+        _add_line(line, file, name, seen, result)
+    result.rows, result.bytes_read = result.rows + len(lines), result.bytes_read + file.size
     if file.size > FILE_BYTES:
-        _drop(f"{file.path.name} is larger than {FILE_BYTES} bytes", found)
+        _drop(f"{file.path.name} is larger than {FILE_BYTES} bytes", result)
     return True
 
 
-def _drop(why: str, found: Dumps) -> None:
-    found.dropped, found.why = found.dropped + 1, found.why or why
+def _drop(why: str, result: Dumps) -> None:
+    result.dropped, result.why = result.dropped + 1, result.why or why
 
 
-def _take(line: bytes, file: _File, name: str, seen: Counter[int], found: Dumps) -> None:
+def _add_line(line: bytes, file: _File, name: str, seen: Counter[int], result: Dumps) -> None:
     row = jsonl.parse(slim.cut(line))
-    one = _rollout(row, file, name, seen) if row is not None else None
-    if one is not None:
-        found.rollouts.append(one)
+    rollout = _rollout(row, file, name, seen) if row is not None else None
+    if rollout is not None:
+        result.rollouts.append(rollout)
     elif line.endswith(b"\n"):
         # An incomplete line may still be written; then the file's time changes.
-        _drop(f"a line of {file.path.name} is no sample of AReaL", found)
+        _drop(f"a line of {file.path.name} is not a sample of AReaL", result)
 
 
 def _rollout(row: Mapping[str, Any], file: _File, name: str, seen: Counter[int]) -> Rollout | None:
-    task, index, tail = rest.text(row.get("task_id"), 40), whole(row.get("sample_idx")), whole(row.get("tail_version"))
-    if not task or index is None or tail is None:
+    task, index, newest_version = (
+        rest.text(row.get("task_id"), 40),
+        whole(row.get("sample_idx")),
+        whole(row.get("tail_version")),
+    )
+    if not task or index is None or newest_version is None:
         return None
     seen[index] += 1
-    again = f"#{seen[index]}" if seen[index] > 1 else ""
-    group = f"{'eval ' if FOLDERS[name] == 'eval' else ''}{tail}/{task}{again}"
+    suffix = f"#{seen[index]}" if seen[index] > 1 else ""
+    group = f"{'eval ' if FOLDERS[name] == 'eval' else ''}{newest_version}/{task}{suffix}"
     length, prompt = whole(row.get("seqlen")), whole(row.get("prompt_len"))
     answered = length - prompt if length is not None and prompt is not None and prompt <= length else None
     at = file.at_ns / 1e9
@@ -183,7 +187,7 @@ def _rollout(row: Mapping[str, Any], file: _File, name: str, seen: Counter[int])
         group_id=group,
         purpose=FOLDERS[name],
         version_start=whole(row.get("head_version")),
-        version_finish=tail,
+        version_finish=newest_version,
         finished_at=at,
         scored_at=at,
         group_complete_at=at,

@@ -39,17 +39,17 @@ def rollout(row: Mapping[str, Any], state: SessionState, *, sampled: bool) -> Ro
     status = row.get("status")
     if task is None or session is None or at is None or status not in STATUSES:
         return None
-    where = (
+    incarnation_name = (
         f"{rest.text(row.get('role'), 40)} r{whole(row.get('rank')) or 0}.{_incarnation(session, at, state)}".strip()
     )
-    spans = sorted(_spans(row), key=lambda one: one.start)
+    spans = sorted(_spans(row), key=lambda span: span.start)
     reason = rest.text(row.get("reason"), 200)
     phases = mapping(row, "phases")
     return Rollout(
-        f"{where} session {session}",
-        group_id=f"{where} task {task}",
+        f"{incarnation_name} session {session}",
+        group_id=f"{incarnation_name} task {task}",
         dispatched_at=at,
-        started_at=min((one.start for one in spans), default=None),
+        started_at=min((span.start for span in spans), default=None),
         finished_at=_end(spans, "generate", "tool"),
         scored_at=_end(spans, "scoring"),
         group_complete_at=rest.epoch(row.get("finalized_ts")),
@@ -76,11 +76,11 @@ def _incarnation(session: int, at: float, state: SessionState) -> int:
 
 def _spans(row: Mapping[str, Any]) -> Iterator[Span]:
     for phase, kind in _KINDS.items():
-        for one in objects(mapping(row, "phases").get(phase)):
-            start = rest.epoch(one.get("start_ts", one.get("start")))
+        for phase_record in objects(mapping(row, "phases").get(phase)):
+            start = rest.epoch(phase_record.get("start_ts", phase_record.get("start")))
             if start is not None:
-                yield Span(kind, start, rest.epoch(one.get("end_ts", one.get("end"))))
+                yield Span(kind, start, rest.epoch(phase_record.get("end_ts", phase_record.get("end"))))
 
 
 def _end(spans: list[Span], *kinds: SpanKind) -> float | None:
-    return max((one.end for one in spans if one.kind in kinds and one.end is not None), default=None)
+    return max((span.end for span in spans if span.kind in kinds and span.end is not None), default=None)

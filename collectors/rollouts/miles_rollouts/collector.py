@@ -50,14 +50,14 @@ class _Run:
 def _hours(path: Path) -> list[Path]:
     """The event files, oldest first; a single file in older versions without hours."""
     single, folder = path / f"{EVENTS}.jsonl", path / EVENTS
-    hours = sorted(one for one in folder.iterdir() if one.suffix == ".jsonl") if folder.is_dir() else []
+    hours = sorted(file for file in folder.iterdir() if file.suffix == ".jsonl") if folder.is_dir() else []
     return [*([single] if single.is_file() else []), *hours]
 
 
 def _conversations(path: Path) -> list[StepFile]:
     folder = path / CONVERSATIONS
-    found = listed(folder, _TRAINED, "train", path) + listed(folder, _EVALUATED, "eval", path)
-    return found if any(begins(one.path, _CONVERSATION) for one in (*found[:1], *found[-1:])) else []
+    files = listed(folder, _TRAINED, "train", path) + listed(folder, _EVALUATED, "eval", path)
+    return files if any(begins(file.path, _CONVERSATION) for file in (*files[:1], *files[-1:])) else []
 
 
 def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
@@ -76,12 +76,12 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         left = replace(
             limits, tail_rows=limits.tail_rows - events.rows, tail_bytes=limits.tail_bytes - events.bytes_read
         )
-        known: Mapping[str, Any] = cursor.get("trajectory", {})
+        trajectory_cursor: Mapping[str, Any] = cursor.get("trajectory", {})
         # Events come before trained samples, also in a back-fill.
         trained_samples = (
-            Reading(cursor=known)
+            Reading(cursor=trajectory_cursor)
             if events.more
-            else follow(files, known, left, now, lambda request: _read(request, run))
+            else follow(files, trajectory_cursor, left, now, lambda request: _read(request, run))
         )
     except OSError as error:
         raise ScrapeError("missing", f"{path.name[:100]} cannot be read: {type(error).__name__}") from None
@@ -123,35 +123,41 @@ class _Events:
 
 def _events(hours: list[Path], cursor: Mapping[str, Any], limits: Limits, run: _Run) -> _Events:
     """Events appended since ``cursor``: ``{hours: {name: cursor}, known, newest}``."""
-    found, attempts = _Events(), Attempts(cursor.get("known", {}), run.group_size)
+    result, attempts = _Events(), Attempts(cursor.get("known", {}), run.group_size)
     attempts.newest = whole(cursor.get("newest"))
-    places: dict[str, Any] = dict(cursor.get("hours", {}))
-    oldest = min(places, default="")
+    cursors: dict[str, Any] = dict(cursor.get("hours", {}))
+    oldest = min(cursors, default="")
     for file in hours:
-        if (places and file.name < oldest and file.name not in places) or found.more:
+        if (cursors and file.name < oldest and file.name not in cursors) or result.more:
             continue
-        left = replace(limits, tail_rows=limits.tail_rows - found.rows, tail_bytes=limits.tail_bytes - found.bytes_read)
+        left = replace(
+            limits, tail_rows=limits.tail_rows - result.rows, tail_bytes=limits.tail_bytes - result.bytes_read
+        )
         if left.tail_rows <= 0 or left.tail_bytes <= 0:
-            found.more = True
+            result.more = True
             continue
-        _take(bytetail.read(file, places.get(file.name, {}), left), file, places, attempts, found)
-    names = sorted(places)[-OPEN_HOURS:]
+        _add_events(bytetail.read(file, cursors.get(file.name, {}), left), file, cursors, attempts, result)
+    names = sorted(cursors)[-OPEN_HOURS:]
     run.newest = attempts.newest
-    found.cursor = {"hours": {name: places[name] for name in names}, "known": attempts.known(), "newest": run.newest}
-    found.rollouts = attempts.rollouts()
-    return found
+    result.cursor = {
+        "hours": {name: cursors[name] for name in names},
+        "known": attempts.samples(),
+        "newest": run.newest,
+    }
+    result.rollouts = attempts.rollouts()
+    return result
 
 
-def _take(read: bytetail.Lines, file: Path, places: dict[str, Any], attempts: Attempts, found: _Events) -> None:
-    places[file.name] = read.cursor
-    found.more, found.rows = read.more, found.rows + len(read.lines)
-    found.bytes_read += sum(len(line) for _, line in read.lines)
-    found.dropped, found.why = found.dropped + read.dropped, found.why or read.why
+def _add_events(read: bytetail.Lines, file: Path, cursors: dict[str, Any], attempts: Attempts, result: _Events) -> None:
+    cursors[file.name] = read.cursor
+    result.more, result.rows = read.more, result.rows + len(read.lines)
+    result.bytes_read += sum(len(line) for _, line in read.lines)
+    result.dropped, result.why = result.dropped + read.dropped, result.why or read.why
     for offset, line in read.lines:
         event = jsonl.parse(line)
         if event is None or not attempts.take(event):
-            found.dropped += 1
-            found.why = found.why or f"the line at byte {offset} of {file.name} is no event of a trajectory"
+            result.dropped += 1
+            result.why = result.why or f"the line at byte {offset} of {file.name} is not an event of a trajectory"
 
 
 def _read(request: ReadRequest, run: _Run) -> FilePart:

@@ -18,15 +18,19 @@ from collectors.formats.shapes import whole
 from collectors.model import Rollout, Span, Turn
 from collectors.transport import rest
 
-# Samples under way that are remembered, and what is remembered of one: the cursor is stored with every look.
-MAX_SAMPLES, MAX_SPANS, MAX_TURNS = 4_000, 24, 200
+# Limits of the state in the cursor, because the cursor is stored with every poll. Samples in flight.
+MAX_SAMPLES = 4_000
+# Spans of one sample.
+MAX_SPANS = 24
+# Turns of one sample.
+MAX_TURNS = 200
 KINDS = frozenset({"attempt_start", "gen_start", "gen_end", "tool_start", "tool_end", "attempt_end"})
 ABORTED, TRUNCATED, FAILED = "aborted", "truncated", "failed"
 
 # Aborted samples continue before other samples begin; one that did not within this time never continues.
 GIVEN_UP_SECONDS = 300.0
 
-Known = dict[str, dict[str, Any]]
+SampleStates = dict[str, dict[str, Any]]
 """Sample -> ``at`` (dispatched), ``on`` (first generation), ``spans`` as in `Span`, ``turns`` as version and tokens,
 ``tries`` (attempts), ``late``: the version of its last turn is still to come, ``left``: when it was
 aborted, ``group``."""
@@ -35,60 +39,60 @@ aborted, ``group``."""
 class Attempts:
     """Samples in flight, in the order of their begin."""
 
-    def __init__(self, known: Mapping[str, dict[str, Any]], group_size: int | None) -> None:
+    def __init__(self, samples: Mapping[str, dict[str, Any]], group_size: int | None) -> None:
         # A deep copy, because the caller's cursor must not change.
-        self._known: Known = copy.deepcopy(dict(known))
-        aborted = sorted((one["left"], key) for key, one in known.items() if one["left"] is not None)
+        self._samples: SampleStates = copy.deepcopy(dict(samples))
+        aborted = sorted((state["left"], key) for key, state in samples.items() if state["left"] is not None)
         self._aborted = {key: left for left, key in aborted}
         self._group_size = group_size
-        self._told: dict[str, Rollout] = {}
+        self._changed: dict[str, Rollout] = {}
         self.newest: int | None = None
 
     def take(self, event: Mapping[str, Any]) -> bool:
         """Adds one event; False for other rows."""
-        kind, ts, sample = event.get("kind"), number(event.get("ts")), whole(event.get("sample_index"))
-        if kind not in KINDS or ts is None or sample is None:
+        kind, ts, sample_index = event.get("kind"), number(event.get("ts")), whole(event.get("sample_index"))
+        if kind not in KINDS or ts is None or sample_index is None:
             return False
-        key, fresh = str(sample), str(sample) not in self._known
-        one = self._known.setdefault(key, copy.deepcopy(_UNKNOWN))
+        key, fresh = str(sample_index), str(sample_index) not in self._samples
+        state = self._samples.setdefault(key, copy.deepcopy(_UNKNOWN))
         group, version = whole(event.get("group_index")), _digits(event.get("weight_version"))
-        one["group"] = group if group is not None else one["group"]
+        state["group"] = group if group is not None else state["group"]
         self.newest = max(
-            (known_versions for known_versions in (self.newest, version) if known_versions is not None), default=None
+            (known_version for known_version in (self.newest, version) if known_version is not None), default=None
         )
         if kind == "attempt_start":
             self._begins(key, ts, fresh=fresh)
-        _note(one, str(kind), ts, event)
+        _note(state, str(kind), ts, event)
         status = str(event.get("detail", "")) if kind == "attempt_end" else None
         if status == ABORTED:
-            one["left"] = self._aborted[key] = ts
-            _open(one["spans"], "suspended", ts)
-        self._told[key] = _rollout(key, one, self._group_size)
+            state["left"] = self._aborted[key] = ts
+            _open(state["spans"], "suspended", ts)
+        self._changed[key] = _rollout(key, state, self._group_size)
         if status is not None and status != ABORTED:
-            self._told[key] = _left(self._told[key], ts, status)
-            del self._known[key]
+            self._changed[key] = _left(self._changed[key], ts, status)
+            del self._samples[key]
         return True
 
     def _begins(self, key: str, ts: float, *, fresh: bool) -> None:
         """An attempt begins: an aborted sample continues, or a new one begins, after aborted ones that gave up."""
-        self._known[key]["left"] = None
+        self._samples[key]["left"] = None
         self._aborted.pop(key, None)
         while fresh and self._aborted:
             oldest, left = next(iter(self._aborted.items()))
             if left > ts - GIVEN_UP_SECONDS:
                 return
             del self._aborted[oldest]
-            one = self._known.pop(oldest)
-            _close(one["spans"], "suspended", left)
-            self._told[oldest] = _left(_rollout(oldest, one, self._group_size), left, ABORTED)
+            state = self._samples.pop(oldest)
+            _close(state["spans"], "suspended", left)
+            self._changed[oldest] = _left(_rollout(oldest, state, self._group_size), left, ABORTED)
 
-    def known(self) -> Known:
+    def samples(self) -> SampleStates:
         """The state for the cursor: the newest samples."""
-        return dict(list(self._known.items())[-MAX_SAMPLES:])
+        return dict(list(self._samples.items())[-MAX_SAMPLES:])
 
     def rollouts(self) -> list[Rollout]:
         """The changed rollouts."""
-        return list(self._told.values())
+        return list(self._changed.values())
 
 
 _UNKNOWN: dict[str, Any] = {
@@ -96,9 +100,9 @@ _UNKNOWN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _rollout(key: str, one: dict[str, Any], group_size: int | None) -> Rollout:
-    group = one["group"]
-    turns: list[list[int | None]] = one["turns"]
+def _rollout(key: str, state: dict[str, Any], group_size: int | None) -> Rollout:
+    group = state["group"]
+    turns: list[list[int | None]] = state["turns"]
     known_versions = [version for version, _ in turns if version is not None]
     tokens = [count for _, count in turns if count is not None]
     complete = bool(turns) and len(known_versions) == len(tokens) == len(turns)
@@ -106,16 +110,16 @@ def _rollout(key: str, one: dict[str, Any], group_size: int | None) -> Rollout:
         rollout_id=key,
         group_id=str(group) if group is not None else "",
         group_size=group_size if group is not None else None,
-        attempt=one["tries"] or None,
+        attempt=state["tries"] or None,
         purpose="train",
         version_start=known_versions[0] if known_versions else None,
         token_versions=_token_versions(turns) if complete else (),
-        dispatched_at=one["at"],
-        started_at=one["on"],
+        dispatched_at=state["at"],
+        started_at=state["on"],
         response_tokens=sum(tokens) if turns and len(tokens) == len(turns) else None,
         turns=tuple(Turn(version=version) for version, _ in turns),
         turn_count=len(turns) or None,
-        spans=_spans(one),
+        spans=_spans(state),
     )
 
 
@@ -136,48 +140,48 @@ def _token_versions(turns: list[list[int | None]]) -> tuple[tuple[int, int], ...
     return tuple((version or 0, sum(tokens or 0 for _, tokens in run)) for version, run in runs)
 
 
-def _spans(one: dict[str, Any]) -> tuple[Span, ...]:
-    return tuple(Span(*span) for span in one["spans"])
+def _spans(state: dict[str, Any]) -> tuple[Span, ...]:
+    return tuple(Span(*span) for span in state["spans"])
 
 
-def _note(one: dict[str, Any], kind: str, ts: float, event: Mapping[str, Any]) -> None:
+def _note(state: dict[str, Any], kind: str, ts: float, event: Mapping[str, Any]) -> None:
     """Adds an event to the state of a sample."""
     version, tokens = _digits(event.get("weight_version")), _digits(event.get("detail"))
-    spans: list[list[Any]] = one["spans"]
-    if one["late"]:
+    spans: list[list[Any]] = state["spans"]
+    if state["late"]:
         # The multi-turn function reports a turn's end before it copies the engine's answer, which has the version.
-        one["turns"][-1][0], one["late"] = version, False
+        state["turns"][-1][0], state["late"] = version, False
         last = next((span for span in reversed(spans) if span[0] == "generate"), None)
         if last is not None and last[3] is None:
             last[3] = version
     if kind == "attempt_start":
-        one["at"], one["tries"] = one["at"] if one["at"] is not None else ts, one["tries"] + 1
+        state["at"], state["tries"] = state["at"] if state["at"] is not None else ts, state["tries"] + 1
         _close(spans, "suspended", ts)
         _open(spans, "queued", ts)
     elif kind == "gen_start":
-        one["on"] = one["on"] if one["on"] is not None else ts
+        state["on"] = state["on"] if state["on"] is not None else ts
         _close(spans, "queued", ts)
         if spans and spans[-1][0] == "generate" and spans[-1][2] is None:
             spans.pop()  # the attempt's own span: its turns follow, with their own times
         _open(spans, "generate", ts)
     elif kind == "gen_end":
-        one["late"] = tokens is not None
-        _close(spans, "generate", ts, None if one["late"] else version)
-        one["turns"] = [*one["turns"], [None if one["late"] else version, tokens]][:MAX_TURNS]
+        state["late"] = tokens is not None
+        _close(spans, "generate", ts, None if state["late"] else version)
+        state["turns"] = [*state["turns"], [None if state["late"] else version, tokens]][:MAX_TURNS]
     elif kind == "tool_start":
         _open(spans, "tool", ts)
     elif kind == "tool_end":
         _close(spans, "tool", ts)
     else:
-        _ended(one, ts, version)
+        _ended(state, ts, version)
 
 
-def _ended(one: dict[str, Any], ts: float, version: int | None) -> None:
+def _ended(state: dict[str, Any], ts: float, version: int | None) -> None:
     """An attempt's end closes open spans; a generation without turns counts as one turn."""
-    if any(span[0] == "generate" and span[2] is None for span in one["spans"]):
-        one["turns"] = [*one["turns"], [version, None]][:MAX_TURNS]
-    for kind in {span[0] for span in one["spans"] if span[2] is None}:
-        _close(one["spans"], kind, ts, version if kind == "generate" else None)
+    if any(span[0] == "generate" and span[2] is None for span in state["spans"]):
+        state["turns"] = [*state["turns"], [version, None]][:MAX_TURNS]
+    for kind in {span[0] for span in state["spans"] if span[2] is None}:
+        _close(state["spans"], kind, ts, version if kind == "generate" else None)
 
 
 def _open(spans: list[list[Any]], kind: str, ts: float) -> None:

@@ -40,7 +40,7 @@ def _read(request: ReadRequest, steps: list[int]) -> FilePart:
         return FilePart(dropped=1, why=f"{file.path.name} is larger than {FILE_BYTES} bytes")
     with parquet.opened(file.path) as table:
         batch = trl_completions_groups.read(table)
-    begin = int(request.place.get("row", 0))
+    begin = int(request.position.get("row", 0))
     end = _end(begin, begin + request.rows, len(batch.rows), batch.group_size)
     first = _first(request, batch.print)
     # The previous step was logged, too: the file has all that was trained between the two.
@@ -50,9 +50,14 @@ def _read(request: ReadRequest, steps: list[int]) -> FilePart:
     return part
 
 
-def _end(begin: int, most: int, rows: int, size: int) -> int:
+def _end(begin: int, row_limit: int, rows: int, size: int) -> int:
     """The row where this call stops: at the end of a group, if one fits."""
-    return min(rows, max(most - most % size, begin + size) if most < rows and most - begin >= size else most)
+    return min(
+        rows,
+        max(row_limit - row_limit % size, begin + size)
+        if row_limit < rows and row_limit - begin >= size
+        else row_limit,
+    )
 
 
 def _first(request: ReadRequest, seal: str) -> int:
@@ -93,20 +98,20 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     """
     steps: list[int] = []
 
-    def noted(folder: Path) -> list[StepFile]:
+    def find_and_note_steps(folder: Path) -> list[StepFile]:
         files = with_parquet(find)(folder)
         steps.extend(file.step for file in files)
         return files
 
-    return tail_of(noted, lambda request: _read(request, steps), LOOKED_FOR, path, cursor, limits, now)
+    return tail_of(find_and_note_steps, lambda request: _read(request, steps), LOOKED_FOR, path, cursor, limits, now)
 
 
 def matches_path(path: Path) -> str | None:
     """The newest file of completions."""
     try:
-        found = find(path)
-        if found and parquet.looks_like(found[-1].path):
-            return f"{found[-1].name} of TRL" + ("" if parquet.installed() else f" ({parquet.INSTALL})")
+        files = find(path)
+        if files and parquet.looks_like(files[-1].path):
+            return f"{files[-1].name} of TRL" + ("" if parquet.installed() else f" ({parquet.INSTALL})")
     except OSError:
         pass
     return None

@@ -47,17 +47,17 @@ def read(table: Table) -> CompletionBatch:
     """
     names = [name for name in table.numeric if name not in ("step", ADVANTAGE)]
     roles = [ROLES] if ROLES in table.leaves() else []
-    wanted = [name for name in (PROMPT, ADVANTAGE) if name in table.columns]
+    columns = [name for name in (PROMPT, ADVANTAGE) if name in table.columns]
     prompts: list[bytes] = []
-    found: list[Mapping[str, Any]] = []
-    for one in table.read([*wanted, *names, *roles]):
-        prompts.append(hashlib.blake2b(repr(one.pop(PROMPT, None)).encode(), digest_size=8).digest())
-        found.append({**one, COMPLETION: _roles(one.get(COMPLETION))})
+    rows_read: list[Mapping[str, Any]] = []
+    for row in table.read([*columns, *names, *roles]):
+        prompts.append(hashlib.blake2b(repr(row.pop(PROMPT, None)).encode(), digest_size=8).digest())
+        rows_read.append({**row, COMPLETION: _roles(row.get(COMPLETION))})
     size = group_size(prompts)
-    rewarded = reward_columns(names, found, size)
-    rows = [_row(one, rewarded) for one in found]
+    rewarded = reward_columns(names, rows_read, size)
+    rows = [_row(row, rewarded) for row in rows_read]
     texts = [table.size(leaf) for leaf in table.leaves() if leaf.startswith(COMPLETION)]
-    seal = repr((texts, prompts, [(one.reward, one.advantage) for one in rows])).encode()
+    seal = repr((texts, prompts, [(row.reward, row.advantage) for row in rows])).encode()
     return CompletionBatch(rows, size, hashlib.blake2b(seal, digest_size=8).hexdigest())
 
 
@@ -71,10 +71,10 @@ def reward_columns(names: Sequence[str], rows: Sequence[Mapping[str, Any]], size
 
     All columns if no prefix does (weighted functions, or an estimator that is not relative to the group).
     """
-    for many in range(len(names), 0, -1):
-        sums = [_sum(row, names[:many]) for row in rows]
+    for count in range(len(names), 0, -1):
+        sums = [_sum(row, names[:count]) for row in rows]
         if all(_agree(sums[at : at + size], rows[at : at + size]) for at in range(0, len(rows), size)):
-            return list(names[:many])
+            return list(names[:count])
     return list(names)
 
 
@@ -92,11 +92,11 @@ def _sum(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
     return math.fsum(scores) if scores else None
 
 
-def _row(one: Mapping[str, Any], rewarded: Sequence[str]) -> CompletionRow:
-    roles = one[COMPLETION]
+def _row(row: Mapping[str, Any], rewarded: Sequence[str]) -> CompletionRow:
+    roles = row[COMPLETION]
     return CompletionRow(
-        _sum(one, rewarded),
-        number(one.get(ADVANTAGE)),
+        _sum(row, rewarded),
+        number(row.get(ADVANTAGE)),
         sum(role == "assistant" for role in roles) if roles is not None else None,
         sum(role == "tool" for role in roles) if roles is not None else None,
     )
@@ -104,4 +104,8 @@ def _row(one: Mapping[str, Any], rewarded: Sequence[str]) -> CompletionRow:
 
 def _roles(messages: Any) -> list[Any] | None:
     """The roles of a conversation's messages; None for a plain text."""
-    return [one.get("role") for one in messages if isinstance(one, Mapping)] if isinstance(messages, list) else None
+    return (
+        [message.get("role") for message in messages if isinstance(message, Mapping)]
+        if isinstance(messages, list)
+        else None
+    )

@@ -32,7 +32,7 @@ COPIED_SECONDS = 6 * 3600.0
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _ReadResult:
     """The result of one call. ``memory``: the next cursor; ``limits``: what the call may still read."""
 
     root: Path
@@ -66,49 +66,49 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
 
 
 def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    only = verifiers.alone(path)
-    found = verifiers.steps(path)
-    if only is None and not found:
+    single_file = verifiers.single_file(path)
+    steps = verifiers.steps(path)
+    if single_file is None and not steps:
         verifiers.refuse(path)
     limits = replace(limits, line_bytes=verifiers.LINE_BYTES)
-    got = _Gathered(path, _memory(cursor, found), limits, verifiers_rollouts_settings.read(path))
-    if "copied" not in got.memory and len(found) >= copies.STEPS_LEAST:
-        got.memory["copied"] = max(0.0, copies.copied_until(_batch_times(path, found)))
-    if only is not None:
-        _read_file(only, 0, got)
-    _read_steps(found, now, got)
+    result = _ReadResult(path, _memory(cursor, steps), limits, verifiers_rollouts_settings.read(path))
+    if "copied" not in result.memory and len(steps) >= copies.STEPS_LEAST:
+        result.memory["copied"] = max(0.0, copies.copied_until(_batch_times(path, steps)))
+    if single_file is not None:
+        _read_file(single_file, 0, result)
+    _read_steps(steps, now, result)
     return Reading(
-        rollouts=tuple(got.rollouts),
-        unmapped=got.unmapped,
-        cursor=got.memory,
-        more=got.more,
-        dropped=got.dropped,
-        why_dropped=got.why,
-        samples_scraped=got.rows,
-        gaps=(f"{copies.NOTE}; a batch is dated by its last rollout",) if _is_copied(path, found, got) else (),
-        reader=f"{verifiers.STEPS}/step_*/*/{verifiers.FILE}" if found else verifiers.FILE,
+        rollouts=tuple(result.rollouts),
+        unmapped=result.unmapped,
+        cursor=result.memory,
+        more=result.more,
+        dropped=result.dropped,
+        why_dropped=result.why,
+        samples_scraped=result.rows,
+        gaps=(f"{copies.NOTE}; a batch is dated by its last rollout",) if _is_copied(path, steps, result) else (),
+        reader=f"{verifiers.STEPS}/step_*/*/{verifiers.FILE}" if steps else verifiers.FILE,
     )
 
 
-def _batch_times(path: Path, found: list[int]) -> Iterator[float]:
+def _batch_times(path: Path, steps: list[int]) -> Iterator[float]:
     """When the file of each step's batch was written."""
-    for step in found:
+    for step in steps:
         with suppress(OSError):
             yield verifiers.file_of(path, step, "train", "effective").stat().st_mtime
 
 
-def _is_copied(path: Path, found: list[int], got: _Gathered) -> bool:
+def _is_copied(path: Path, steps: list[int], result: _ReadResult) -> bool:
     """Returns whether the newest batch was copied; a run that continues after a copy has times of its own."""
-    times = list(_batch_times(path, found[-verifiers.OPEN_STEPS :]))
-    return bool(times) and max(times) <= got.memory.get("copied", 0.0)
+    times = list(_batch_times(path, steps[-verifiers.OPEN_STEPS :]))
+    return bool(times) and max(times) <= result.memory.get("copied", 0.0)
 
 
-def _memory(cursor: Cursor, found: list[int]) -> dict[str, Any]:
+def _memory(cursor: Cursor, steps: list[int]) -> dict[str, Any]:
     """The state so far. A resumed run removes the steps that it repeats, and with them all waiting rollouts."""
     previous = {"floor": 0, "last": 0, "judged": 0, "ends": {}, "newest": 0.0, "shipped": {}, **cursor}
     waiting = cursor.get("waiting", {"groups": {}, "next": 0})
-    groups = {name: {**one, "waiting": dict(one["waiting"])} for name, one in waiting["groups"].items()}
-    last = max(found, default=0)
+    groups = {name: {**group, "waiting": dict(group["waiting"])} for name, group in waiting["groups"].items()}
+    last = max(steps, default=0)
     memory = previous | {
         "floor": min(previous["floor"], last),
         "judged": min(previous["judged"], last),
@@ -120,13 +120,13 @@ def _memory(cursor: Cursor, found: list[int]) -> dict[str, Any]:
     return memory | {"last": last}
 
 
-def _read_steps(found: list[int], now: float, got: _Gathered) -> None:
+def _read_steps(steps: list[int], now: float, result: _ReadResult) -> None:
     """Reads step after step up to the limits of the call; finished steps are dropped from the state."""
-    memory = got.memory
-    newest = found[-verifiers.OPEN_STEPS :]
-    open_steps = [step for step in found if step >= memory["floor"]]
+    memory = result.memory
+    newest = steps[-verifiers.OPEN_STEPS :]
+    open_steps = [step for step in steps if step >= memory["floor"]]
     for step in open_steps:
-        if not _read_step(step, now, got):
+        if not _read_step(step, now, result):
             break
         if step not in newest:
             memory["floor"] = step + 1
@@ -134,7 +134,9 @@ def _read_steps(found: list[int], now: float, got: _Gathered) -> None:
     for name in ("ends", "shipped"):
         memory[name] = {step: value for step, value in memory[name].items() if step in open_names}
     memory["files"] = {
-        name: one for name, one in memory["files"].items() if _step_of(name) in open_names or "/" not in name
+        name: file_cursor
+        for name, file_cursor in memory["files"].items()
+        if _step_of(name) in open_names or "/" not in name
     }
 
 
@@ -143,99 +145,101 @@ def _step_of(name: str) -> str:
     return name.split("/")[1].removeprefix("step_") if name.count("/") > 1 else ""
 
 
-def _read_step(step: int, now: float, got: _Gathered) -> bool:
+def _read_step(step: int, now: float, result: _ReadResult) -> bool:
     """Reads the new part of a step in the order it was written; returns whether that was all of it so far."""
-    done = _read_file(verifiers.file_of(got.root, step, "train"), step, got)
-    done = done and _read_batch(verifiers.file_of(got.root, step, "train", "effective"), step, now, got)
-    return _read_file(verifiers.file_of(got.root, step, "eval"), step, got) and done
+    done = _read_file(verifiers.file_of(result.root, step, "train"), step, result)
+    done = done and _read_batch(verifiers.file_of(result.root, step, "train", "effective"), step, now, result)
+    return _read_file(verifiers.file_of(result.root, step, "eval"), step, result) and done
 
 
-def _read_file(file: Path, step: int, got: _Gathered) -> bool:
-    for row in _rows(file, got):
-        _episode(row, step, got)
-    return not got.more
+def _read_file(file: Path, step: int, result: _ReadResult) -> bool:
+    for row in _rows(file, result):
+        _episode(row, step, result)
+    return not result.more
 
 
-def _episode(row: Any, step: int, got: _Gathered) -> None:
-    memory = got.memory
+def _episode(row: Any, step: int, result: _ReadResult) -> None:
+    memory = result.memory
     # Lines are in order of time: an episode without a time ended at the newest end before it.
-    records = verifiers_rollouts_rows.rollouts(row, got.settings, memory["newest"] or None)
-    end = max((one.scored_at or one.finished_at or 0.0 for one in records), default=0.0)
+    records = verifiers_rollouts_rows.rollouts(row, result.settings, memory["newest"] or None)
+    end = max((rollout.scored_at or rollout.finished_at or 0.0 for rollout in records), default=0.0)
     memory["newest"] = max(memory["newest"], end)
-    if any(one.purpose == "train" for one in records):
+    if any(rollout.purpose == "train" for rollout in records):
         memory["ends"][str(step)] = max(memory["ends"].get(str(step), 0.0), end)
     group = verifiers_rollouts_rows.group_of(row)
     if group and verifiers_rollouts_rows.purpose(row) == "train":
-        records = exits.arrived(memory["waiting"], group, records, got.settings)
-    got.rollouts += records
-    for word in verifiers.unknown_versions(row):
-        got.unmapped[word] = got.unmapped.get(word, 0) + 1
+        records = exits.arrived(memory["waiting"], group, records, result.settings)
+    result.rollouts += records
+    for version_name in verifiers.unknown_versions(row):
+        result.unmapped[version_name] = result.unmapped.get(version_name, 0) + 1
 
 
-def _read_batch(file: Path, step: int, now: float, got: _Gathered) -> bool:
+def _read_batch(file: Path, step: int, now: float, result: _ReadResult) -> bool:
     """Reads the batch shipped at this step when it is complete, and when the step is over, what was left out."""
-    over = step < got.memory["last"]
+    over = step < result.memory["last"]
     if file.is_file():
         at = file.stat().st_mtime
         if not over and now - at < QUIET_SECONDS:
             return True
-        at = _shipped_at(at, step, got)
-        newest = got.memory["shipped"].get(str(step), -1)
-        for row in _rows(file, got):
-            newest = max(newest, _ship(row, step, at, got))
-        got.memory["shipped"][str(step)], got.memory["dated"] = newest, at
-    newest = got.memory["shipped"].get(str(step))
-    if over and not got.more and newest is not None and step > got.memory["judged"]:
-        got.rollouts += exits.left(got.memory["waiting"], step, newest, got.memory.get("dated"), got.settings)
-        got.memory["judged"] = step
-    return not got.more
+        at = _shipped_at(at, step, result)
+        newest = result.memory["shipped"].get(str(step), -1)
+        for row in _rows(file, result):
+            newest = max(newest, _ship(row, step, at, result))
+        result.memory["shipped"][str(step)], result.memory["dated"] = newest, at
+    newest = result.memory["shipped"].get(str(step))
+    if over and not result.more and newest is not None and step > result.memory["judged"]:
+        result.rollouts += exits.left(
+            result.memory["waiting"], step, newest, result.memory.get("dated"), result.settings
+        )
+        result.memory["judged"] = step
+    return not result.more
 
 
-def _shipped_at(modified: float, step: int, got: _Gathered) -> float:
-    last = got.memory["ends"].get(str(step), 0.0)
-    copied = modified <= got.memory.get("copied", 0.0) or not -QUIET_SECONDS <= modified - last < COPIED_SECONDS
+def _shipped_at(modified: float, step: int, result: _ReadResult) -> float:
+    last = result.memory["ends"].get(str(step), 0.0)
+    copied = modified <= result.memory.get("copied", 0.0) or not -QUIET_SECONDS <= modified - last < COPIED_SECONDS
     return last if last and copied else modified
 
 
-def _ship(row: Any, step: int, at: float, got: _Gathered) -> int:
+def _ship(row: Any, step: int, at: float, result: _ReadResult) -> int:
     """Ships one episode of batch ``step``, which trains the version before it; returns the order of its group."""
     group, orders = verifiers_rollouts_rows.group_of(row), [-1]
     for trace in objects(row.get("traces")):
         if not (identity := verifiers_rollouts_rows.trace_id(trace)):
             continue
-        orders.append(exits.shipped(got.memory["waiting"], identity, group))
+        orders.append(exits.shipped(result.memory["waiting"], identity, group))
         used = Consumption(step - 1, at) if step > 0 else Consumption(None, at)
         advantage = number(mapping(trace, "info").get("advantage"))
-        got.rollouts.append(
+        result.rollouts.append(
             Rollout(identity, group_id=group, purpose="train", advantage=advantage, consumptions=(used,))
         )
     return max(orders)
 
 
-def _rows(file: Path, got: _Gathered) -> Iterator[Any]:
+def _rows(file: Path, result: _ReadResult) -> Iterator[Any]:
     """Episodes appended to a file; other rows are dropped and counted."""
-    got.more = got.more or got.limits.tail_rows <= 0 or got.limits.tail_bytes <= 0
-    if got.more or not file.is_file():
+    result.more = result.more or result.limits.tail_rows <= 0 or result.limits.tail_bytes <= 0
+    if result.more or not file.is_file():
         return
-    name = verifiers.name(file, got.root)
-    read = bytetail.read(file, got.memory["files"].get(name, {}), got.limits)
-    got.memory["files"][name] = read.cursor
+    name = verifiers.name(file, result.root)
+    read = bytetail.read(file, result.memory["files"].get(name, {}), result.limits)
+    result.memory["files"][name] = read.cursor
     if read.restarted:
-        _forget(file, got)
-    got.limits = verifiers.left(got.limits, read)
-    got.more, got.rows = got.more or read.more, got.rows + len(read.lines)
-    got.dropped, got.why = got.dropped + read.dropped, got.why or read.why
+        _forget(file, result)
+    result.limits = verifiers.left(result.limits, read)
+    result.more, result.rows = result.more or read.more, result.rows + len(read.lines)
+    result.dropped, result.why = result.dropped + read.dropped, result.why or read.why
     for offset, line in read.lines:
         row = jsonl.parse(slim.cut(line, counted=True))
         if row is not None and verifiers.is_episode(row):
             yield row
         else:
-            got.drop(f"the line at byte {offset} of {file.name} is no episode of verifiers")
+            result.drop(f"the line at byte {offset} of {file.name} is not an episode of verifiers")
 
 
-def _forget(file: Path, got: _Gathered) -> None:
+def _forget(file: Path, result: _ReadResult) -> None:
     """A file was rewritten, as by a run that rewinds: its step is read again, and its waiting rollouts are dropped."""
-    memory, step = got.memory, _step_of(verifiers.name(file, got.root))
+    memory, step = result.memory, _step_of(verifiers.name(file, result.root))
     if file.parent.parent.name != "train":
         return
     memory["waiting"]["groups"].clear()
@@ -243,7 +247,7 @@ def _forget(file: Path, got: _Gathered) -> None:
         memory[name].pop(step, None)
     if step and file.parent.name == "all":
         memory["files"].pop(
-            verifiers.name(verifiers.file_of(got.root, int(step), "train", "effective"), got.root), None
+            verifiers.name(verifiers.file_of(result.root, int(step), "train", "effective"), result.root), None
         )
 
 

@@ -40,13 +40,15 @@ def arrived(memory: Memory, group_id: str, records: list[Rollout], settings: Set
         del memory["groups"][group_id]
         return records
     group["seen"] += 1
-    group["last"] = max([group["last"], *(one.scored_at or one.exited_at or one.finished_at or 0.0 for one in records)])
-    mine = [one for one in records if one.group_id == group_id]
-    for one in mine:
-        if one.exit is None:
-            group["waiting"][one.rollout_id] = one.reward
-            if one.reward is not None:
-                group["n"], group["total"] = group["n"] + 1, group["total"] + one.reward
+    group["last"] = max(
+        [group["last"], *(record.scored_at or record.exited_at or record.finished_at or 0.0 for record in records)]
+    )
+    group_records = [record for record in records if record.group_id == group_id]
+    for record in group_records:
+        if record.exit is None:
+            group["waiting"][record.rollout_id] = record.reward
+            if record.reward is not None:
+                group["n"], group["total"] = group["n"] + 1, group["total"] + record.reward
     complete = group["seen"] == size
     if complete:
         group["order"], memory["next"] = memory["next"], memory["next"] + 1
@@ -54,12 +56,12 @@ def arrived(memory: Memory, group_id: str, records: list[Rollout], settings: Set
     at = group["last"] if complete and group["last"] else None
     if at is None:
         return records
-    return [replace(one, group_complete_at=at) if one in mine else one for one in records]
+    return [replace(record, group_complete_at=at) if record in group_records else record for record in records]
 
 
 def _empty(records: list[Rollout]) -> dict[str, Any]:
-    environment = next((one.environment for one in records), "")
-    version = next((one.version_dispatched for one in records if one.purpose == "train"), None)
+    environment = next((record.environment for record in records), "")
+    version = next((record.version_dispatched for record in records if record.purpose == "train"), None)
     return {
         "environment": environment, "version": version,
         "seen": 0, "order": None, "n": 0, "total": 0.0, "last": 0.0, "waiting": {},

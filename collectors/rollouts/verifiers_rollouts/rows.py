@@ -41,10 +41,10 @@ def rollouts(episode: Object, settings: Settings, arrived: float | None) -> list
     """
     traces = objects(episode.get("traces"))
     if not traces:
-        one = _failed(episode, settings, arrived)
-        return [one] if one is not None else []
+        rollout = _failed(episode, settings, arrived)
+        return [rollout] if rollout is not None else []
     trained = sum(map(trainable, traces))
-    return [one for trace in traces if (one := _rollout(trace, episode, settings, trained)) is not None]
+    return [rollout for trace in traces if (rollout := _rollout(trace, episode, settings, trained)) is not None]
 
 
 def trainable(trace: Object) -> bool:
@@ -77,14 +77,14 @@ def versions(episode: Object) -> tuple[int | None, int | None]:
 
 def reward(trace: Object) -> float | None:
     """Sum of score x weight; None if scoring did not run."""
-    scored = [one for one in mapping(trace, "rewards").values() if isinstance(one, dict)]
-    values = [_value(one) for one in scored]
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    scored = [component for component in mapping(trace, "rewards").values() if isinstance(component, dict)]
+    values = [_value(component) for component in scored]
+    valid_values = [value for value in values if value is not None]
+    return sum(valid_values) if valid_values and len(valid_values) == len(values) else None
 
 
-def _value(one: Object) -> float | None:
-    score, weight = number(one.get("score")), number(one.get("weight", 1.0))
+def _value(component: Object) -> float | None:
+    score, weight = number(component.get("score")), number(component.get("weight", 1.0))
     return score * weight if score is not None and weight is not None else None
 
 
@@ -92,33 +92,35 @@ def _rollout(trace: Object, episode: Object, settings: Settings, trained: int) -
     identity = trace_id(trace)
     if not identity:
         return None
-    own, start, end = trainable(trace), *versions(episode)
+    is_trained, start, end = trainable(trace), *versions(episode)
     failed = trace.get("ok") is False
     environment, timing = verifiers.environment(episode), mapping(trace, "timing")
-    calls = [one for one in objects(trace.get("calls")) if not isinstance(one.get("error"), dict)]
+    calls = [call for call in objects(trace.get("calls")) if not isinstance(call.get("error"), dict)]
     turns = _turns(trace, start if start == end else None)
     prompt, answered = _tokens(trace, calls)
-    why = purpose(episode) if own else "judge"
+    rollout_purpose = purpose(episode) if is_trained else "judge"
     return Rollout(
         identity,
-        group_id=group_of(episode) if own else "",
+        group_id=group_of(episode) if is_trained else "",
         # Traces of several agents form one group of unknown size.
-        group_size=settings.group_size(environment, why) if own and trained == 1 and group_of(episode) else None,
-        purpose=why,
+        group_size=settings.group_size(environment, rollout_purpose)
+        if is_trained and trained == 1 and group_of(episode)
+        else None,
+        purpose=rollout_purpose,
         environment=environment,
         agent=rest.text(mapping(trace, "agent").get("name"), 100),
-        version_dispatched=start if own else None,
-        version_start=start if own else None,
-        version_finish=end if own else None,
+        version_dispatched=start if is_trained else None,
+        version_start=start if is_trained else None,
+        version_finish=end if is_trained else None,
         started_at=rest.epoch(timing.get("start")),
         finished_at=_at(timing, "agent", "end") or verifiers.ended(trace),
         scored_at=_at(timing, "scoring", "end") if reward(trace) is not None else None,
         prompt_tokens=prompt,
         response_tokens=answered,
-        loss_tokens=_loss_tokens(trace) if own else None,
+        loss_tokens=_loss_tokens(trace) if is_trained else None,
         turns=tuple(turns[:TURNS_MAX]),
         turn_count=len(turns),
-        tool_calls=sum(one.tool_calls or 0 for one in turns),
+        tool_calls=sum(call.tool_calls or 0 for call in turns),
         sandbox_ids=_sandboxes(trace),
         reward=reward(trace),
         truncated=_truncated(trace, calls),
@@ -131,15 +133,15 @@ def _rollout(trace: Object, episode: Object, settings: Settings, trained: int) -
 
 def _failed(episode: Object, settings: Settings, arrived: float | None) -> Rollout | None:
     """An episode with nothing but its failure."""
-    identity, why = rest.text(episode.get("id"), 100), purpose(episode)
+    identity, rollout_purpose = rest.text(episode.get("id"), 100), purpose(episode)
     if not identity or episode.get("ok") is not False:
         return None
     error, environment, (start, end) = verifiers.last_error(episode), verifiers.environment(episode), versions(episode)
     return Rollout(
         identity,
         group_id=group_of(episode),
-        group_size=settings.group_size(environment, why) if group_of(episode) else None,
-        purpose=why,
+        group_size=settings.group_size(environment, rollout_purpose) if group_of(episode) else None,
+        purpose=rollout_purpose,
         environment=environment,
         version_dispatched=start,
         version_finish=end,
@@ -169,14 +171,14 @@ def _sandboxes(trace: Object) -> tuple[str, ...]:
     if verifiers.runtime_kind(trace) in verifiers.NO_SANDBOX:
         return ()
     # As in a sandbox's record: a refused creation has no id, only the name that it would have had.
-    found = rest.text(mapping(trace, "agent", "runtime").get("id"), 200) or trace_id(trace)
-    return (found,)
+    sandbox_id = rest.text(mapping(trace, "agent", "runtime").get("id"), 200) or trace_id(trace)
+    return (sandbox_id,)
 
 
 def _turns(trace: Object, version: int | None) -> list[Turn]:
     """One turn per answer of the model; prefilled messages are not turns."""
-    sampled = (one for one in objects(trace.get("nodes")) if one.get("sampled") is True)
-    return [Turn(version=version, tool_calls=_tool_calls(one)) for one in sampled]
+    sampled = (node for node in objects(trace.get("nodes")) if node.get("sampled") is True)
+    return [Turn(version=version, tool_calls=_tool_calls(node)) for node in sampled]
 
 
 def _tool_calls(node: Object) -> int:
@@ -186,9 +188,9 @@ def _tool_calls(node: Object) -> int:
 
 
 def _loss_tokens(trace: Object) -> int | None:
-    counts = [slim.true_count(one.get("mask")) for one in objects(trace.get("nodes"))]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    counts = [slim.true_count(node.get("mask")) for node in objects(trace.get("nodes"))]
+    valid_counts = [count for count in counts if count is not None]
+    return sum(valid_counts) if valid_counts else None
 
 
 def _tokens(trace: Object, calls: Sequence[Object]) -> tuple[int | None, int | None]:
@@ -218,18 +220,18 @@ def _predecessors(trace: Object, calls: Sequence[Object]) -> dict[int, int]:
     nodes = raw if isinstance(raw, list) else []
     by_node = {node: index for index, call in enumerate(calls) if (node := whole(call.get("node"))) is not None}
     nearest: dict[int, int] = {}
-    found: dict[int, int] = {}
-    for place, node in enumerate(nodes):
+    predecessors: dict[int, int] = {}
+    for node_index, node in enumerate(nodes):
         parent = whole(node.get("parent")) if isinstance(node, dict) else None
         # A parent comes before its children, so its own answer is in the map.
-        before = nearest.get(parent) if parent is not None and parent < place else None
-        if (own := by_node.get(place)) is not None:
+        before = nearest.get(parent) if parent is not None and parent < node_index else None
+        if (call_index := by_node.get(node_index)) is not None:
             if before is not None:
-                found[own] = before
-            nearest[place] = own
+                predecessors[call_index] = before
+            nearest[node_index] = call_index
         elif before is not None:
-            nearest[place] = before
-    return found
+            nearest[node_index] = before
+    return predecessors
 
 
 def _spans(trace: Object, calls: Sequence[Object], version: int | None) -> Iterator[Span]:
@@ -266,7 +268,12 @@ def _agent(trace: Object, calls: Sequence[Object], version: int | None) -> Itera
 
 
 def _calls_tools(call: Object, nodes: Any) -> bool:
-    place = whole(call.get("node"))
-    if not isinstance(nodes, list) or place is None or place >= len(nodes) or not isinstance(nodes[place], dict):
+    node_index = whole(call.get("node"))
+    if (
+        not isinstance(nodes, list)
+        or node_index is None
+        or node_index >= len(nodes)
+        or not isinstance(nodes[node_index], dict)
+    ):
         return call.get("finish_reason") == "tool_calls"
-    return _tool_calls(nodes[place]) > 0
+    return _tool_calls(nodes[node_index]) > 0

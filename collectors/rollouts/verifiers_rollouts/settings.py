@@ -51,11 +51,11 @@ def read(path: Path) -> Settings:
     for name in ("rl", "orchestrator"):
         try:
             with (path / "configs" / f"{name}.json").open("rb") as file:
-                found = jsonl.parse(file.read(CONFIG_BYTES + 1))
+                config = jsonl.parse(file.read(CONFIG_BYTES + 1))
         except OSError:
             continue
-        if found is not None:
-            return _settings(mapping(found, "orchestrator") if name == "rl" else found)
+        if config is not None:
+            return _settings(mapping(config, "orchestrator") if name == "rl" else config)
     return Settings()
 
 
@@ -67,24 +67,24 @@ def _settings(config: Mapping[str, Any]) -> Settings:
         eval_sizes=_sizes(mapping(config, "eval"), mapping(config, "eval")),
         bound=whole(config.get("max_off_policy_steps")),
         pruned={"": filters and _mean_based(algorithm)}
-        | {name: filters and _mean_based(one.get("algo") or algorithm) for name, one in _sources(train)},
+        | {name: filters and _mean_based(source.get("algo") or algorithm) for name, source in _sources(train)},
     )
 
 
 def _sizes(default: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, int]:
     """Group sizes of a section's environments, and the size for all others."""
-    found = {"": whole(default.get("group_size"))}
-    found |= {name: whole(one.get("group_size")) or found[""] for name, one in _sources(section)}
-    return {name: size for name, size in found.items() if size}
+    sizes = {"": whole(default.get("group_size"))}
+    sizes |= {name: whole(source.get("group_size")) or sizes[""] for name, source in _sources(section)}
+    return {name: size for name, size in sizes.items() if size}
 
 
 def _sources(section: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Environments by the name in their episodes; an environment without a name counts if it is the only one."""
-    found = objects(section.get("source")) or objects(section.get("env"))
-    for one in found:
-        name = rest.text(one.get("name"), 100) or rest.text(one.get("id"), 100)
-        if name or len(found) == 1:
-            yield name, one
+    sources = objects(section.get("source")) or objects(section.get("env"))
+    for source in sources:
+        name = rest.text(source.get("name"), 100) or rest.text(source.get("id"), 100)
+        if name or len(sources) == 1:
+            yield name, source
 
 
 def _mean_based(algorithm: Any) -> bool:

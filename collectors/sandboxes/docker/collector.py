@@ -21,7 +21,7 @@ from collectors.sandbox_providers.listing import Tally, mapping
 from collectors.sandbox_providers.own_client import CONNECTIONS, opened
 from collectors.sandbox_providers.walk import Budget, Walk, WalkPage, finish, walk
 from collectors.sandboxes.docker.rows import PROVIDER, Inspected, inspect, key, row
-from collectors.transport.rest import Params, Refusal, get_json, text, whole
+from collectors.transport.rest import Params, Refusal, get_json, text, total_timeout
 
 # Host of the default URL; it stands for the engine's socket.
 SOCKET_HOST = "docker.sock"
@@ -43,7 +43,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     socket = options.get("socket", "") or (SOCKET if client.base_url.host == SOCKET_HOST else "")
     tally = Tally()
     inspected: MutableMapping[str, Inspected] = state.setdefault("inspected", {})
-    async with whole(limits), opened(client, options, limits, socket) as engine:
+    async with total_timeout(limits), opened(client, options, limits, socket) as engine:
         budget = Budget(limits)
         listing = await _containers(engine, options, state, limits, budget, tally)
         items = listing.rows if listing.done else listing.fresh
@@ -64,7 +64,7 @@ async def _containers(
     budget: Budget,
     tally: Tally,
 ) -> Walk[Item]:
-    labels = [word.strip() for word in options.get("label", "").split(",") if word.strip()]
+    labels = [label.strip() for label in options.get("label", "").split(",") if label.strip()]
 
     async def fetch(before: str) -> WalkPage[Item]:
         filters = {"label": labels} | ({"before": [before]} if before else {})
@@ -100,13 +100,15 @@ async def _inspect(
 ) -> None:
     """Inspects new and changed containers, a few at a time, until the poll's time is used."""
     starts: Starts = state.setdefault("starts", {})
-    wanted = [uid for uid, item in items.items() if (held := inspected.get(uid)) is None or held.seen != key(item)]
-    for first in range(0, len(wanted), CONNECTIONS):
+    to_inspect = [
+        uid for uid, item in items.items() if (previous := inspected.get(uid)) is None or previous.seen != key(item)
+    ]
+    for first in range(0, len(to_inspect), CONNECTIONS):
         if budget.spent():
             return
-        batch = wanted[first : first + CONNECTIONS]
+        batch = to_inspect[first : first + CONNECTIONS]
         # Waits for all requests, so that none is still running when one fails.
-        answers = await asyncio.gather(*(_one(engine, uid, limits) for uid in batch), return_exceptions=True)
+        answers = await asyncio.gather(*(_inspect_one(engine, uid, limits) for uid in batch), return_exceptions=True)
         for uid, answer in zip(batch, answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer
@@ -114,7 +116,7 @@ async def _inspect(
                 inspected[uid] = inspect(items[uid], answer, starts)
 
 
-async def _one(engine: httpx.AsyncClient, uid: str, limits: Limits) -> Item | None:
+async def _inspect_one(engine: httpx.AsyncClient, uid: str, limits: Limits) -> Item | None:
     """One inspection; None for a container that was removed since it was listed."""
     try:
         answer = await get_json(engine, f"/containers/{quote(uid, safe='')}/json", {}, limits)
@@ -127,8 +129,8 @@ async def _one(engine: httpx.AsyncClient, uid: str, limits: Limits) -> Item | No
 
 def _forget(state: State, rows: Mapping[str, Item]) -> None:
     for memory in (state["inspected"], state["starts"]):
-        for gone in memory.keys() - rows.keys():
-            del memory[gone]
+        for removed in memory.keys() - rows.keys():
+            del memory[removed]
 
 
 COLLECTOR = Collector(

@@ -51,7 +51,10 @@ class Inspected:
 def key(item: Mapping[str, Any]) -> tuple[str, str]:
     """State and health of a list item: if they change, the inspection is out of date."""
     status = text(item.get("Status"), 200)
-    health = next((word for word in ("health: starting", "unhealthy", "healthy") if word in status), "")
+    health = next(
+        (provider_state for provider_state in ("health: starting", "unhealthy", "healthy") if provider_state in status),
+        "",
+    )
     return text(item.get("State"), 40).lower(), health
 
 
@@ -61,11 +64,13 @@ def row(item: Mapping[str, Any], run_label: str, inspected: Inspected | None, ta
     if not uid:
         tally.drop("a container without an id")
         return None
-    word, health = key(item)
-    if word not in _STATES:
-        tally.unknown("state", word)
+    provider_state, health = key(item)
+    if provider_state not in _STATES:
+        tally.unknown("state", provider_state)
     requested = epoch(item.get("Created"))
-    result = inspected if inspected is not None else Inspected((word, health), _listed(word, health))
+    result = (
+        inspected if inspected is not None else Inspected((provider_state, health), _listed(provider_state, health))
+    )
     ready = result.ready_at
     if ready is not None and requested is not None and ready < requested:
         ready = (
@@ -78,7 +83,7 @@ def row(item: Mapping[str, Any], run_label: str, inspected: Inspected | None, ta
         state=result.state,
         name=text(names[0], 253).lstrip("/") if isinstance(names, list) and names else "",
         run_key=text(mapping(item, "Labels").get(run_label), 200),
-        provider_state=f"{word} ({health})" if health else word,
+        provider_state=f"{provider_state} ({health})" if health else provider_state,
         requested_at=requested,
         started_at=result.started_at,
         ready_at=ready,
@@ -91,9 +96,9 @@ def row(item: Mapping[str, Any], run_label: str, inspected: Inspected | None, ta
     )
 
 
-def _listed(word: str, health: str) -> SandboxState:
+def _listed(provider_state: str, health: str) -> SandboxState:
     """The state by the list item. ``dead`` becomes ``failed`` only with the inspection, which has the cause."""
-    state = _STATES.get(word, "unknown")
+    state = _STATES.get(provider_state, "unknown")
     if state == "running" and health == "health: starting":
         return "starting"
     return "terminated" if state == "failed" else state
@@ -108,18 +113,18 @@ def inspect(
         first_start: per id the first start and the first readiness; read and updated.
     """
     status = mapping(answer, "State")
-    word = text(status.get("Status"), 40).lower()
+    provider_state = text(status.get("Status"), 40).lower()
     health = text(mapping(status, "Health").get("Status"), 40)
     started, ready = _starts(text(item.get("Id"), 100), answer, first_start)
-    state = _STATES.get(word, "unknown")
-    cause, detail = _failure(word, status)
+    state = _STATES.get(provider_state, "unknown")
+    cause, detail = _failure(provider_state, status)
     if cause is not None:
         return Inspected(key(item), "failed", started, ready, epoch(status.get("FinishedAt")), cause, detail)
     if state == "terminated":
         return Inspected(key(item), state, started, ready, epoch(status.get("FinishedAt")), detail=detail)
     if state == "running" and health == "starting":
         return Inspected(key(item), "starting", started)
-    trouble = "restarting" if word == "restarting" else "unhealthy" if health == "unhealthy" else ""
+    trouble = "restarting" if provider_state == "restarting" else "unhealthy" if health == "unhealthy" else ""
     return Inspected(key(item), state, started, ready, detail=trouble, unreachable=bool(trouble))
 
 
@@ -129,17 +134,17 @@ def _starts(
     """First start and first readiness, None if unknown."""
     status = mapping(answer, "State")
     started, finished = epoch(status.get("StartedAt")), epoch(status.get("FinishedAt"))
-    held = first_start.get(uid)
-    if held is None:
-        again = (number(answer.get("RestartCount")) or 0.0) > 0
+    first_times = first_start.get(uid)
+    if first_times is None:
+        restarted = (number(answer.get("RestartCount")) or 0.0) > 0
         # An end before the latest start proves an earlier start.
-        again = again or (finished is not None and started is not None and finished < started)
-        if started is None or again:
+        restarted = restarted or (finished is not None and started is not None and finished < started)
+        if started is None or restarted:
             return None, None
-        held = first_start[uid] = (started, None)
-    if held[1] is None and started == held[0]:
-        held = first_start[uid] = (held[0], _ready(status, held[0]))
-    return held
+        first_times = first_start[uid] = (started, None)
+    if first_times[1] is None and started == first_times[0]:
+        first_times = first_start[uid] = (first_times[0], _ready(status, first_times[0]))
+    return first_times
 
 
 def _ready(status: Mapping[str, Any], started: float) -> float | None:
@@ -155,17 +160,17 @@ def _ready(status: Mapping[str, Any], started: float) -> float | None:
     return None
 
 
-def _failure(word: str, status: Mapping[str, Any]) -> tuple[FailureCause | None, str]:
+def _failure(provider_state: str, status: Mapping[str, Any]) -> tuple[FailureCause | None, str]:
     """Cause (None: no failure) and message. A container that never started stays ``created``; Error has the reason."""
     error, code = clean(status.get("Error"), 200), number(status.get("ExitCode"))
     message = error or ("" if code is None else f"exit code {code:g}")
-    if status.get("OOMKilled") is True and word in ("exited", "stopped", "dead"):
+    if status.get("OOMKilled") is True and provider_state in ("exited", "stopped", "dead"):
         return "oom", message
-    if word == "created" and error:
+    if provider_state == "created" and error:
         return cause_of(error), message
-    if word == "dead":
+    if provider_state == "dead":
         return cause_of(error) if cause_of(error) != "unknown" else "internal", message
-    if word not in ("exited", "stopped") or code in (None, 0.0):
+    if provider_state not in ("exited", "stopped") or code in (None, 0.0):
         return None, ""
     if code in _KILLED and not error:
         return None, message

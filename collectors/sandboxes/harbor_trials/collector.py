@@ -36,63 +36,67 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     """
     try:
         path.stat()
-        found = sorted((at, name, file) for name, file in _results(path) if (at := _written(file)) is not None)
+        results = sorted(
+            (at, name, file) for name, file in _results(path) if (at := _modification_time(file)) is not None
+        )
     except OSError as error:
         raise ScrapeError("missing", f"the results cannot be read: {type(error).__name__}") from None
-    if not cursor and not any(is_trial(row) for _, _, file in found[:MAX_PROBED] if (row := _row(file)) is not None):
+    if not cursor and not any(is_trial(row) for _, _, file in results[:MAX_PROBED] if (row := _row(file)) is not None):
         raise ScrapeError("not_a_run", f"no trials in {path.name}: looked for {LOOKED_FOR}")
     seen: dict[str, float] = dict(cursor.get("recent", {}))
     since = cursor.get("newest", 0.0) - SLACK_SECONDS
-    new = [(at, name, file) for at, name, file in found if at >= since and seen.get(name) != at]
-    taken = new[: limits.tail_rows]
-    trials, dropped = _read(taken, seen, now)
-    counts = {name: {**kept, "errors": dict(kept["errors"])} for name, kept in cursor.get("counts", {}).items()}
-    boxes = tuple(box for one in trials for box in one.sandboxes)
-    newest = max([cursor.get("newest", 0.0), *(at for at, _, _ in taken)])
+    new = [(at, name, file) for at, name, file in results if at >= since and seen.get(name) != at]
+    to_read = new[: limits.tail_rows]
+    trials, dropped = _read(to_read, seen, now)
+    counts = {name: {**entry, "errors": dict(entry["errors"])} for name, entry in cursor.get("counts", {}).items()}
+    sandboxes = tuple(sandbox for rollout in trials for sandbox in rollout.sandboxes)
+    newest = max([cursor.get("newest", 0.0), *(at for at, _, _ in to_read)])
     recent = {name: at for name, at in seen.items() if at >= newest - SLACK_SECONDS}
     return Reading(
-        samples=tuple(count(counts, [one for one in trials if one.boxed], now)),
-        sandboxes=boxes,
-        facts={"has_sandbox": 1.0} if boxes else {},
+        samples=tuple(count(counts, [rollout for rollout in trials if rollout.boxed], now)),
+        sandboxes=sandboxes,
+        facts={"has_sandbox": 1.0} if sandboxes else {},
         cursor={"newest": newest, "recent": recent, "counts": counts},
-        more=len(new) > len(taken),
+        more=len(new) > len(to_read),
         dropped=dropped,
-        why_dropped=f"a {FILE} that is no JSON object, or larger than {FILE_BYTES} bytes" if dropped else "",
-        samples_scraped=len(taken),
+        why_dropped=f"a {FILE} that is not a JSON object, or is larger than {FILE_BYTES} bytes" if dropped else "",
+        samples_scraped=len(to_read),
     )
 
 
-def _read(taken: list[tuple[float, str, Path]], seen: dict[str, float], now: float) -> tuple[list[TracedRollout], int]:
+def _read(
+    to_read: list[tuple[float, str, Path]], seen: dict[str, float], now: float
+) -> tuple[list[TracedRollout], int]:
     """(trials, number of invalid files). Files that were read are added to `seen`; a file being written is not."""
     trials, dropped = [], 0
-    for at, name, file in taken:
+    for at, name, file in to_read:
         row = _row(file)
         if row is None and now - at < SLACK_SECONDS / 2:
             continue
         seen[name] = at
         dropped += row is None
-        one = trial(row) if row is not None and is_trial(row) else None
-        trials += [one] if one is not None else []
+        rollout = trial(row) if row is not None and is_trial(row) else None
+        trials += [rollout] if rollout is not None else []
     return trials, dropped
 
 
-def _written(file: Path) -> float | None:
+def _modification_time(file: Path) -> float | None:
     """Modification time of a regular file; None for anything else (broken link, pipe, removed file)."""
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return found.st_mtime if stat.S_ISREG(found.st_mode) else None
+    return status.st_mtime if stat.S_ISREG(status.st_mode) else None
 
 
-def _no_wait(path: str, flags: int) -> int:
+def _open_without_blocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _row(file: Path) -> dict[str, Any] | None:
     try:
         # Non-blocking, because the file may have been replaced by a pipe, whose opening waits for a writer.
-        with open(file, "rb", opener=_no_wait) as opened:
+        with open(file, "rb", opener=_open_without_blocking) as opened:
             body = opened.read(FILE_BYTES + 1) if stat.S_ISREG(os.fstat(opened.fileno()).st_mode) else b""
     except OSError:
         return None
@@ -103,10 +107,10 @@ def _row(file: Path) -> dict[str, Any] | None:
 def _results(path: Path) -> Iterator[tuple[str, Path]]:
     """(name, file) of each result up to two folders deep. Links are not followed."""
     for folders, (folder, names, files) in enumerate(os.walk(path), 1):
-        here = Path(folder).relative_to(path)
-        names[:] = [] if len(here.parts) >= MAX_DEPTH or folders > MAX_FOLDERS else sorted(names)
+        relative = Path(folder).relative_to(path)
+        names[:] = [] if len(relative.parts) >= MAX_DEPTH or folders > MAX_FOLDERS else sorted(names)
         if FILE in files:
-            yield here.as_posix(), Path(folder) / FILE
+            yield relative.as_posix(), Path(folder) / FILE
         if folders > MAX_FOLDERS:
             return
 

@@ -22,7 +22,7 @@ from collectors.sandbox_providers.own_client import opened
 from collectors.sandbox_providers.walk import Budget, Walk, WalkPage, finish, walk
 from collectors.sandboxes.kubernetes.pods import PROVIDER, Pod, pod
 from collectors.sandboxes.kubernetes.sandbox_resources import merged, resource
-from collectors.transport.rest import JsonAnswer, Refusal, get_json, number, text, whole
+from collectors.transport.rest import JsonAnswer, Refusal, get_json, number, text, total_timeout
 
 Row = TypeVar("Row")
 
@@ -55,7 +55,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     """
     options: Mapping[str, str] = state.get("options") or {}
     tally = Tally()
-    async with whole(limits), opened(client, options, limits) as kube:
+    async with total_timeout(limits), opened(client, options, limits) as kube:
         rows, extent = await _sandboxes(kube, options, state, limits, tally)
         samples = await _quota(kube, options, limits)
     return tally.reading(PROVIDER, rows.values(), extent, samples)
@@ -85,15 +85,18 @@ async def _sandboxes(
         return (resources.fresh if kind == "sandboxes" else _touched(resources.rows, pods.fresh)), extent
     finish(state, "pods", "sandboxes")
     rows = merged(resources.rows, pods.rows)
-    for gone in memory.keys() - resources.rows.keys() - pods.rows.keys():
-        del memory[gone]
+    for removed in memory.keys() - resources.rows.keys() - pods.rows.keys():
+        del memory[removed]
     return rows, extent
 
 
 def _touched(resources: Mapping[str, Sandbox], pods: Mapping[str, Pod]) -> dict[str, Sandbox]:
     """Rows of these pods. A resource is left out until its pod was read, because it would look healthier."""
     rows = merged(resources, pods)
-    return {uid: rows[uid] for uid in (one.owner if one.owner in resources else one.row.id for one in pods.values())}
+    return {
+        uid: rows[uid]
+        for uid in (pod_row.owner if pod_row.owner in resources else pod_row.row.id for pod_row in pods.values())
+    }
 
 
 async def _resources(
@@ -109,14 +112,14 @@ async def _resources(
     for version in [state["version"]] if "version" in state else VERSIONS:
         path = _path(f"/apis/agents.x-k8s.io/{version}", options, "sandboxes")
         try:
-            found = await _list(kube, path, options, state, limits, budget, tally, build)
+            listing = await _list(kube, path, options, state, limits, budget, tally, build)
         except ScrapeError as error:
             if not _has_status(error, 404):
                 raise
             state.pop("version", None)
         else:
             state["version"] = version
-            return found
+            return listing
     raise ScrapeError("status", "HTTP 404: the cluster has no sandboxes.agents.x-k8s.io (agent-sandbox not installed)")
 
 
@@ -183,15 +186,15 @@ async def _quota(kube: httpx.AsyncClient, options: Mapping[str, str], limits: Li
 
 def _tightest(resource_name: str, statuses: list[Mapping[str, Any]]) -> tuple[Sample, ...]:
     names, divisor = _RESOURCES[resource_name]
-    found = []
+    candidates = []
     for status in statuses:
         for name in names:
             used, hard = quantity(mapping(status, "used").get(name)), quantity(mapping(status, "hard").get(name))
             if used is not None and hard is not None:
-                found.append((hard - used, used / divisor, hard / divisor))
-    if not found:
+                candidates.append((hard - used, used / divisor, hard / divisor))
+    if not candidates:
         return ()
-    _, used, hard = min(found)
+    _, used, hard = min(candidates)
     labels = (("resource", resource_name),)
     return Sample("sandbox_quota_used", used, labels), Sample("sandbox_quota_limit", hard, labels)
 

@@ -87,28 +87,28 @@ def pod(item: Mapping[str, Any], run_label: str, first_ready: MutableMapping[str
         return None
     conditions = by_type(status)
     containers = objects(status.get("containerStatuses"))
-    word = _word(meta, status, conditions, containers, tally)
-    restarted = any((number(one.get("restartCount")) or 0.0) > 0 for one in containers)
-    ready = first(uid, ready_since(conditions), word, restarted, first_ready)
+    pod_status = _status_of(meta, status, conditions, containers, tally)
+    restarted = any((number(container.get("restartCount")) or 0.0) > 0 for container in containers)
+    ready = first_readiness(uid, ready_since(conditions), pod_status, restarted, first_ready)
     requested, scheduled = epoch(meta.get("creationTimestamp")), ready_since(conditions, "PodScheduled")
     if ready is not None and requested is not None and ready < requested:
         ready = None  # the clocks of two nodes differ; a negative latency is invalid
     row = Sandbox(
         provider=PROVIDER,
         id=uid,
-        state=word.state,
+        state=pod_status.state,
         name=text(meta.get("name"), 253),
         run_key=text(mapping(meta, "labels").get(run_label), 200),
-        provider_state=word.provider_state,
+        provider_state=pod_status.provider_state,
         requested_at=requested,
         started_at=scheduled,
         ready_at=ready,
-        ended_at=_ended(containers) if word.state in ("terminated", "failed") else None,
+        ended_at=_ended(containers) if pod_status.state in ("terminated", "failed") else None,
         image=image(spec),
         latency_source="server" if ready is not None and requested is not None else None,
-        cause=word.cause,
-        detail=clean(word.detail, 200),
-        unreachable=word.unreachable,
+        cause=pod_status.cause,
+        detail=clean(pod_status.detail, 200),
+        unreachable=pod_status.unreachable,
         expires_at=_expires(spec, status),
     )
     return Pod(row, _owner(meta))
@@ -116,7 +116,7 @@ def pod(item: Mapping[str, Any], run_label: str, first_ready: MutableMapping[str
 
 def by_type(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Conditions of a status by their type."""
-    return {text(one.get("type"), 100): one for one in objects(status.get("conditions"))}
+    return {text(condition.get("type"), 100): condition for condition in objects(status.get("conditions"))}
 
 
 def ready_since(conditions: Mapping[str, Mapping[str, Any]], name: str = "Ready") -> float | None:
@@ -125,19 +125,21 @@ def ready_since(conditions: Mapping[str, Mapping[str, Any]], name: str = "Ready"
     return epoch(condition.get("lastTransitionTime")) if condition.get("status") == "True" else None
 
 
-def first(uid: str, since: float | None, word: Any, doubtful: bool, memory: MutableMapping[str, float]) -> float | None:
+def first_readiness(
+    uid: str, since: float | None, derived_status: Any, doubtful: bool, memory: MutableMapping[str, float]
+) -> float | None:
     """The first readiness: the earliest one seen; None if "ready since" may be that of a later start."""
-    if uid not in memory and since is not None and not doubtful and word.state == "running":
+    if uid not in memory and since is not None and not doubtful and derived_status.state == "running":
         memory[uid] = since
     return memory.get(uid)
 
 
 def image(spec: Mapping[str, Any]) -> str:
     """The first container's image."""
-    return next((text(one.get("image"), 300) for one in objects(spec.get("containers"))), "")
+    return next((text(container.get("image"), 300) for container in objects(spec.get("containers"))), "")
 
 
-def _word(
+def _status_of(
     meta: Mapping[str, Any],
     status: Mapping[str, Any],
     conditions: Mapping[str, Mapping[str, Any]],
@@ -163,28 +165,35 @@ def _word(
 
 def _failed(status: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> _Status:
     reason, message = text(status.get("reason"), 100), text(status.get("message"), 800)
-    ended = [mapping(one, "state", "terminated") for one in containers]
-    why = next((one for one in ended if number(one.get("exitCode")) not in (None, 0.0)), mapping(None))
-    inner = text(why.get("reason"), 100)
-    code = number(why.get("exitCode"))
-    message_text = message or text(why.get("message"), 800) or ("" if code is None else f"exit code {code:g}")
-    found = _REASONS.get(inner) or _REASONS.get(reason) or cause_of(reason, message_text, inner)
-    return _Status("failed", " ".join(word for word in ("Failed", reason or inner) if word), found, message_text)
+    terminated_states = [mapping(container, "state", "terminated") for container in containers]
+    failed_container = next(
+        (container for container in terminated_states if number(container.get("exitCode")) not in (None, 0.0)),
+        mapping(None),
+    )
+    inner = text(failed_container.get("reason"), 100)
+    code = number(failed_container.get("exitCode"))
+    message_text = (
+        message or text(failed_container.get("message"), 800) or ("" if code is None else f"exit code {code:g}")
+    )
+    failure_cause = _REASONS.get(inner) or _REASONS.get(reason) or cause_of(reason, message_text, inner)
+    return _Status(
+        "failed", " ".join(part for part in ("Failed", reason or inner) if part), failure_cause, message_text
+    )
 
 
 def _waiting(containers: list[Mapping[str, Any]]) -> _Status | None:
     """State by the first container (init containers first) with a wait reason that means failure."""
-    for one in containers:
-        waiting = mapping(one, "state", "waiting")
+    for container in containers:
+        waiting = mapping(container, "state", "waiting")
         reason = text(waiting.get("reason"), 100)
         if reason not in _FAILED_WAITS:
             continue
-        last = mapping(one, "lastState", "terminated")
+        last = mapping(container, "lastState", "terminated")
         died, message_text = text(last.get("reason"), 100), text(waiting.get("message"), 800)
         code = number(last.get("exitCode"))
-        found = _FAILED_WAITS[reason] or _REASONS.get(died) or cause_of(message_text if not last else died)
+        failure_cause = _FAILED_WAITS[reason] or _REASONS.get(died) or cause_of(message_text if not last else died)
         crash = f"{died} exit code {code:g}" if code is not None else ""
-        return _Status("failed", reason, found, " ".join(part for part in (crash, message_text) if part))
+        return _Status("failed", reason, failure_cause, " ".join(part for part in (crash, message_text) if part))
     return None
 
 
@@ -202,9 +211,11 @@ def _running(phase: str, conditions: Mapping[str, Mapping[str, Any]], containers
     ready = mapping(conditions.get("Ready"))
     if ready.get("status") == "True" or not ready:
         return _Status("running", phase)
-    started = [moment for one in containers if (moment := epoch(mapping(one, "state", "running").get("startedAt")))]
+    started = [
+        moment for container in containers if (moment := epoch(mapping(container, "state", "running").get("startedAt")))
+    ]
     since = epoch(ready.get("lastTransitionTime"))
-    restarts = sum(number(one.get("restartCount")) or 0.0 for one in containers)
+    restarts = sum(number(container.get("restartCount")) or 0.0 for container in containers)
     # "Not ready" since before the start of the containers: they are starting. Since later: the pod was ready before.
     lost = since is not None and bool(started) and since > max(started)
     if ready.get("status") == "Unknown" or lost or restarts > 0:
@@ -214,7 +225,7 @@ def _running(phase: str, conditions: Mapping[str, Mapping[str, Any]], containers
 
 
 def _ended(containers: list[Mapping[str, Any]]) -> float | None:
-    moments = [epoch(mapping(one, "state", "terminated").get("finishedAt")) for one in containers]
+    moments = [epoch(mapping(container, "state", "terminated").get("finishedAt")) for container in containers]
     return max((moment for moment in moments if moment is not None), default=None)
 
 

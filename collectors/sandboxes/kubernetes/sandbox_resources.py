@@ -12,7 +12,7 @@ from typing import Any
 from collectors.model import FailureCause, Sandbox, SandboxState
 from collectors.sandbox_providers.failures import cause as cause_of
 from collectors.sandbox_providers.listing import Tally, mapping
-from collectors.sandboxes.kubernetes.pods import PROVIDER, Pod, by_type, first, image, ready_since
+from collectors.sandboxes.kubernetes.pods import PROVIDER, Pod, by_type, first_readiness, image, ready_since
 from collectors.transport.rest import clean, epoch, number, text
 
 LAUNCH_TYPE = "agents.x-k8s.io/launch-type"
@@ -53,28 +53,28 @@ def resource(
         return None
     conditions = by_type(status)
     warm = mapping(meta, "labels").get(LAUNCH_TYPE) == "warm"
-    word = _word(uid, meta, spec, conditions, first_ready, tally)
+    derived_status = _status_of(uid, meta, spec, conditions, first_ready, tally)
     created = epoch(meta.get("creationTimestamp"))
-    ready = first(uid, ready_since(conditions), word, "Suspended" in conditions, first_ready)
+    ready = first_readiness(uid, ready_since(conditions), derived_status, "Suspended" in conditions, first_ready)
     if ready is not None and created is not None and ready < created:
         ready = None
     return Sandbox(
         provider=PROVIDER,
         id=uid,
-        state=word.state,
+        state=derived_status.state,
         name=text(meta.get("name"), 253),
         run_key=text(mapping(meta, "labels").get(run_label), 200),
-        provider_state=word.provider_state,
+        provider_state=derived_status.provider_state,
         requested_at=None if warm else created,
         started_at=created if warm else ready_since(conditions, "PodScheduled"),
         ready_at=ready,
-        ended_at=word.ended_at,
+        ended_at=derived_status.ended_at,
         image=image(mapping(spec, "podTemplate", "spec")),
         image_cached=True if warm else None,
         latency_source="server" if ready is not None and created is not None and not warm else None,
-        cause=word.cause,
-        detail=clean(word.detail, 200),
-        unreachable=word.unreachable,
+        cause=derived_status.cause,
+        detail=clean(derived_status.detail, 200),
+        unreachable=derived_status.unreachable,
         expires_at=epoch(spec.get("shutdownTime")),
     )
 
@@ -111,7 +111,7 @@ def merged(resources: Mapping[str, Sandbox], pods: Mapping[str, Pod]) -> dict[st
     return rows
 
 
-def _word(
+def _status_of(
     uid: str,
     meta: Mapping[str, Any],
     spec: Mapping[str, Any],

@@ -24,7 +24,7 @@ from collectors.sandbox_providers.failures import cause as cause_of
 from collectors.sandbox_providers.listing import Tally
 from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSource, sweep
 from collectors.sandboxes.modal.rows import PROVIDER, row
-from collectors.transport.rest import clean, text, whole
+from collectors.transport.rest import clean, text, total_timeout
 
 TESTED = "1.6.4"
 # A token is used this long. Its lifetime is longer, but only the server knows it.
@@ -53,7 +53,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     """
     options: Mapping[str, str] = state.get("options") or {}
     tally, begun = Tally(), time.monotonic()
-    async with whole(limits), _opened(client, state) as (api, stub, metadata):
+    async with total_timeout(limits), _opened(client, state) as (api, stub, metadata):
         app = await _app(api, stub, options, state)
         request = partial(api.SandboxListRequest, app_id=app, environment_name=options.get("environment", ""))
 
@@ -66,7 +66,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
             live=(False,), ended=(True,), fetch=fetch, row=partial(_row, options.get("run_label", "run"), tally)
         )
         swept = await sweep(source, state, limits, begun)
-    return tally.reading(PROVIDER, (one.sandbox for one in swept.rows), swept.extent)
+    return tally.reading(PROVIDER, (listed_row.sandbox for listed_row in swept.rows), swept.extent)
 
 
 def _row(run_label: str, tally: Tally, info: Any) -> ListedRow | None:
@@ -83,8 +83,8 @@ def _next(page: Any, before: float | None) -> float | None:
     if not page:
         return None
     last = float(min(info.created_at for info in page))
-    again = nextafter(last, inf)
-    return again if again != before else last
+    start = nextafter(last, inf)
+    return start if start != before else last
 
 
 @asynccontextmanager
@@ -113,7 +113,7 @@ async def _opened(client: httpx.AsyncClient, state: State) -> AsyncIterator[tupl
     except (AttributeError, TypeError, ImportError) as error:
         version = text(getattr(importlib.import_module("modal"), "__version__", ""), 40)
         raise ScrapeError(
-            "garbage", f"Modal SDK {version} is not the one this reads with ({TESTED}): {type(error).__name__}"
+            "garbage", f"Modal SDK {version} is not the tested version {TESTED}: {type(error).__name__}"
         ) from None
 
 
@@ -138,7 +138,7 @@ def _credentials(client: httpx.AsyncClient, config: Any) -> tuple[str, str]:
     if not key:
         token, secret = config["token_id"] or "", config["token_secret"] or ""
     if not token or not secret:
-        raise ScrapeError("auth", "no Modal token: the key is TOKEN_ID:TOKEN_SECRET, or as the SDK is configured")
+        raise ScrapeError("auth", "no Modal token; set the key to TOKEN_ID:TOKEN_SECRET, or configure the SDK")
     return token, secret
 
 
@@ -169,8 +169,8 @@ def _refusal(error: Any) -> ScrapeError:
     if wait is not None and kind in ("status", "quota"):
         kind = "throttled"  # a retry time means throttling, with any message
     # The message of a rejected token contains the token.
-    why = "the credentials are missing or wrong" if kind == "auth" else clean(message, 120)
-    return ScrapeError(kind, f"{status or type(error).__name__}: {why}", wait)
+    shown_message = "the credentials are missing or wrong" if kind == "auth" else clean(message, 120)
+    return ScrapeError(kind, f"{status or type(error).__name__}: {shown_message}", wait)
 
 
 def _unnamed(error: Any) -> ErrorKind:

@@ -38,7 +38,7 @@ def row(info: Any, run_label: str, tally: Tally) -> Sandbox | None:
         tally.drop("a sandbox without an id")
         return None
     requested, started = epoch(info.created_at), epoch(info.task_info.started_at)
-    state, word, cause, detail = _state(info, started, tally)
+    state, provider_state, cause, detail = _state(info, started, tally)
     ready = _ready(info, started)
     if ready is not None and requested is not None and ready < requested:
         ready = None
@@ -49,7 +49,7 @@ def row(info: Any, run_label: str, tally: Tally) -> Sandbox | None:
         state=state,
         name=text(info.name, 253),
         run_key=next((value for name, value in _tags(info) if name == run_label), ""),
-        provider_state=word,
+        provider_state=provider_state,
         requested_at=requested,
         started_at=started,
         ready_at=ready,
@@ -81,18 +81,18 @@ def _ended(result: Any, started: float | None, tally: Tally) -> tuple[SandboxSta
     if result.status not in _RESULTS:
         tally.unknown("status", str(result.status))
         return "unknown", f"status {result.status}", None, ""
-    word, state, cause = _RESULTS[result.status]
+    status_name, state, cause = _RESULTS[result.status]
     detail = clean(result.exception or result.propagation_reason, 200)
-    if word == "TIMEOUT" and started is None:
-        return "failed", word, "timeout", detail
-    if word == "FAILURE" and result.exitcode in _KILLED and started is not None:
-        return "terminated", word, None, f"exit code {result.exitcode}"
+    if status_name == "TIMEOUT" and started is None:
+        return "failed", status_name, "timeout", detail
+    if status_name == "FAILURE" and result.exitcode in _KILLED and started is not None:
+        return "terminated", status_name, None, f"exit code {result.exitcode}"
     if state != "failed":
-        return state, word, None, detail
+        return state, status_name, None, detail
     cause = cause or cause_of(detail)
-    if cause == "unknown" and word == "INIT_FAILURE":
+    if cause == "unknown" and status_name == "INIT_FAILURE":
         cause = "internal"
-    return "failed", word, cause, detail or (f"exit code {result.exitcode}" if result.exitcode else "")
+    return "failed", status_name, cause, detail or (f"exit code {result.exitcode}" if result.exitcode else "")
 
 
 def _ready(info: Any, started: float | None) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any
 from collectors.formats import textlog
 from collectors.model import Collector, Cursor, Limits, Reading, Sample, Sandbox, ScrapeError
 from collectors.sandbox_providers.failures import cause
-from collectors.sandboxes.sandbox_log.dates import date
+from collectors.sandboxes.sandbox_log.dates import dated_lines
 from collectors.sandboxes.sandbox_log.sdk_lines import SandboxLine, event_of
 from collectors.transport import rest
 
@@ -48,11 +48,11 @@ PAUSE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _ReadResult:
     """Results of one call. ``memory`` is the cursor of the next."""
 
     memory: dict[str, Any]
-    boxes: dict[str, Sandbox] = field(default_factory=dict)
+    sandboxes: dict[str, Sandbox] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     more: bool = False
     dropped: int = 0
@@ -72,26 +72,28 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         raise ScrapeError("missing", f"the logs cannot be read: {type(error).__name__}") from None
     if not files:
         raise ScrapeError("not_a_run", f"no logs in {path.name}: looked for {LOOKED_FOR}")
-    got = _Gathered({"files": {}, "open": {}, "begun": {}, "counts": {}, "nested": {}, "last": "", **_copied(cursor)})
-    previous, left = got.memory["files"], limits
-    got.memory["files"] = {}
+    result = _ReadResult(
+        {"files": {}, "open": {}, "begun": {}, "counts": {}, "nested": {}, "last": "", **_copied(cursor)}
+    )
+    previous, left = result.memory["files"], limits
+    result.memory["files"] = {}
     for file in files:
         name = file.relative_to(path).as_posix() if file != path else file.name
         if left.tail_rows <= 0 or left.tail_bytes <= 0:
-            got.more = True
-            got.memory["files"] |= {name: previous[name]} if name in previous else {}
+            result.more = True
+            result.memory["files"] |= {name: previous[name]} if name in previous else {}
         else:
-            left = _read(file, name, previous.get(name, {}), left, now, got)
-    _expire(got, now)
+            left = _read(file, name, previous.get(name, {}), left, now, result)
+    _expire(result, now)
     return Reading(
-        samples=tuple(got.samples),
-        sandboxes=tuple(got.boxes.values()),
-        facts={"has_sandbox": 1.0} if got.boxes else {},
-        cursor=got.memory,
-        more=got.more,
-        dropped=got.dropped,
-        why_dropped=got.why,
-        samples_scraped=got.rows,
+        samples=tuple(result.samples),
+        sandboxes=tuple(result.sandboxes.values()),
+        facts={"has_sandbox": 1.0} if result.sandboxes else {},
+        cursor=result.memory,
+        more=result.more,
+        dropped=result.dropped,
+        why_dropped=result.why,
+        samples_scraped=result.rows,
     )
 
 
@@ -104,132 +106,136 @@ def _files(path: Path, depth: int = MAX_DEPTH) -> list[Path]:
     if not path.is_dir():
         path.stat()  # raises OSError for a missing file
         return [path]
-    found, entries = [], 0
+    paths, entries = [], 0
     for folder, names, files in os.walk(path):
-        deep = len(Path(folder).relative_to(path).parts) >= depth
-        names[:] = [] if deep else sorted(name for name in names if name not in NO_LOGS and not name.startswith("."))
+        at_depth_limit = len(Path(folder).relative_to(path).parts) >= depth
+        names[:] = (
+            [] if at_depth_limit else sorted(name for name in names if name not in NO_LOGS and not name.startswith("."))
+        )
         entries += len(names) + len(files)
-        found += [Path(folder) / name for name in files if name.endswith(SUFFIXES)]
+        paths += [Path(folder) / name for name in files if name.endswith(SUFFIXES)]
         if entries > MAX_ENTRIES:
             break
-    dated = sorted((one.stat().st_mtime, one) for one in found if one.is_file() and not one.is_symlink())
-    return [one for _, one in dated[-MAX_FILES:]]
+    dated = sorted((file.stat().st_mtime, file) for file in paths if file.is_file() and not file.is_symlink())
+    return [file for _, file in dated[-MAX_FILES:]]
 
 
-def _read(file: Path, name: str, before: Cursor, limits: Limits, now: float, got: _Gathered) -> Limits:
+def _read(file: Path, name: str, before: Cursor, limits: Limits, now: float, result: _ReadResult) -> Limits:
     read = textlog.read(file, before.get("at", {}), limits)
-    got.more, got.dropped = got.more or read.more, got.dropped + read.dropped
-    got.why, got.rows = got.why or read.why, got.rows + len(read.lines)
+    result.more, result.dropped = result.more or read.more, result.dropped + read.dropped
+    result.why, result.rows = result.why or read.why, result.rows + len(read.lines)
     ts = None if read.restarted else before.get("ts")
-    for stamp, line in date(read.lines, min(now, file.stat().st_mtime), ts):
+    for stamp, line in dated_lines(read.lines, min(now, file.stat().st_mtime), ts):
         ts, event = stamp, event_of(line)
         if event is not None:
-            _take(event, min(stamp, now), name, got)
-    got.memory["files"][name] = {"at": read.cursor, "ts": ts}
-    taken = sum(map(len, read.lines))
-    return replace(limits, tail_rows=limits.tail_rows - len(read.lines), tail_bytes=limits.tail_bytes - taken)
+            _apply_event(event, min(stamp, now), name, result)
+    result.memory["files"][name] = {"at": read.cursor, "ts": ts}
+    bytes_read = sum(map(len, read.lines))
+    return replace(limits, tail_rows=limits.tail_rows - len(read.lines), tail_bytes=limits.tail_bytes - bytes_read)
 
 
-def _take(event: SandboxLine, ts: float, name: str, got: _Gathered) -> None:
+def _apply_event(event: SandboxLine, ts: float, name: str, result: _ReadResult) -> None:
     key = f"{event.provider} {event.id}"
     if event.kind == "up":
         if event.stage == "created":
-            got.memory["nested"][name] = True
-        _up(event, key, ts, ts - event.seconds if event.seconds is not None else None, None, got)
+            result.memory["nested"][name] = True
+        _mark_ready(event, key, ts, ts - event.seconds if event.seconds is not None else None, None, result)
     elif event.kind == "building":
-        got.memory["begun"][key] = [ts, False]
-        made = Sandbox(event.provider, event.id, "building_image", requested_at=ts, image=event.image)
-        got.boxes[key] = replace(made, image_cached=False)
+        result.memory["begun"][key] = [ts, False]
+        sandbox = Sandbox(event.provider, event.id, "building_image", requested_at=ts, image=event.image)
+        result.sandboxes[key] = replace(sandbox, image_cached=False)
     elif event.kind in ("gone", "kept"):
-        _over(event, key, ts, got)
+        _mark_ended(event, key, ts, result)
     elif event.kind == "stage":
-        _stage(event, key, ts, got)
+        _apply_stage(event, key, ts, result)
     elif event.kind == "runtime":
-        _runtime(event, ts, name, got)
+        _runtime(event, ts, name, result)
     elif event.kind == "throttled":
-        _count("sandbox_throttled_total", ("provider", event.provider), ts, got)
+        _count("sandbox_throttled_total", ("provider", event.provider), ts, result)
     else:
-        _failed(event, ts, got)
+        _failed(event, ts, result)
 
 
-def _up(event: SandboxLine, key: str, ts: float, requested: float | None, cached: bool | None, got: _Gathered) -> None:
-    begun, built = got.memory["begun"].pop(key, (None, None))
+def _mark_ready(
+    event: SandboxLine, key: str, ts: float, requested: float | None, cached: bool | None, result: _ReadResult
+) -> None:
+    begun, built = result.memory["begun"].pop(key, (None, None))
     requested = begun if begun is not None else requested
-    got.memory["open"][key] = ts
-    made = got.boxes.get(key) or Sandbox(event.provider, event.id, "running")
-    got.boxes[key] = replace(
-        made, state="running", requested_at=made.requested_at or requested, ready_at=made.ready_at or ts,
-        image=event.image or made.image, image_cached=built if built is not None else cached,
-        latency_source="log" if made.requested_at or requested else None,
+    result.memory["open"][key] = ts
+    sandbox = result.sandboxes.get(key) or Sandbox(event.provider, event.id, "running")
+    result.sandboxes[key] = replace(
+        sandbox, state="running", requested_at=sandbox.requested_at or requested, ready_at=sandbox.ready_at or ts,
+        image=event.image or sandbox.image, image_cached=built if built is not None else cached,
+        latency_source="log" if sandbox.requested_at or requested else None,
     )  # fmt: skip
 
 
-def _over(event: SandboxLine, key: str, ts: float, got: _Gathered) -> None:
-    made = got.boxes.get(key) or Sandbox(event.provider, event.id, "running")
+def _mark_ended(event: SandboxLine, key: str, ts: float, result: _ReadResult) -> None:
+    sandbox = result.sandboxes.get(key) or Sandbox(event.provider, event.id, "running")
     if event.kind == "kept":
-        got.boxes[key] = replace(made, detail=rest.clean(f"not ended: {event.why}"))
+        result.sandboxes[key] = replace(sandbox, detail=rest.clean(f"not ended: {event.why}"))
         return
-    got.memory["open"].pop(key, None)
-    got.boxes[key] = replace(made, state="terminated", ended_at=ts)
+    result.memory["open"].pop(key, None)
+    result.sandboxes[key] = replace(sandbox, state="terminated", ended_at=ts)
 
 
-def _stage(event: SandboxLine, key: str, ts: float, got: _Gathered) -> None:
+def _apply_stage(event: SandboxLine, key: str, ts: float, result: _ReadResult) -> None:
     """Applies a stage of ROCK, which is logged at its end. The start began with the earliest stage."""
     began = ts - (event.seconds or 0.0)
-    first, cached = got.memory["begun"].get(key, (began, None))
+    first, cached = result.memory["begun"].get(key, (began, None))
     if event.stage in ROCK_STAGES:
         if event.stage == "Image pull":
             cached = False  # the stage is logged only if an image is pulled
         elif event.stage == "Docker start" and cached is None:
             cached = True
-        got.memory["begun"][key] = [min(first, began), cached]
+        result.memory["begun"][key] = [min(first, began), cached]
     if event.stage in ROCK_LAST:
-        _up(replace(event, seconds=None), key, ts, began, None, got)
+        _mark_ready(replace(event, seconds=None), key, ts, began, None, result)
 
 
-def _runtime(event: SandboxLine, ts: float, name: str, got: _Gathered) -> None:
+def _runtime(event: SandboxLine, ts: float, name: str, result: _ReadResult) -> None:
     """Adds a sandbox for a started SWE-ReX server, whose line has no id; a Modal deployment has logged it already."""
-    if name in got.memory["nested"]:
+    if name in result.memory["nested"]:
         return
-    number = got.memory["counts"].get("runtimes", 0) + 1
-    got.memory["counts"]["runtimes"] = number
+    number = result.memory["counts"].get("runtimes", 0) + 1
+    result.memory["counts"]["runtimes"] = number
     uid = f"{name}:{number}"
-    got.boxes[f"swerex {uid}"] = Sandbox(
+    result.sandboxes[f"swerex {uid}"] = Sandbox(
         "swerex", uid, "terminated", provider_state="its end is not logged", requested_at=ts - (event.seconds or 0.0),
         ready_at=ts, ended_at=ts, latency_source="log",
     )  # fmt: skip
 
 
-def _failed(event: SandboxLine, ts: float, got: _Gathered) -> None:
+def _failed(event: SandboxLine, ts: float, result: _ReadResult) -> None:
     # A chain of exceptions is logged as a whole: the framework's exception, with the provider, quotes that of the SDK.
-    quoted = got.memory["last"].partition(": ")[2][:150]
-    got.memory["last"] = "" if event.provider else event.why[:200]
+    quoted = result.memory["last"].partition(": ")[2][:150]
+    result.memory["last"] = "" if event.provider else event.why[:200]
     if event.provider and quoted and quoted in event.why:
         return
-    _count("sandbox_failures_total", ("cause", cause(event.why)), ts, got)
+    _count("sandbox_failures_total", ("cause", cause(event.why)), ts, result)
 
 
-def _count(metric: str, label: tuple[str, str], ts: float, got: _Gathered) -> None:
+def _count(metric: str, label: tuple[str, str], ts: float, result: _ReadResult) -> None:
     """Increases a counter, in event time. After a pause the old value is repeated, so the increase is not spread."""
     key = f"{metric} {label[1]}"
-    before, last = got.memory["counts"].get(key, (0, None))
+    before, last = result.memory["counts"].get(key, (0, None))
     ts = round(max(ts, last + 2 * TICK) if last is not None else ts, 3)
     if last is None or ts - last > PAUSE_SECONDS:
-        got.samples.append(Sample(metric, float(before), (label,), round(ts - TICK, 3)))
-    got.samples.append(Sample(metric, before + 1.0, (label,), ts))
-    got.memory["counts"][key] = [before + 1, ts]
+        result.samples.append(Sample(metric, float(before), (label,), round(ts - TICK, 3)))
+    result.samples.append(Sample(metric, before + 1.0, (label,), ts))
+    result.memory["counts"][key] = [before + 1, ts]
 
 
-def _expire(got: _Gathered, now: float) -> None:
+def _expire(result: _ReadResult, now: float) -> None:
     """Ends sandboxes that are too old, and the oldest ones if there are too many."""
-    ordered = sorted(got.memory["open"].items(), key=lambda item: item[1])
+    ordered = sorted(result.memory["open"].items(), key=lambda item: item[1])
     old = [key for key, ts in ordered if now - ts > LIFETIME_SECONDS]
     for key in {*old, *(key for key, _ in ordered[: max(0, len(ordered) - MAX_OPEN)])}:
-        ts = got.memory["open"].pop(key)
-        made = got.boxes.get(key) or Sandbox(key.partition(" ")[0], key.partition(" ")[2], "running")
-        unlogged = replace(made, state="terminated", provider_state="its end is not logged")
-        got.boxes[key] = replace(unlogged, ended_at=min(now, ts + LIFETIME_SECONDS))
-    begun = got.memory["begun"]
+        ts = result.memory["open"].pop(key)
+        sandbox = result.sandboxes.get(key) or Sandbox(key.partition(" ")[0], key.partition(" ")[2], "running")
+        unlogged = replace(sandbox, state="terminated", provider_state="its end is not logged")
+        result.sandboxes[key] = replace(unlogged, ended_at=min(now, ts + LIFETIME_SECONDS))
+    begun = result.memory["begun"]
     for key in sorted(begun, key=lambda key: begun[key][0])[: max(0, len(begun) - MAX_OPEN)]:
         del begun[key]
 
@@ -239,7 +245,7 @@ def matches_path(path: Path) -> str | None:
     try:
         named = path.is_dir() or path.suffix in SUFFIXES
         for file in (_files(path, PROBE_DEPTH) if named else [])[-MAX_PROBED:]:
-            if any(event_of(line) for _, line in date(_last_lines(file), 0.0, 0.0)):
+            if any(event_of(line) for _, line in dated_lines(_last_lines(file), 0.0, 0.0)):
                 return f"{file.name} with lines of a sandbox SDK"
     except OSError:
         return None

@@ -22,7 +22,7 @@ _FOLDED = re.compile(r"sandbox with ID:$")
 DATE_WITHIN = 60
 
 
-def date(lines: Iterable[str], written: float, before: float | None) -> Iterator[tuple[float, str]]:
+def dated_lines(lines: Iterable[str], written: float, before: float | None) -> Iterator[tuple[float, str]]:
     """(epoch seconds, message) of each line.
 
     Args:
@@ -36,10 +36,10 @@ def date(lines: Iterable[str], written: float, before: float | None) -> Iterator
         if row is not None:
             clock.now = _stamp(row.get("timestamp", row.get("time", row.get("asctime")))) or clock.now
             line = rest.text(row.get("message", row.get("msg")), 2000)
-        elif found := _DATE.search(line[:DATE_WITHIN]):
-            clock.now = _stamp(found[0]) or clock.now
-        elif found := _TIME.match(line):
-            clock.date(*map(int, found.groups()))
+        elif match := _DATE.search(line[:DATE_WITHIN]):
+            clock.now = _stamp(match[0]) or clock.now
+        elif match := _TIME.match(line):
+            clock.date(*map(int, match.groups()))
         yield clock.now, line
 
 

@@ -97,19 +97,19 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
     values = piece.values
     if WAIT in values and "timeperf/train_step" in values:
         yield from _phases(values, str(context.facts["mode"]).startswith("sync"))
-    whole, prompt = values.get("ppo_actor/seq_len/avg"), values.get("ppo_actor/prompt_len/avg")
-    if whole is not None and prompt is not None:
-        yield "response_tokens_mean", (), whole - prompt
-    solved, all_of_them = values.get("ppo_actor/correct_n_seqs"), values.get("ppo_actor/n_seqs")
-    if solved is not None and all_of_them:
+    sequence_length, prompt = values.get("ppo_actor/seq_len/avg"), values.get("ppo_actor/prompt_len/avg")
+    if sequence_length is not None and prompt is not None:
+        yield "response_tokens_mean", (), sequence_length - prompt
+    solved, sequences = values.get("ppo_actor/correct_n_seqs"), values.get("ppo_actor/n_seqs")
+    if solved is not None and sequences:
         # Correct is a reward above zero (actor.py:264).
-        yield "solve_ratio", (), solved / all_of_them
+        yield "solve_ratio", (), solved / sequences
 
 
 def _phases(values: Mapping[str, float], synchronous: bool) -> Iterator[Out]:
     """The timers follow one another and cover the step (rl_trainer.py:601-826)."""
-    whole, compute, saves = (_sum(values, keys) for keys in (PHASES, COMPUTE, SAVES))
-    yield "trainer_step_seconds", (), whole
+    step_seconds, compute, saves = (_sum(values, keys) for keys in (PHASES, COMPUTE, SAVES))
+    yield "trainer_step_seconds", (), step_seconds
     yield "generation_seconds" if synchronous else "trainer_wait_seconds", (), values[WAIT]
     yield "trainer_compute_seconds", (), compute
     yield "trainer_checkpoint_seconds", (), saves

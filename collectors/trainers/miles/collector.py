@@ -46,8 +46,8 @@ def unpack(row: jsonl.Row) -> Logged | None:
 
 def folder_facts(path: Path) -> Facts:
     """Facts from the dashboard's meta.json: a part of the arguments, and the run's name."""
-    for place in META:
-        meta = _meta(path / place)
+    for name_of_file in META:
+        meta = _meta(path / name_of_file)
         arguments = meta.get("args")
         if isinstance(arguments, dict):
             name = meta.get("run_name")
@@ -63,7 +63,7 @@ def _meta(path: Path) -> jsonl.Row:
         return {}
 
 
-def seen(row: Logged, values: Mapping[str, float], context: Context) -> None:
+def on_row(row: Logged, values: Mapping[str, float], context: Context) -> None:
     """Gauges of the moment, and evaluations as events."""
     slime_log.live(row, values, context)
     slime_keys.evaluated(row, values, context)
@@ -90,7 +90,7 @@ FRAMEWORK = Framework(
     derive=miles_keys.derive,
     facts=slime_config.facts,
     folder_facts=folder_facts,
-    seen=seen,
+    on_row=on_row,
     seconds=("perf/step_time",),
     first_step=0,
     report_seconds=30.0,

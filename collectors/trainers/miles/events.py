@@ -47,24 +47,24 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
     files = [path] if path.is_file() else sorted(path.glob("*.jsonl"))[:MAX_FILES]
     if not files:
         raise ScrapeError("missing", f"no event file (*.jsonl) in {path.name}")
-    known: Mapping[str, Any] = cursor.get("files", {})
+    file_cursors: Mapping[str, Any] = cursor.get("files", {})
     share = replace(
         limits, tail_bytes=limits.tail_bytes // len(files), tail_rows=max(1, limits.tail_rows // len(files))
     )
-    parts = [_part(file, known, share) for file in files]
+    parts = [_part(file, file_cursors, share) for file in files]
     until = min((part.lines[-1][0] for part in parts if part.chunk.more and part.lines), default=float("inf"))
-    parts = [_until(part, known, share, until) for part in parts]
+    parts = [_until(part, file_cursors, share, until) for part in parts]
     logs = Logs(more=any(part.chunk.more for part in parts), restarted=any(part.chunk.restarted for part in parts))
     logs.cursor = {"files": {part.path.name: part.chunk.cursor for part in parts}}
     rows = [(ts, row) for part in parts for ts, row in part.lines if row is not None]
-    logs.rows = [row for _, row in sorted(rows, key=lambda one: one[0])]
+    logs.rows = [row for _, row in sorted(rows, key=lambda dated_row: dated_row[0])]
     logs.dropped = sum(part.chunk.dropped + part.broken for part in parts)
     logs.why = next((part.chunk.why for part in parts if part.chunk.why), "a line is no event" if logs.dropped else "")
     return logs
 
 
-def _part(file: Path, known: Mapping[str, Any], limits: Limits) -> _Part:
-    part = _Part(file, bytetail.read(file, known.get(file.name, {}), limits), [])
+def _part(file: Path, file_cursors: Mapping[str, Any], limits: Limits) -> _Part:
+    part = _Part(file, bytetail.read(file, file_cursors.get(file.name, {}), limits), [])
     last = 0.0
     for _, line in part.chunk.lines:
         event = jsonl.parse(line)
@@ -75,12 +75,12 @@ def _part(file: Path, known: Mapping[str, Any], limits: Limits) -> _Part:
     return part
 
 
-def _until(part: _Part, known: Mapping[str, Any], limits: Limits, until: float) -> _Part:
+def _until(part: _Part, file_cursors: Mapping[str, Any], limits: Limits, until: float) -> _Part:
     """The same part, read again up to a time if it reaches beyond it."""
     count = next((index for index, (ts, _) in enumerate(part.lines) if ts > until), len(part.lines))
     if count == len(part.lines):
         return part
-    return _part(part.path, known, replace(limits, tail_rows=count))
+    return _part(part.path, file_cursors, replace(limits, tail_rows=count))
 
 
 def _row(event: dict[str, Any], ts: float, origin: str) -> Logged | None:

@@ -43,11 +43,15 @@ def derive(piece: Piece, context: Context) -> Iterable[Out]:
     queue = next((values[key] for key in QUEUE if key in values), None)
     if queue is not None:
         # Only fully asynchronous rollouts have such a buffer.
-        context.own["mode"] = "async"
+        context.memory["mode"] = "async"
     # slime's share needs the batch size; miles logs the number of groups indirectly.
-    own = list(_equal(values, context))
-    yield from (one for one in slime_keys.derive(piece, context) if one[0] not in {metric for metric, _, _ in own})
-    yield from own
+    equal_groups = list(_equal(values, context))
+    yield from (
+        output
+        for output in slime_keys.derive(piece, context)
+        if output[0] not in {metric for metric, _, _ in equal_groups}
+    )
+    yield from equal_groups
     if queue is not None:
         yield groups(queue, context)
     stale, size = next((values[key] for key in STALE if key in values), None), context.facts.get("group_size")
@@ -60,20 +64,20 @@ def _equal(values: Mapping[str, float], context: Context) -> Iterator[Out]:
     if ALL_ZERO not in values or ALL_ONE not in values:
         return
     if values.get(GRADED, 0.0) > 0:
-        context.own["graded"] = True
+        context.memory["graded"] = True
     if DROPPED not in values:
-        whole = _whole(values, context)
+        group_count = _group_count(values, context)
         share = values[ALL_ZERO] + values[ALL_ONE]
-        if values.get(GRADED, 0.0) > 0 and whole is not None:
-            share = values[ZERO] / whole
-        if values.get(GRADED, 0.0) == 0 or whole is not None:
+        if values.get(GRADED, 0.0) > 0 and group_count is not None:
+            share = values[ZERO] / group_count
+        if values.get(GRADED, 0.0) == 0 or group_count is not None:
             yield "groups_zero_advantage_ratio", (), share
-    if not context.own.get("graded") and not values.get(DROPPED):
+    if not context.memory.get("graded") and not values.get(DROPPED):
         yield "groups_none_solved_ratio", (), values[ALL_ZERO]
         yield "groups_all_solved_ratio", (), values[ALL_ONE]
 
 
-def _whole(values: Mapping[str, float], context: Context) -> float | None:
+def _group_count(values: Mapping[str, float], context: Context) -> float | None:
     """Groups in the batch: from a count and its share, else from the configuration."""
     for count, share in zip(NONE_EQUAL, (ALL_ZERO, ALL_ONE), strict=True):
         if values.get(count) and values[share] > 0:

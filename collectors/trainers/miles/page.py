@@ -41,10 +41,10 @@ def parse(framework: Framework, body: bytes, state: State, limits: Limits) -> Re
     raw.pop("", None)
     if not raw:
         raise ScrapeError("garbage", f"no page of miles: it has no {PREFIX}* series")
-    own = state.setdefault("miles", {})
-    context = Context({"framework": framework.name, **_options(state)}, own.setdefault("own", {}), "page")
+    page_memory = state.setdefault("miles", {})
+    context = Context({"framework": framework.name, **_options(state)}, page_memory.setdefault("own", {}), "page")
     unmapped: dict[str, int] = {}
-    samples = tuple(_samples(framework, _changed(raw, own), raw.get(ROLLOUT_STEP), context, unmapped))
+    samples = tuple(_samples(framework, _changed(raw, page_memory), raw.get(ROLLOUT_STEP), context, unmapped))
     if "mode" not in context.facts:
         context.facts |= {"mode": framework.mode, "mode_assumed": 1.0}
     return Reading(
@@ -69,13 +69,15 @@ def _group(key: str) -> str:
     return "trainer" if _TRAINER.fullmatch(key) else "rollout"
 
 
-def _changed(raw: Mapping[str, float], own: dict[str, Any]) -> dict[str, float]:
+def _changed(raw: Mapping[str, float], page_memory: dict[str, Any]) -> dict[str, float]:
     """Values of the groups in which any value differs from the previous page."""
-    before: dict[str, float] = own.get("values", {})
+    before: dict[str, float] = page_memory.get("values", {})
     # Compared as text, because NaN is equal to nothing.
-    news = {_group(key) for key, value in raw.items() if key != ROLLOUT_STEP and str(before.get(key)) != str(value)}
-    own["values"] = dict(raw)
-    return {key: value for key, value in raw.items() if _group(key) in news}
+    changed_groups = {
+        _group(key) for key, value in raw.items() if key != ROLLOUT_STEP and str(before.get(key)) != str(value)
+    }
+    page_memory["values"] = dict(raw)
+    return {key: value for key, value in raw.items() if _group(key) in changed_groups}
 
 
 def _samples(
@@ -83,25 +85,32 @@ def _samples(
 ) -> Iterator[Sample]:
     if step is None or not math.isfinite(step):
         return
-    found = {key: value for key, value in values.items() if math.isfinite(value)}
+    finite_values = {key: value for key, value in values.items() if math.isfinite(value)}
     if NORM in values:
-        found[NONFINITE] = float(NORM not in found)
-    if any(key in found for key in GENERATED):
-        found |= counted(found, context.own)
-    needed = context.own.setdefault("needs", {})
+        finite_values[NONFINITE] = float(NORM not in finite_values)
+    if any(key in finite_values for key in GENERATED):
+        finite_values |= counted(finite_values, context.memory)
+    needed = context.memory.setdefault("needs", {})
     if needed.get("step") != step:
         needed |= {"step": step, "values": {}}
-    needed["values"].update({key: value for key, value in found.items() if key in miles_keys.NEEDS})
-    for key, value in found.items():
-        ours = framework.keys.get(key)
+    needed["values"].update({key: value for key, value in finite_values.items() if key in miles_keys.NEEDS})
+    for key, value in finite_values.items():
+        keys = framework.keys.get(key)
         if (
-            ours is None
+            keys is None
             and (framework.ignored is None or not framework.ignored.fullmatch(key))
             and key not in miles_keys.NEEDS
         ):
             unmapped[key] = 1
-        for one in () if ours is None else (ours,) if isinstance(ours, Key) else ours:
-            yield Sample(one.metric, value * one.scale + one.offset, one.labels, None, int(step), TRAINER)
-    if found and framework.derive is not None:
+        for key_of_metric in () if keys is None else (keys,) if isinstance(keys, Key) else keys:
+            yield Sample(
+                key_of_metric.metric,
+                value * key_of_metric.scale + key_of_metric.offset,
+                key_of_metric.labels,
+                None,
+                int(step),
+                TRAINER,
+            )
+    if finite_values and framework.derive is not None:
         for metric, labels, value in framework.derive(Piece(TRAINER, int(step), 0.0, needed["values"]), context):
             yield Sample(metric, value, labels, None, int(step), TRAINER)

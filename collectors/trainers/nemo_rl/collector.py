@@ -30,7 +30,7 @@ FRAMEWORK = Framework(
     needs=nemo_rl_keys.NEEDS,
     derive=nemo_rl_keys.derive,
     facts=nemo_rl_config.facts,
-    seen=nemo_rl_keys.seen,
+    on_row=nemo_rl_keys.on_row,
     seconds=(nemo_rl_keys.STEP,),
     # The SingleController's watchdog reports every `stall_watchdog.interval_s`.
     report_seconds=30.0,

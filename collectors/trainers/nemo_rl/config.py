@@ -44,9 +44,11 @@ def _mode(settings: Settings) -> str:
 
 def _gpus(settings: Settings) -> tuple[float | None, float | None]:
     """(trainer's, generators') GPUs as NeMo-RL computes them (algorithms/utils.py:775-793)."""
-    every = product(settings.number("cluster.num_nodes"), settings.number("cluster.gpus_per_node"))
+    all_gpus = product(settings.number("cluster.num_nodes"), settings.number("cluster.gpus_per_node"))
     if settings.flag(f"{COLOCATED}.enabled") is not False:
-        return every, None
+        return all_gpus, None
     nodes = settings.number(f"{COLOCATED}.resources.num_nodes") or 1.0
     generators = product(settings.number(f"{COLOCATED}.resources.gpus_per_node"), nodes)
-    return (every - generators, generators) if every is not None and generators is not None else (None, generators)
+    return (
+        (all_gpus - generators, generators) if all_gpus is not None and generators is not None else (None, generators)
+    )

@@ -107,7 +107,7 @@ IGNORED = re.compile(
 )
 
 
-def seen(row: Logged, values: Mapping[str, float], context: Context) -> None:
+def on_row(row: Logged, values: Mapping[str, float], context: Context) -> None:
     """Rollouts in flight: the SingleController counts prompts."""
     size = number(context, "group_size")
     if IN_FLIGHT in values and size is not None:
@@ -120,7 +120,7 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
     if row.step is None or row.ts is None:
         return
     _mode(values, context)
-    clock: dict[str, float] = context.own.setdefault("clock", {})
+    clock: dict[str, float] = context.memory.setdefault("clock", {})
     # The setup is logged as step 0, before any step.
     remaining = {key: value for key, value in values.items() if not OUTSIDE.fullmatch(key)}
     if NORM in row.values:
@@ -204,11 +204,11 @@ def _groups(values: Mapping[str, float]) -> Iterator[Out]:
 
 def _sampled(values: Mapping[str, float]) -> Iterator[Out]:
     """Dynamic sampling generates batches until enough groups differ; the turns of a batch give its size."""
-    batches, turns, each = (values.get(key) for key in (BATCHES, TURNS, TURNS_EACH))
+    batches, turns, turns_per_sample = (values.get(key) for key in (BATCHES, TURNS, TURNS_EACH))
     batch, surplus = _batch(values), values.get(SURPLUS)
-    if batches and turns and each and batch is not None and surplus is not None:
-        made = batches * round(turns / each)
-        yield "groups_zero_advantage_ratio", (), max(0.0, 1.0 - (batch + surplus) / made)
+    if batches and turns and turns_per_sample and batch is not None and surplus is not None:
+        generated = batches * round(turns / turns_per_sample)
+        yield "groups_zero_advantage_ratio", (), max(0.0, 1.0 - (batch + surplus) / generated)
 
 
 def number(context: Context, fact: str) -> float | None:

@@ -65,7 +65,7 @@ IGNORED = re.compile(
 _NO_METRIC = re.compile(r"global_step|generated_samples.*|_.*")
 
 
-def _say(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Parsed:
+def parse_line(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Parsed:
     """The status dict of a step, after an emoji in the synchronous trainer and Ray's prefix in both."""
     match = _STEP.search(line.text, 0, 200)
     values = console.literal(line.text[match.end() - 1 :]) if match is not None else None
@@ -133,7 +133,7 @@ FRAMEWORK = Framework(
     name="openrlhf",
     reads="OpenRLHF runs, synchronous and asynchronous (wandb, TensorBoard, console)",
     versions="0.11.2 by source",
-    sinks=(wandb_log.SINK, tensorboard_log.SINK, console.sink(_say)),
+    sinks=(wandb_log.SINK, tensorboard_log.SINK, console.sink(parse_line)),
     keys=KEYS,
     ignored=IGNORED,
     marks=((TRAIN, EXPERIENCE),),

@@ -18,7 +18,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
     """Facts of the configuration; absent keys give no fact."""
     settings = Settings({key: _group(value) for key, value in config.items()})
     group = settings.number("rollout.n_samples_per_prompt")
-    found = facts_of(
+    result = facts_of(
         mode=_mode(settings),
         group_size=group,
         batch_samples=product(group, settings.number("rollout.batch_size")),
@@ -29,7 +29,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
         logging_steps=settings.number("logger.logging_steps"),
         model=_model(settings.text("actor.model_name_or_path")),
     )
-    return found
+    return result
 
 
 def _mode(settings: Settings) -> str:
@@ -54,7 +54,11 @@ def _group(value: Any) -> Any:
     try:
         call = ast.parse(value, mode="eval").body
         pairs = call.keywords if isinstance(call, ast.Call) else []
-        return {pair.arg: found for pair in pairs if pair.arg and (found := _literal(pair.value)) is not None}
+        return {
+            pair.arg: literal_value
+            for pair in pairs
+            if pair.arg and (literal_value := _literal(pair.value)) is not None
+        }
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return value
 

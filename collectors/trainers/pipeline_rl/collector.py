@@ -27,10 +27,10 @@ def _folder_facts(folder: Path) -> Mapping[str, str | float]:
     """Facts of conf/exp_config.yaml; an unreadable or broken file counts as absent."""
     try:
         with (folder / "conf" / "exp_config.yaml").open("rb") as file:
-            found: Any = yaml.safe_load(file.read(CONFIG_BYTES))
+            config: Any = yaml.safe_load(file.read(CONFIG_BYTES))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
-    return pipeline_rl_keys.facts(found) if isinstance(found, dict) else {}
+    return pipeline_rl_keys.facts(config) if isinstance(config, dict) else {}
 
 
 FRAMEWORK = Framework(

@@ -93,7 +93,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
     """From conf/exp_config.yaml or wandb (flat, dotted)."""
     settings = Settings(config)
     stop = settings.number("finetune.interrupt_train_steps") or settings.number("interrupt_train_steps")
-    most = settings.number("finetune.max_train_steps") or settings.number("max_train_steps")
+    max_steps = settings.number("finetune.max_train_steps") or settings.number("max_train_steps")
     return facts_of(
         mode="async",
         # In the saved file `attempts` is a reference to the other key.
@@ -102,7 +102,7 @@ def facts(config: Mapping[str, Any]) -> Facts:
             settings.number("finetune.gradient_accumulation_passes") or settings.number("gradient_accumulation_passes"),
             settings.number("finetune.train_batch_size") or settings.number("train_batch_size"),
         ),
-        max_steps=stop if stop is not None and stop > 0 else most,
+        max_steps=stop if stop is not None and stop > 0 else max_steps,
         max_response_tokens=settings.number("llm.parameters.max_tokens"),
         model=settings.text("model_path"),
     )
@@ -131,30 +131,36 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
 def _update(ts: float, values: Mapping[str, float], context: Context) -> None:
     """The update that follows this step, if any: it is published after the step is logged, and has no time."""
     if (samples := values.get("stats/samples")) is not None:
-        context.own["steps"] = [*context.own.get("steps", []), [int(samples), ts]][-STEPS_WAITING:]
-        _tell_updates(context)
+        context.memory["steps"] = [*context.memory.get("steps", []), [int(samples), ts]][-STEPS_WAITING:]
+        _emit_updates(context)
 
 
-def _tell_updates(context: Context) -> None:
+def _emit_updates(context: Context) -> None:
     """Adds events for steps whose update has been published by now."""
     waiting = []
-    for samples, ts in context.own.get("steps", []):
-        version = pipeline_versions.version_of(context.own.get("updates", []), samples)
+    for samples, ts in context.memory.get("steps", []):
+        version = pipeline_versions.version_of(context.memory.get("updates", []), samples)
         if version is None:
             waiting.append([samples, ts])
         else:
             detail, key = f"{samples} samples processed", f"weights:{samples}:{ts:.0f}"
             context.events.append(Event("weights_published", key, ts, detail, version))
-    context.own["steps"] = waiting
+    context.memory["steps"] = waiting
 
 
 def _step_of(version: float, context: Context) -> int | None:
     """The trainer's step after which a version (in samples) was published: both axes then count the same."""
-    own = context.own
-    each = own.get("samples_per_step") or context.facts.get("batch_samples") or own.get("samples_per_version")
+    memory = context.memory
+    samples_per_step = (
+        memory.get("samples_per_step") or context.facts.get("batch_samples") or memory.get("samples_per_version")
+    )
     if version <= 0:
         return 0
-    return round(version / each) if isinstance(each, int | float) and each > 0 else None
+    return (
+        round(version / samples_per_step)
+        if isinstance(samples_per_step, int | float) and samples_per_step > 0
+        else None
+    )
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
@@ -171,24 +177,24 @@ def _samples(values: Mapping[str, float], context: Context) -> Iterator[Out]:
     steps, samples = values.get("stats/completed_steps"), values.get("stats/samples")
     if steps and samples is not None:
         # Every step takes the same number (finetune_loop.py: samples_per_step).
-        context.own["samples_per_step"] = samples / steps
+        context.memory["samples_per_step"] = samples / steps
         yield "trainer_samples", (), samples / steps
 
 
 def _phases(piece: Piece, context: Context) -> Iterator[Out]:
-    values, whole = piece.values, piece.values["throughput/sec_per_step"]
+    values, step_seconds = piece.values, piece.values["throughput/sec_per_step"]
     wait = _waited(piece, context)
-    passes, each = values.get("throughput/micro_batches_per_step"), values.get("throughput/sec_per_pass")
-    compute = passes * each if passes is not None and each is not None else None
+    passes, pass_seconds = values.get("throughput/micro_batches_per_step"), values.get("throughput/sec_per_pass")
+    compute = passes * pass_seconds if passes is not None and pass_seconds is not None else None
     if wait is not None:
         yield "trainer_wait_seconds", (), wait
     if compute is not None:
         yield "trainer_compute_seconds", (), compute
     if wait is not None and compute is not None:
-        yield "trainer_other_seconds", (), max(0.0, whole - wait - compute)
-    if (tokens := values.get("throughput/tokens_per_step")) is not None and whole > 0:
+        yield "trainer_other_seconds", (), max(0.0, step_seconds - wait - compute)
+    if (tokens := values.get("throughput/tokens_per_step")) is not None and step_seconds > 0:
         # `real_tokens_per_sec` is one rank's.
-        yield "trainer_tokens_per_second", (("basis", "wall"),), tokens / whole
+        yield "trainer_tokens_per_second", (("basis", "wall"),), tokens / step_seconds
 
 
 def _waited(piece: Piece, context: Context) -> float | None:
@@ -196,22 +202,22 @@ def _waited(piece: Piece, context: Context) -> float | None:
     total = piece.values.get(WAITED)
     if total is None:
         return None
-    known: dict[str, float] = context.own.setdefault("waited", {})
-    before = 0.0 if piece.step == 1 else known.get(str(piece.step - 1))
-    known[str(piece.step)] = total
+    totals: dict[str, float] = context.memory.setdefault("waited", {})
+    before = 0.0 if piece.step == 1 else totals.get(str(piece.step - 1))
+    totals[str(piece.step)] = total
     # A step of an earlier incarnation may not be the previous one; a few steps are enough to correct a late row.
-    context.own["waited"] = {step: known[step] for step in known if piece.step - 4 <= int(step) <= piece.step}
+    context.memory["waited"] = {step: totals[step] for step in totals if piece.step - 4 <= int(step) <= piece.step}
     return total - before if before is not None and total >= before else None
 
 
 def _staleness(values: Mapping[str, float], context: Context) -> Iterator[Out]:
-    each = context.own.get("samples_per_version")
-    if not isinstance(each, int | float) or each <= 0:
+    samples_per_version = context.memory.get("samples_per_version")
+    if not isinstance(samples_per_version, int | float) or samples_per_version <= 0:
         return
     # `stats/lag` (before 2026-07-15) is that of the oldest rollout of the step: the largest.
-    for keys, ours in ((("stats/lag_max", "stats/lag"), "max"), (("stats/lag_mean",), "mean")):
+    for keys, statistic in ((("stats/lag_max", "stats/lag"), "max"), (("stats/lag_mean",), "mean")):
         if (lag := next((values[key] for key in keys if key in values), None)) is not None:
-            yield f"staleness_versions_{ours}", (), lag / each
+            yield f"staleness_versions_{statistic}", (), lag / samples_per_version
 
 
 def _production(values: Mapping[str, float]) -> Iterator[Out]:
@@ -233,15 +239,15 @@ def _production(values: Mapping[str, float]) -> Iterator[Out]:
 
 def _published(versions: Any, context: Context) -> None:
     """The samples of one version: the difference of the last two published ones."""
-    runs = [list(run) for run in context.own.get("updates", [])]
+    runs = [list(run) for run in context.memory.get("updates", [])]
     pipeline_versions.add(runs, versions)
-    context.own["updates"] = runs
-    _tell_updates(context)
+    context.memory["updates"] = runs
+    _emit_updates(context)
     for version in versions:
-        before = context.own.get("version")
+        before = context.memory.get("version")
         if isinstance(before, int) and version > before:
-            context.own["samples_per_version"] = version - before
-        context.own["version"] = version
+            context.memory["samples_per_version"] = version - before
+        context.memory["version"] = version
 
 
 def _queue(row: Logged, values: Mapping[str, float], context: Context) -> None:

@@ -47,8 +47,8 @@ def _find(path: Path) -> list[Path]:
         return [path] if _root(path) is not None else []
     for name in (STATS, TRAINER_LOG):
         parts = _FILES[name]
-        if found := walk(path, partial(_ends_with, parts)):
-            return found
+        if files := walk(path, partial(_ends_with, parts)):
+            return files
     return []
 
 
@@ -82,7 +82,7 @@ def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
     return logs
 
 
-def _opened(name: str, read: jsonl.Rows | textlog.Text, logs: Logs) -> None:
+def _add_read(name: str, read: jsonl.Rows | textlog.Text, logs: Logs) -> None:
     logs.cursor[name] = read.cursor
     logs.more |= read.more
     logs.restarted |= read.restarted and name == TRAINER_LOG
@@ -93,9 +93,9 @@ def _opened(name: str, read: jsonl.Rows | textlog.Text, logs: Logs) -> None:
 def _stats(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
     """Rows are dated backwards from the file's last change, because every row is flushed at once."""
     read = jsonl.read(file, cursor, limits)
-    _opened(STATS, read, logs)
+    _add_read(STATS, read, logs)
     later, at = None, file.stat().st_mtime
-    found = []
+    dated_rows = []
     for row in reversed(read.rows):
         since = number(row.get("time_since_start"))
         if since is not None and later is not None:
@@ -103,13 +103,13 @@ def _stats(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
             at -= later - since if since <= later else later
         later = since if since is not None else later
         version = number(row.get("trainer_model_version"))
-        found.append(Logged(row, None if version is None else int(version), at, STATS))
-    logs.rows += reversed(found)
+        dated_rows.append(Logged(row, None if version is None else int(version), at, STATS))
+    logs.rows += reversed(dated_rows)
 
 
 def _preprocessor(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
     read = jsonl.read(file, cursor, limits)
-    _opened(PREPROCESSOR, read, logs)
+    _add_read(PREPROCESSOR, read, logs)
     if read.rows and not read.more:
         logs.rows.append(Logged(read.rows[-1], None, file.stat().st_mtime, PREPROCESSOR))
 
@@ -117,18 +117,18 @@ def _preprocessor(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> Non
 def _weights(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
     """Published versions, in order; read first, because the other rows need them."""
     read = jsonl.read(file, cursor, limits)
-    _opened(WEIGHTS, read, logs)
+    _add_read(WEIGHTS, read, logs)
     versions = [row.get("version") for row in read.rows if row.get("kind") == "weight_update_success"]
-    known = [int(version) for version in map(number, versions) if version is not None]
-    if known:
-        logs.rows.append(Logged({"versions": known}, None, 0.0, WEIGHTS))
+    numbers = [int(version) for version in map(number, versions) if version is not None]
+    if numbers:
+        logs.rows.append(Logged({"versions": numbers}, None, 0.0, WEIGHTS))
     if any(row.get("kind") == "training_done" for row in read.rows):
         logs.finished = "the trainer wrote training_done"
 
 
 def _trainer(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
     read = textlog.read(file, cursor, limits)
-    _opened(TRAINER_LOG, read, logs)
+    _add_read(TRAINER_LOG, read, logs)
     for line in read.lines:
         if (match := _STEP.fullmatch(line)) is not None:
             logs.rows.append(Logged(_numbers(match[4]), int(match[3]), _time(match[1], match[2]), TRAINER_LOG))
@@ -136,8 +136,8 @@ def _trainer(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
 
 def _numbers(text: str) -> dict[str, Any]:
     """A printed dict whose numbers are texts, converted to numbers; empty for other texts."""
-    found = console.literal(text) or {}
-    return {key: console.figure(value) if isinstance(value, str) else value for key, value in found.items()}
+    literal = console.literal(text) or {}
+    return {key: console.figure(value) if isinstance(value, str) else value for key, value in literal.items()}
 
 
 def _time(text: str, milliseconds: str) -> float | None:

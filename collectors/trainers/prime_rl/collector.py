@@ -41,7 +41,7 @@ LOOKED_FOR = (
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _ReadResult:
     """The result of one call. ``memory``: the next cursor."""
 
     memory: dict[str, Any]
@@ -55,7 +55,7 @@ class _Gathered:
     why: str = ""
     rows: int = 0
 
-    def took(self, read: jsonl.Rows | textlog.Text | Logs, name: str) -> None:
+    def add_read(self, read: jsonl.Rows | textlog.Text | Logs, name: str) -> None:
         self.memory["files"][name] = read.cursor
         self.more = self.more or read.more
         self.dropped += read.dropped
@@ -88,16 +88,16 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     part = replace(limits, tail_bytes=limits.tail_bytes // share, tail_rows=max(1, limits.tail_rows // share))
     memory = {"steps": {}, **cursor, "files": dict(cursor.get("files", {}))}
     memory["steps"], memory["ended"] = dict(memory["steps"]), dict(memory.get("ended", {}))
-    run = _Gathered(memory)
+    run = _ReadResult(memory)
     config = prime_rl_config.read(path / "configs")
     if config.modified != memory.get("configs"):
         run.facts |= config.facts
         memory["configs"] = config.modified
     for name in files:
         _read_metrics(path, name, part, now, run)
-    for one in reversed(wandb):
+    for file in reversed(wandb):
         # The file of a resumed run comes after the previous one has been read to its end.
-        if _read_wandb(path, one, part, (not files, not log), run):
+        if _read_wandb(path, file, part, (not files, not log), run):
             break
     if log:
         _read_log(path, log, part, config, run)
@@ -115,14 +115,14 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         why_dropped=run.why,
         samples_scraped=run.rows,
         origins=_origins(run),
-        reader=", ".join([*files, *([log] if log else []), *(f"wandb {one.name}" for one in wandb)]),
+        reader=", ".join([*files, *([log] if log else []), *(f"wandb {file.name}" for file in wandb)]),
     )
 
 
-def _origins(run: _Gathered) -> dict[str, str]:
+def _origins(run: _ReadResult) -> dict[str, str]:
     """The keys read; for metrics without a key a text about their source."""
-    known = {**prime_rl_keys.ORIGINS, **run.origins}
-    return {sample.metric: known[sample.metric] for sample in run.samples if sample.metric in known}
+    key_texts = {**prime_rl_keys.ORIGINS, **run.origins}
+    return {sample.metric: key_texts[sample.metric] for sample in run.samples if sample.metric in key_texts}
 
 
 def _not_a_run(path: Path) -> None:
@@ -131,14 +131,14 @@ def _not_a_run(path: Path) -> None:
     raise ScrapeError("not_a_run", f"no prime-rl run in {path.name}: looked for {LOOKED_FOR}")
 
 
-def _read_metrics(path: Path, name: str, limits: Limits, now: float, run: _Gathered) -> None:
+def _read_metrics(path: Path, name: str, limits: Limits, now: float, run: _ReadResult) -> None:
     read = jsonl.read(path / name, run.memory["files"].get(name, {}), limits)
-    run.took(read, name)
-    _take_rows(read.rows, METRICS[name], now, run)
+    run.add_read(read, name)
+    _add_rows(read.rows, METRICS[name], now, run)
 
 
-def _read_wandb(path: Path, file: Path, limits: Limits, wanted: tuple[bool, bool], run: _Gathered) -> bool:
-    """Returns whether rows are left. ``wanted``: read (the steps, what is in flight), if only W&B has them."""
+def _read_wandb(path: Path, file: Path, limits: Limits, read_parts: tuple[bool, bool], run: _ReadResult) -> bool:
+    """Returns whether rows are left. ``read_parts``: read (the steps, what is in flight), if only W&B has them."""
     name = str(file.relative_to(path)) if file != path else file.name
     cursor = run.memory["files"].get(name, {})
     try:
@@ -148,19 +148,19 @@ def _read_wandb(path: Path, file: Path, limits: Limits, wanted: tuple[bool, bool
         run.dropped, run.why = run.dropped + ("bad" not in cursor), run.why or str(error)
         run.memory["files"][name] = {"bad": 1}
         return False
-    run.took(read.logs, name)
-    steps, flying = wanted
-    run.samples += (one for one in read.samples if flying or one.metric != prime_rl_wandb.IN_FLIGHT)
+    run.add_read(read.logs, name)
+    steps, in_flight = read_parts
+    run.samples += (sample for sample in read.samples if in_flight or sample.metric != prime_rl_wandb.IN_FLIGHT)
     run.unmapped.update(read.unmapped)
     if steps:
-        _take_facts(read, run)
-        _take_rows(read.rows, "", 0.0, run)
+        _add_facts(read, run)
+        _add_rows(read.rows, "", 0.0, run)
         if read.logs.finished or name not in run.memory["ended"]:
             run.memory["ended"][name] = [read.logs.finished, read.logs.failed]
     return read.logs.more
 
 
-def _take_facts(read: prime_rl_wandb.Wandb, run: _Gathered) -> None:
+def _add_facts(read: prime_rl_wandb.Wandb, run: _ReadResult) -> None:
     name = {"run_name": read.logs.run_name} if read.logs.run_name else {}
     run.facts = {**name, **prime_rl_config.facts_of(read.document), **run.facts}
     # W&B has its configuration once.
@@ -168,7 +168,7 @@ def _take_facts(read: prime_rl_wandb.Wandb, run: _Gathered) -> None:
         run.memory["max_steps"] = run.facts["max_steps"]
 
 
-def _take_rows(rows: list[Row], file_axis: str, now: float, run: _Gathered) -> None:
+def _add_rows(rows: list[Row], file_axis: str, now: float, run: _ReadResult) -> None:
     run.rows += len(rows)
     for axis, step, row in _steps(rows, file_axis, run):
         ts = number(row.get("time")) or now
@@ -181,7 +181,7 @@ def _take_rows(rows: list[Row], file_axis: str, now: float, run: _Gathered) -> N
             run.events += _events(row, step, ts)
 
 
-def _steps(rows: list[Row], file_axis: str, run: _Gathered) -> Iterator[tuple[str, int, Row]]:
+def _steps(rows: list[Row], file_axis: str, run: _ReadResult) -> Iterator[tuple[str, int, Row]]:
     """Rows merged by axis, incarnation and step: a resumed trainer writes step 15 again, which is another step."""
     incarnations: dict[str, int] = {}
     last: dict[str, int] = run.memory["steps"]
@@ -211,10 +211,10 @@ def _events(row: Row, step: int, ts: float) -> Iterator[Event]:
         yield Event("checkpoint", f"checkpoint:{step}:{ts:.0f}", ts, f"trainer step {step}")
 
 
-def _read_log(path: Path, name: str, limits: Limits, config: prime_rl_config.Config, run: _Gathered) -> None:
+def _read_log(path: Path, name: str, limits: Limits, config: prime_rl_config.Config, run: _ReadResult) -> None:
     read = textlog.read(path / name, run.memory["files"].get(name, {}), limits)
     clock = _clock(path / name, read, config, run)
-    run.took(read, name)
+    run.add_read(read, name)
     run.rows += len(read.lines)
     for line in read.lines:
         ts, message = prime_rl_log.split(line, clock)
@@ -223,38 +223,38 @@ def _read_log(path: Path, name: str, limits: Limits, config: prime_rl_config.Con
         run.memory["clock"] = clock.now
 
 
-def _clock(path: Path, read: textlog.Text, config: prime_rl_config.Config, run: _Gathered) -> prime_rl_log.LogClock:
-    known = run.memory.get("clock")
-    if known is not None and (not read.restarted or config.modified <= known):
+def _clock(path: Path, read: textlog.Text, config: prime_rl_config.Config, run: _ReadResult) -> prime_rl_log.LogClock:
+    previous_time = run.memory.get("clock")
+    if previous_time is not None and (not read.restarted or config.modified <= previous_time):
         # Another log (a resume) without newer configs: it is only certain that it follows the previous one.
-        return prime_rl_log.LogClock(float(known))
+        return prime_rl_log.LogClock(float(previous_time))
     # configs/ is written once at the start; without it the start is estimated backwards from the log's own age.
     start = config.modified or prime_rl_log.anchor_backwards(read.lines, path.stat().st_mtime)
     return prime_rl_log.LogClock(start, anchored=True)
 
 
-def _lifecycle(path: Path, facts: Mapping[str, str | float], run: _Gathered) -> None:
-    why = _finished(path, facts, run)
-    if why:
-        failed = any(why == reason and bad for reason, bad in run.memory["ended"].values())
-        run.facts |= {"lifecycle": "crashed" if failed else "finished", "lifecycle_why": why}
+def _lifecycle(path: Path, facts: Mapping[str, str | float], run: _ReadResult) -> None:
+    evidence = _finished(path, facts, run)
+    if evidence:
+        failed = any(evidence == reason and bad for reason, bad in run.memory["ended"].values())
+        run.facts |= {"lifecycle": "crashed" if failed else "finished", "lifecycle_why": evidence}
     elif run.memory.get("finished") and run.samples:
         # The run was over and continues: resumed with more steps.
         run.facts |= {"lifecycle": "running", "lifecycle_why": "new rows after the end"}
-    run.memory["finished"] = bool(why)
+    run.memory["finished"] = bool(evidence)
 
 
-def _finished(path: Path, facts: Mapping[str, str | float], run: _Gathered) -> str:
-    last, most = run.memory["steps"].get("trainer"), facts.get("max_steps", run.memory.get("max_steps"))
+def _finished(path: Path, facts: Mapping[str, str | float], run: _ReadResult) -> str:
+    last, max_steps = run.memory["steps"].get("trainer"), facts.get("max_steps", run.memory.get("max_steps"))
     # Trainer steps count from 0: a run of 32 ends with step 31.
-    if last is not None and isinstance(most, float) and last >= most - 1:
-        return f"the trainer's step {last} is the last of {most:.0f}"
+    if last is not None and isinstance(max_steps, float) and last >= max_steps - 1:
+        return f"the trainer's step {last} is the last of {max_steps:.0f}"
     ended = list(run.memory["ended"].values())
-    if ended and all(why for why, _ in ended):
+    if ended and all(reason for reason, _ in ended):
         # The newest file's: the older ones of a resumed run ended before.
         return str(ended[-1][0])
     for name in TRAINER_LOGS:
-        if any(map(prime_rl_log.says_finished, _closing_lines(path / name))):
+        if any(map(prime_rl_log.is_finish_message, _closing_lines(path / name))):
             return f"{name} says the trainer finished"
     return ""
 
@@ -275,8 +275,8 @@ def matches_path(path: Path) -> str | None:
             return "configs/rl.json"
         if path.is_file():
             return prime_rl_wandb.matches(path)
-        found = (name for name, axis in METRICS.items() if (path / name).is_file() and _is_prime(path / name, axis))
-        name = next(found, "")
+        names = (name for name, axis in METRICS.items() if (path / name).is_file() and _is_prime(path / name, axis))
+        name = next(names, "")
     except OSError:
         return None
     return f"{name} with prime-rl's keys" if name else prime_rl_wandb.matches(path)

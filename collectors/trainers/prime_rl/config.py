@@ -53,15 +53,15 @@ def read(folder: Path) -> Config:
         try:
             modified = path.stat().st_mtime
             with path.open("rb") as file:
-                found = jsonl.parse(file.read(CONFIG_BYTES + 1))
+                section = jsonl.parse(file.read(CONFIG_BYTES + 1))
         except OSError:
             continue
         # The oldest: a section that was changed later must not move the start.
         times.append(modified)
-        if found is not None and name == "rl":
-            document |= found
-        elif found is not None:
-            document.setdefault(name, found)
+        if section is not None and name == "rl":
+            document |= section
+        elif section is not None:
+            document.setdefault(name, section)
     batches_tokens = dig(document, "orchestrator.token_batch_size") is not None
     return Config(facts_of(document), min(times, default=0.0), batches_tokens)
 
@@ -84,13 +84,13 @@ def dig(document: object, path: str) -> Any:
 
 
 def _first_number(document: dict[str, Any], paths: tuple[str, ...]) -> float | None:
-    found = (number(dig(document, path)) for path in paths)
-    return next((value for value in found if value is not None and value > 0), None)
+    values = (number(dig(document, path)) for path in paths)
+    return next((value for value in values if value is not None and value > 0), None)
 
 
 def _first_name(document: dict[str, Any], paths: tuple[str, ...]) -> str:
-    found = (dig(document, path) for path in paths)
-    return next((value for value in found if isinstance(value, str) and value), "")
+    values = (dig(document, path) for path in paths)
+    return next((value for value in values if isinstance(value, str) and value), "")
 
 
 def _nodes(document: dict[str, Any]) -> dict[str, float]:

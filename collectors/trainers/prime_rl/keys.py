@@ -141,8 +141,8 @@ def samples(row: Row, axis: str, ts: float, step: int, unmapped: dict[str, int])
             _file_aggregate(aggregates, match, value)
         elif not _SKIPPED.fullmatch(key):
             unmapped[key] = unmapped.get(key, 0) + 1
-    for (metric, labels), found in aggregates.items():
-        yield from _best(metric, labels, found, ts, step, axis)
+    for (metric, labels), by_agent in aggregates.items():
+        yield from _best(metric, labels, by_agent, ts, step, axis)
     if axis == "trainer":
         yield from _other(row, ts, step)
         if "optim/lr" in row:
@@ -168,7 +168,7 @@ def _file_aggregate(
 def origins(row: Row, axis: str) -> dict[str, str]:
     """Metric -> the key it was read from in a row: the wanted population's, else the other one's."""
     table = TRAINER if axis == "trainer" else ORCHESTRATOR
-    found: dict[str, tuple[int, str]] = {}
+    ranked_keys: dict[str, tuple[int, str]] = {}
     for key, raw in row.items():
         if number(raw) is None:
             continue
@@ -178,17 +178,17 @@ def origins(row: Row, axis: str) -> dict[str, str]:
             rank = 2 * int(match.group(1) != wanted) + int(match.group(2) is not None)
             # A count of groups over the other population is never read.
             metric = metric if match.group(1) == wanted or wanted == "effective" else ""
-        if metric and (metric not in found or rank < found[metric][0]):
-            found[metric] = rank, key
-    return {metric: key for metric, (_, key) in found.items()}
+        if metric and (metric not in ranked_keys or rank < ranked_keys[metric][0]):
+            ranked_keys[metric] = rank, key
+    return {metric: key for metric, (_, key) in ranked_keys.items()}
 
 
 def _best(
-    metric: str, labels: Labels, found: Mapping[tuple[int, str], float], ts: float, step: int, axis: str
+    metric: str, labels: Labels, by_agent: Mapping[tuple[int, str], float], ts: float, step: int, axis: str
 ) -> Iterator[Sample]:
     """The wanted population; with an agent label only if several agents report, because then there is no total."""
-    rank = min(rank for rank, _ in found)
-    agents = {agent: value for (at, agent), value in found.items() if at == rank}
+    rank = min(rank for rank, _ in by_agent)
+    agents = {agent: value for (rank_of_value, agent), value in by_agent.items() if rank_of_value == rank}
     if "" in agents:
         agents = {"": agents[""]}
     for agent, value in agents.items():
@@ -198,11 +198,11 @@ def _best(
 
 def _other(row: Row, ts: float, step: int) -> Iterator[Sample]:
     """Step time outside of all phases (data loading included); never below zero, because clocks are not exact."""
-    whole = number(row.get("time/step"))
-    if whole is None:
+    step_seconds = number(row.get("time/step"))
+    if step_seconds is None:
         return
     phases = ("time/wait_for_batch", "time/forward_backward", "time/broadcast_weights", "time/save_ckpt")
-    rest = whole - sum(number(row.get(phase)) or 0.0 for phase in phases)
+    rest = step_seconds - sum(number(row.get(phase)) or 0.0 for phase in phases)
     yield Sample("trainer_other_seconds", max(0.0, rest), (), ts, step, "trainer")
 
 

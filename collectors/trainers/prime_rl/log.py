@@ -95,10 +95,10 @@ def split(line: str, clock: LogClock) -> tuple[float, str]:
 def _local(match: re.Match[str], fallback: float) -> float:
     year, month, day, hour, minute, second = map(int, match.groups()[:6])
     try:
-        whole = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+        seconds = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
     except (OverflowError, ValueError):
         return fallback
-    return whole + float(f"0.{match.group(7) or 0}")
+    return seconds + float(f"0.{match.group(7) or 0}")
 
 
 def _stamp(value: Any, fallback: float) -> float:
@@ -122,13 +122,15 @@ def samples(message: str, ts: float, in_rollouts: bool) -> Iterator[Sample]:
         return
     if in_rollouts:
         yield Sample("queue_samples", float(batch.group(1)) + float(batch.group(3) or 0), (), ts)
-    flying = _IN_FLIGHT.search(message)
-    if flying is not None:
-        yield Sample("in_flight_rollouts", float(flying.group(2) or flying.group(1)), (("state", "generating"),), ts)
-        if flying.group(3):
-            yield Sample("in_flight_rollouts", float(flying.group(3)), (("state", "eval"),), ts)
+    in_flight = _IN_FLIGHT.search(message)
+    if in_flight is not None:
+        yield Sample(
+            "in_flight_rollouts", float(in_flight.group(2) or in_flight.group(1)), (("state", "generating"),), ts
+        )
+        if in_flight.group(3):
+            yield Sample("in_flight_rollouts", float(in_flight.group(3)), (("state", "eval"),), ts)
 
 
-def says_finished(line: str) -> bool:
+def is_finish_message(line: str) -> bool:
     """Returns whether it is the closing message of prime-rl's processes (trainer: `RL trainer finished!`)."""
     return _FINISHED.search(line) is not None

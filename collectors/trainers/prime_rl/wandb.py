@@ -59,11 +59,11 @@ SINK = replace(wandb_log.SINK, find=find)
 
 def matches(path: Path) -> str | None:
     """A description of the newest file with prime-rl's keys."""
-    found = sources.choose((SINK,), path, _known)
-    return f"wandb {found.path.name} with prime-rl's keys" if found is not None else None
+    source = sources.choose((SINK,), path, _is_prime_rl)
+    return f"wandb {source.path.name} with prime-rl's keys" if source is not None else None
 
 
-def _known(peek: sources.Peek) -> bool:
+def _is_prime_rl(peek: sources.Peek) -> bool:
     return "dispatcher/inflight/train" in peek.keys or ("step" in peek.keys and not _MARKS.isdisjoint(peek.keys))
 
 
@@ -74,18 +74,18 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Wandb:
         ScrapeError: ``missing``, ``garbage``.
     """
     logs = wandb_log.read(path, cursor, limits)
-    found = Wandb(logs=logs)
+    result = Wandb(logs=logs)
     if logs.config:
         part = "trainer" if _ORCHESTRATORS.isdisjoint(logs.config) else "orchestrator"
-        found.document = {part: logs.config}
-    for one in logs.rows:
-        values = {key: value for key, value in one.values.items() if not key.startswith("_")}
+        result.document = {part: logs.config}
+    for row in logs.rows:
+        values = {key: value for key, value in row.values.items() if not key.startswith("_")}
         if "step" in values:
             remaining = {key: value for key, value in values.items() if not _SKIPPED.fullmatch(key)}
-            found.rows.append({**remaining, "time": one.ts})
-        elif one.ts is not None:
-            found.samples += _gauges(values, one.ts, found.unmapped)
-    return found
+            result.rows.append({**remaining, "time": row.ts})
+        elif row.ts is not None:
+            result.samples += _gauges(values, row.ts, result.unmapped)
+    return result
 
 
 def _gauges(values: Mapping[str, Any], ts: float, unmapped: dict[str, int]) -> Iterator[Sample]:

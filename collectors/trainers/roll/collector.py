@@ -21,8 +21,8 @@ _TAG = "metrics_tag: "
 
 def parse_line(line: console.ConsoleLine, memory: dict[str, Any]) -> console.Parsed:
     """A line of `StdoutTracker`: JSON with the step and its metrics (utils/tracking.py:195)."""
-    _, found, text = line.text.partition(_TAG)
-    if not found:
+    _, tag, text = line.text.partition(_TAG)
+    if not tag:
         return None
     try:
         row = json.loads(text)

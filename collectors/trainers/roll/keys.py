@@ -23,7 +23,7 @@ LOGPROBS = (
     "time/step_old_log_probs_values",
 )
 COMPUTE = (*LOGPROBS, "time/step_adv", TRAIN)
-BATCH, TOTAL, EVER = "system/batch_size", "actor/samples_total", "system/samples"
+BATCH, TOTAL, TOTAL_SAMPLES = "system/batch_size", "actor/samples_total", "system/samples"
 CLIPPED, LENGTH, ENTROPY = "token/total_response_length/clip", "token/response_length/mean", "critic/entropy/mean"
 NORM = "actor_train/grad_norm"
 # Not keys of ROLL: `pieces` adds them.
@@ -63,7 +63,9 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     NORM: Key("gradient_norm"),
     NONFINITE: Key("gradient_nonfinite"),
 }
-NEEDS = frozenset((STEP, GENERATE, ROLLOUT, UPDATE, *COMPUTE, BATCH, TOTAL, EVER, CLIPPED, LENGTH, ENTROPY, KEPT))
+NEEDS = frozenset(
+    (STEP, GENERATE, ROLLOUT, UPDATE, *COMPUTE, BATCH, TOTAL, TOTAL_SAMPLES, CLIPPED, LENGTH, ENTROPY, KEPT)
+)
 
 # Losses, clipping and KL of the update: sums over mini-batches whose number is not logged.
 IGNORED = re.compile(
@@ -111,31 +113,31 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterat
     number = values.get("__step") if context.sink == "trackio" else row.step
     if number is None or row.ts is None or not values:
         return
-    own = context.own
-    if context.restarted or number < own.get("step", number):
-        own.clear()
+    memory = context.memory
+    if context.restarted or number < memory.get("step", number):
+        memory.clear()
         context.restarted = False
-    rest = own.get("step") == number
+    rest = memory.get("step") == number
     if not rest:
-        own["replay"] = "ts" in own and _replayed(values, row.ts - own["ts"])
-        own |= {"step": number, "ts": row.ts, "told": own.get("told", False) or own["replay"]}
+        memory["replay"] = "ts" in memory and _replayed(values, row.ts - memory["ts"])
+        memory |= {"step": number, "ts": row.ts, "told": memory.get("told", False) or memory["replay"]}
     yield from _waited(Piece(TRAINER, int(number), row.ts, dict(values)), row, context)
 
 
 def _waited(piece: Piece, row: Logged, context: Context) -> Iterator[Piece]:
-    own, first = context.own, context.own.get("first")
+    memory, first = context.memory, context.memory.get("first")
     if NORM in row.values:
         piece = replace(piece, values={**piece.values, NONFINITE: float(NORM not in piece.values)})
-    if own["replay"]:
-        own.pop("first", None)
+    if memory["replay"]:
+        memory.pop("first", None)
     elif first is not None and first[0] == piece.step:
         first[2].update(piece.values)
-    elif not own["told"]:
-        own |= {"told": True, "first": [piece.step, piece.ts, dict(piece.values)]}
+    elif not memory["told"]:
+        memory |= {"told": True, "first": [piece.step, piece.ts, dict(piece.values)]}
     else:
-        if (waiting := own.pop("first", None)) is not None:
-            yield from _told(Piece(TRAINER, *waiting), context)
-        yield from _told(piece, context)
+        if (waiting := memory.pop("first", None)) is not None:
+            yield from _emitted_pieces(Piece(TRAINER, *waiting), context)
+        yield from _emitted_pieces(piece, context)
 
 
 def _replayed(values: Mapping[str, float], passed: float) -> bool:
@@ -144,28 +146,32 @@ def _replayed(values: Mapping[str, float], passed: float) -> bool:
     return passed < sum(values.get(key, 0.0) for key in phases) / 2
 
 
-def _told(piece: Piece, context: Context) -> Iterator[Piece]:
-    values = {**piece.values, **_domains(_gathered(piece, context.own))}
+def _emitted_pieces(piece: Piece, context: Context) -> Iterator[Piece]:
+    values = {**piece.values, **_domains(_domain_values(piece, context.memory))}
     if values.get(STALENESS, 0.0) > 0 and str(context.facts["mode"]).startswith("sync"):
         context.take({"mode": "async"})
-    if context.own.setdefault("rlvr", GENERATE in values) and (whole := values.pop(STEP, 0.0)) > 0 and piece.step > 0:
+    if (
+        context.memory.setdefault("rlvr", GENERATE in values)
+        and (previous_step_seconds := values.pop(STEP, 0.0)) > 0
+        and piece.step > 0
+    ):
         # RLVR's time is that of the previous step; 0 means none (rlvr_pipeline.py:476).
-        yield replace(piece, step=piece.step - 1, values={STEP: whole})
+        yield replace(piece, step=piece.step - 1, values={STEP: previous_step_seconds})
     yield replace(piece, values=values)
 
 
-def _gathered(piece: Piece, own: dict[str, Any]) -> dict[str, float]:
+def _domain_values(piece: Piece, memory: dict[str, Any]) -> dict[str, float]:
     """The values of a step's domains, also if its row is read in two parts."""
-    if own.get("of") != piece.step:
-        own |= {"of": piece.step, "domains": {}}
-    found: dict[str, float] = own["domains"]
-    found.update({key: value for key, value in piece.values.items() if _PARTS.fullmatch(key)})
-    return found
+    if memory.get("of") != piece.step:
+        memory |= {"of": piece.step, "domains": {}}
+    parts: dict[str, float] = memory["domains"]
+    parts.update({key: value for key, value in piece.values.items() if _PARTS.fullmatch(key)})
+    return parts
 
 
 def _domains(values: Mapping[str, float]) -> dict[str, float]:
     """Values over all domains, or environments, under our own names."""
-    found: dict[str, float | None] = {
+    totals: dict[str, float | None] = {
         STALENESS: _mean(_weighted(values, _STALENESS, "scheduler/collect_query_count")),
         SECONDS: _mean(_durations(values, "generate")),
         SCORING: _mean(_durations(values, "reward")),
@@ -174,8 +180,8 @@ def _domains(values: Mapping[str, float]) -> dict[str, float]:
         TRAJECTORY: _single(values, "traj_time_total"),
     }
     filtered = [value for key, value in values.items() if _FILTERED.fullmatch(key)]
-    found[FILTERED] = sum(filtered) if filtered else None
-    return {key: value for key, value in found.items() if value is not None}
+    totals[FILTERED] = sum(filtered) if filtered else None
+    return {key: value for key, value in totals.items() if value is not None}
 
 
 def _weighted(values: Mapping[str, float], keys: re.Pattern[str], weight: str) -> Iterator[tuple[float, float | None]]:
@@ -184,35 +190,35 @@ def _weighted(values: Mapping[str, float], keys: re.Pattern[str], weight: str) -
             yield value, values.get(f"{match.group(1)}/{weight}" if match.group(1) else weight)
 
 
-def _durations(values: Mapping[str, float], what: str) -> Iterator[tuple[float, float | None]]:
+def _durations(values: Mapping[str, float], phase: str) -> Iterator[tuple[float, float | None]]:
     for key, value in values.items():
-        if (match := _DURATION.fullmatch(key)) is not None and match.group(2) == what:
+        if (match := _DURATION.fullmatch(key)) is not None and match.group(2) == phase:
             yield value, values.get(f"{key.removesuffix('mean')}count")
 
 
 def _shares(values: Mapping[str, float]) -> Iterator[tuple[float, float | None]]:
     """Samples whose tokens stayed in the loss, by domain; the agentic pipeline masks none and logs 1."""
     for key, used in values.items():
-        if (match := _USED.fullmatch(key)) is not None and (whole := values.get(f"{match.group(1)}{TOTAL}")):
-            yield used / whole, whole
+        if (match := _USED.fullmatch(key)) is not None and (total := values.get(f"{match.group(1)}{TOTAL}")):
+            yield used / total, total
 
 
 def _mean(parts: Iterable[tuple[float, float | None]]) -> float | None:
     """The weighted mean; a single part needs no weight. None without weights."""
-    known = list(parts)
-    if len(known) == 1:
-        return known[0][0]
-    weights = [weight for _, weight in known if weight is not None]
-    if len(weights) < len(known) or sum(weights) <= 0:
+    weighted = list(parts)
+    if len(weighted) == 1:
+        return weighted[0][0]
+    weights = [weight for _, weight in weighted if weight is not None]
+    if len(weights) < len(weighted) or sum(weights) <= 0:
         return None
-    return sum(value * weight for (value, _), weight in zip(known, weights, strict=True)) / sum(weights)
+    return sum(value * weight for (value, _), weight in zip(weighted, weights, strict=True)) / sum(weights)
 
 
-def _single(values: Mapping[str, float], what: str) -> float | None:
+def _single(values: Mapping[str, float], quantity: str) -> float | None:
     """The value of a single environment; several have no mean, because the trajectories of each are not logged."""
     matches = ((key, _ENVIRONMENT.fullmatch(key)) for key in values)
-    found = [values[key] for key, match in matches if match is not None and match.group(1) == what]
-    return found[0] if len(found) == 1 else None
+    quantities = [values[key] for key, match in matches if match is not None and match.group(1) == quantity]
+    return quantities[0] if len(quantities) == 1 else None
 
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
@@ -237,8 +243,8 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
 def _batch(piece: Piece) -> Iterator[Out]:
     values = piece.values
     samples = values.get(BATCH, values.get(TOTAL))
-    if samples is None and EVER in values:
-        samples = values[EVER] / (piece.step + 1)
+    if samples is None and TOTAL_SAMPLES in values:
+        samples = values[TOTAL_SAMPLES] / (piece.step + 1)
     if samples is None:
         return
     yield "trainer_samples", (), samples

@@ -131,9 +131,9 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
         return
     if all(key.startswith(("eval/", "timing/eval", "error/", "trajectories/")) for key in values):
         # Evaluation before training: its timer is not reset, so the first step's `timing/eval` includes it.
-        context.own.setdefault("evaluated_before", row.step + 1)
+        context.memory.setdefault("evaluated_before", row.step + 1)
         return
-    context.own.setdefault("evaluated_before", -1)
+    context.memory.setdefault("evaluated_before", -1)
     if any(mark in values for mark in ASYNC_MARKS):
         context.take({"mode": "async"})
     for key in values:
@@ -163,20 +163,20 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
 def _phases(piece: Piece, context: Context) -> Iterator[Out]:
     values = piece.values
     asynchronous = "timing/run_training" in values
-    whole, saves = values["timing/step"], _sum(values, _SAVES)
+    step_seconds, saves = values["timing/step"], _sum(values, _SAVES)
     evaluation = values.get("timing/eval", 0.0)
-    if piece.step == context.own.get("evaluated_before"):
+    if piece.step == context.memory.get("evaluated_before"):
         evaluation = 0.0
-    whole += evaluation + (saves if asynchronous else 0.0)
+    step_seconds += evaluation + (saves if asynchronous else 0.0)
     compute = values["timing/run_training"] if asynchronous else _sum(values, _COMPUTE)
     wait = values.get("timing/wait_for_generation_buffer", 0.0) + values.get("timing/generate", 0.0)
-    yield "trainer_step_seconds", (), whole
+    yield "trainer_step_seconds", (), step_seconds
     yield "trainer_compute_seconds", (), compute
     if evaluation:
         yield "trainer_eval_seconds", (), evaluation
     if saves:
         yield "trainer_checkpoint_seconds", (), saves
-    rest = whole - wait - compute - saves - values.get("timing/sync_weights", 0.0)
+    rest = step_seconds - wait - compute - saves - values.get("timing/sync_weights", 0.0)
     yield "trainer_other_seconds", (), max(0.0, rest)
     gpus, rate = _number(context, "trainer_gpus"), values.get("trainer/tokens_per_second_per_gpu")
     if gpus is not None and rate is not None:
@@ -189,9 +189,9 @@ def _lengths(values: Mapping[str, float]) -> Iterator[Out]:
     """Tokens of the model's own turns, if logged separately; `num_tokens` includes the answers of tools."""
     separate = "generate/avg_assistant_tokens" in values
     kind = "assistant" if separate else "num"
-    for statistic, ours in (("avg", "mean"), ("max", "max"), ("min", "min")):
+    for statistic, suffix in (("avg", "mean"), ("max", "max"), ("min", "min")):
         if (value := values.get(f"generate/{statistic}_{kind}_tokens")) is not None:
-            yield f"response_tokens_{ours}", (), value
+            yield f"response_tokens_{suffix}", (), value
     untouched = not (values.get("async/num_groups_dropped") or values.get("reward/num_zero_variance_filtered"))
     samples = values.get("generate/batch_num_seq")
     if separate and untouched and samples is not None:

@@ -30,7 +30,7 @@ QUEUES = {
     "ray_skyrl_gen_buffer_maxsize": "queue_capacity_groups",
 }
 # Numbers of a step, which the run's log has with the step.
-KNOWN = frozenset(("ray_skyrl_mini_batch_size", "ray_skyrl_gen_group_keep_rate"))
+STEP_NUMBERS = frozenset(("ray_skyrl_mini_batch_size", "ray_skyrl_gen_group_keep_rate"))
 _PREFIX = "ray_skyrl_"
 _PAGE = re.compile(rb"^ray_skyrl_(?:training_phase|gen_buffer_qsize)\{", re.MULTILINE)
 
@@ -49,17 +49,17 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
         raise ScrapeError("garbage", "no page of a Ray metrics agent: it has no ray_ series")
     values: Values = {}
     unmapped: dict[str, int] = {}
-    own = list(_own(page))
-    for series, value in own:
-        if not _gauge(series, value, values) and series.name not in KNOWN:
+    series_values = list(_skyrl_series(page))
+    for series, value in series_values:
+        if not _gauge(series, value, values) and series.name not in STEP_NUMBERS:
             unmapped[series.name.removeprefix(_PREFIX)] = 1
     return Reading(
         samples=tuple(Sample(metric, value, labels) for (metric, labels), value in values.items()),
-        facts={"framework": "skyrl", "mode": "async"} if own else {},
+        facts={"framework": "skyrl", "mode": "async"} if series_values else {},
         unmapped=unmapped,
         dropped=page.dropped,
         why_dropped=page.why,
-        samples_scraped=len(own),
+        samples_scraped=len(series_values),
     )
 
 
@@ -79,7 +79,7 @@ def matches(body: bytes) -> bool:
     return _PAGE.search(body) is not None
 
 
-def _own(page: Page) -> Iterator[tuple[Series, float]]:
+def _skyrl_series(page: Page) -> Iterator[tuple[Series, float]]:
     return ((series, value) for series, value in page.samples if series.name.startswith(_PREFIX))
 
 

@@ -31,7 +31,7 @@ MILES = (
 MARKS = (r"rollout/response_len/mean", "perf/train_wait_time", "perf/tokens_per_gpu_per_sec")
 
 
-def seen(row: Logged, values: Mapping[str, float], context: Context) -> None:
+def on_row(row: Logged, values: Mapping[str, float], context: Context) -> None:
     """Gauges of the moment, and evaluations as events."""
     slime_log.live(row, values, context)
     slime_keys.evaluated(row, values, context)
@@ -50,7 +50,7 @@ FRAMEWORK = Framework(
     needs=slime_keys.NEEDS,
     derive=slime_keys.derive,
     facts=slime_config.facts,
-    seen=seen,
+    on_row=on_row,
     seconds=("perf/step_time",),
     first_step=0,
     report_seconds=30.0,

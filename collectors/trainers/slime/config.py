@@ -58,9 +58,9 @@ def from_command(text: str) -> dict[str, Any] | None:
         arguments = shlex.split(text[match.end() : match.end() + COMMAND_CHARS])
     except ValueError:
         return None
-    found: dict[str, Any] = {PROGRAM: match.group()}
+    config: dict[str, Any] = {PROGRAM: match.group()}
     for argument, value in zip(arguments, [*arguments[1:], "--"], strict=True):
         if argument.startswith("--"):
             name, given, inline = argument[2:].partition("=")
-            found[name.replace("-", "_")] = inline if given else True if value.startswith("--") else value
-    return found
+            config[name.replace("-", "_")] = inline if given else True if value.startswith("--") else value
+    return config

@@ -91,7 +91,7 @@ GENERATED = ("rollout/response_len/mean", ROLLOUT)
 # Sinks that write a step's scalars one by one, so that a read may end within a step.
 CUT = ("tensorboard",)
 # Optimizer steps that wait for their rollout; real rollouts have fewer.
-MAX_HELD = 256
+MAX_HELD_UPDATES = 256
 # By rollout 4 at least rollout 2 has been trained: with two steps per rollout that is step 6 or later.
 SETTLED = 4
 
@@ -99,28 +99,30 @@ SETTLED = 4
 def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
     """The rollout's half of a row, and the half of the optimizer steps when their rollout is known."""
     assert row.ts is not None
-    own, cut = context.own, context.sink in CUT
-    found = {key: value for key, value in values.items() if _ROLLOUT_KEY.fullmatch(key) and key != ROLLOUT_STEP}
+    memory, cut = context.memory, context.sink in CUT
+    rollout_values = {
+        key: value for key, value in values.items() if _ROLLOUT_KEY.fullmatch(key) and key != ROLLOUT_STEP
+    }
     step = _step(row, values, ROLLOUT_STEP, context)
-    if found and step is not None:
-        if any(key in found for key in GENERATED):
-            if _again(step, [key for key in GENERATED if key in found], "newest", own):
-                own |= {"held": [], "last": -1}
-            found |= counted(found, own)
+    if rollout_values and step is not None:
+        if any(key in rollout_values for key in GENERATED):
+            if _went_back(step, [key for key in GENERATED if key in rollout_values], "newest", memory):
+                memory |= {"held": [], "last": -1}
+            rollout_values |= counted(rollout_values, memory)
             # Emitted before the rollout itself, because they belong to earlier rollouts.
-            yield from _released(own, cut)
-        yield Piece(TRAINER, step, row.ts, found)
+            yield from _complete_rollouts(memory, cut)
+        yield Piece(TRAINER, step, row.ts, rollout_values)
     update = _step(row, values, TRAIN_STEP, context)
     trained = {key: value for key, value in values.items() if key.startswith("train/") and key != TRAIN_STEP}
     if trained and update is not None and not all(key.startswith("train/critic-") for key in trained):
         if NORM in row.values:
             trained[NONFINITE] = float(NORM not in values)
-        _hold(update, row.ts, trained, own)
-    if step is not None and TRAIN in found and own.get("last", -1) >= 0:
+        _hold_update(update, row.ts, trained, memory)
+    if step is not None and TRAIN in rollout_values and memory.get("last", -1) >= 0:
         # The trainer has finished this rollout, so its last optimizer step gives the number per rollout.
-        per, rest = divmod(own["last"] + 1, step + 1)
-        own["per"] = per if not rest and per else own.get("per")
-    yield from _released(own, cut)
+        updates_per_rollout, rest = divmod(memory["last"] + 1, step + 1)
+        memory["per"] = updates_per_rollout if not rest and updates_per_rollout else memory.get("per")
+    yield from _complete_rollouts(memory, cut)
 
 
 def _step(row: Logged, values: Mapping[str, float], key: str, context: Context) -> int | None:
@@ -130,42 +132,42 @@ def _step(row: Logged, values: Mapping[str, float], key: str, context: Context) 
     return row.step if context.sink != "wandb" else None
 
 
-def counted(values: Mapping[str, float], own: dict[str, Any]) -> dict[str, float]:
+def counted(values: Mapping[str, float], memory: dict[str, Any]) -> dict[str, float]:
     """Keys that are left out when their count is zero: after the first value, absence means zero."""
     equal = {match[1]: n for key, n in values.items() if (match := _COUNT.fullmatch(key)) is not None}
     dropped = {match[1]: n for key, n in values.items() if (match := _DROP.fullmatch(key)) is not None}
-    own["equal"] = own.get("equal") or bool(equal)
-    own["drops"] = own.get("drops") or bool(dropped)
-    found: dict[str, float] = {}
-    if own["equal"]:
-        found[ZERO] = sum(equal.values())
-        found[GRADED] = sum(n for reward, n in equal.items() if reward not in ("0.0", "1.0", "0", "1"))
-    if own["drops"]:
-        found[DROPPED] = sum(dropped.values())
-        found[DROPPED_ZERO] = sum(n for reason, n in dropped.items() if reason.startswith("zero_std"))
-    return found
+    memory["equal"] = memory.get("equal") or bool(equal)
+    memory["drops"] = memory.get("drops") or bool(dropped)
+    counts: dict[str, float] = {}
+    if memory["equal"]:
+        counts[ZERO] = sum(equal.values())
+        counts[GRADED] = sum(n for reward, n in equal.items() if reward not in ("0.0", "1.0", "0", "1"))
+    if memory["drops"]:
+        counts[DROPPED] = sum(dropped.values())
+        counts[DROPPED_ZERO] = sum(n for reason, n in dropped.items() if reason.startswith("zero_std"))
+    return counts
 
 
-def _hold(update: int, ts: float, values: dict[str, float], own: dict[str, Any]) -> None:
-    held = own.setdefault("held", [])
-    if _again(update, list(values), "last", own):
+def _hold_update(update: int, ts: float, values: dict[str, float], memory: dict[str, Any]) -> None:
+    held = memory.setdefault("held", [])
+    if _went_back(update, list(values), "last", memory):
         held.clear()
     if held and held[-1][0] == update:
         held[-1][2].update(values)
     else:
         held.append([update, ts, values])
-    del held[:-MAX_HELD]
+    del held[:-MAX_HELD_UPDATES]
 
 
-def _again(number: int, keys: list[str], counter: str, own: dict[str, Any]) -> bool:
+def _went_back(number: int, keys: list[str], counter: str, memory: dict[str, Any]) -> bool:
     """Returns whether the counter went back. Other keys of the same number are the rest of a step read in two parts."""
-    before, previous_keys = own.get(counter, -1), own.get(f"{counter}_keys", [])
+    before, previous_keys = memory.get(counter, -1), memory.get(f"{counter}_keys", [])
     rest = number == before and set(previous_keys).isdisjoint(keys)
-    own |= {counter: number, f"{counter}_keys": sorted([*previous_keys, *keys]) if rest else keys}
+    memory |= {counter: number, f"{counter}_keys": sorted([*previous_keys, *keys]) if rest else keys}
     return number <= before and not rest
 
 
-def _released(own: dict[str, Any], cut: bool) -> Iterator[Piece]:
+def _complete_rollouts(memory: dict[str, Any], cut: bool) -> Iterator[Piece]:
     """Optimizer steps of complete rollouts, as one piece each.
 
     The number per rollout is known when the trainer has finished one. Logs without the trainer's half are decided by
@@ -175,19 +177,32 @@ def _released(own: dict[str, Any], cut: bool) -> Iterator[Piece]:
     Args:
         cut: a read may end within a step: keys that its last optimizer step lacks wait for the next one.
     """
-    held, per = own.get("held", []), own.get("per")
-    if not per and held and not SETTLED <= own.get("newest", -1) >= held[-1][0]:
+    held, updates_per_rollout = memory.get("held", []), memory.get("per")
+    if not updates_per_rollout and held and not SETTLED <= memory.get("newest", -1) >= held[-1][0]:
         return
-    per = per or 1
-    while held and (last := next((n for n, one in enumerate(held) if one[0] % per == per - 1), None)) is not None:
+    updates_per_rollout = updates_per_rollout or 1
+    while (
+        held
+        and (
+            last := next(
+                (
+                    n
+                    for n, update_entry in enumerate(held)
+                    if update_entry[0] % updates_per_rollout == updates_per_rollout - 1
+                ),
+                None,
+            )
+        )
+        is not None
+    ):
         update, ts, newest = held[last]
-        steps = [one[2] for one in held[: last + 1]]
-        whole = not cut or len(held) > last + 1
-        emitted = _folded(steps) if whole else {key: value for key, value in _folded(steps).items() if key in newest}
+        steps = [update_entry[2] for update_entry in held[: last + 1]]
+        complete = not cut or len(held) > last + 1
+        emitted = _folded(steps) if complete else {key: value for key, value in _folded(steps).items() if key in newest}
         if emitted:
-            yield Piece(TRAINER, update // per, ts, emitted)
-        held[: last + 1] = [] if whole else _rest(held[: last + 1], emitted)
-        if not whole:
+            yield Piece(TRAINER, update // updates_per_rollout, ts, emitted)
+        held[: last + 1] = [] if complete else _rest(held[: last + 1], emitted)
+        if not complete:
             return
 
 
@@ -227,9 +242,9 @@ def derive(piece: Piece, context: Context) -> Iterable[Out]:
 def _learn_mode(values: Mapping[str, float], context: Context) -> None:
     """If trainer and generator alternate, the wait contains the whole rollout; a shorter wait shows overlap."""
     if context.facts.get("mode") in SYNC and values.get(ROLLOUT, 0.0) > values.get(WAIT, float("inf")):
-        context.own["mode"] = "one_step"
-    if "mode" in context.own:
-        context.take({"mode": context.own["mode"]})
+        context.memory["mode"] = "one_step"
+    if "mode" in context.memory:
+        context.take({"mode": context.memory["mode"]})
 
 
 def _phases(values: Mapping[str, float], context: Context) -> Iterator[Out]:

@@ -30,10 +30,10 @@ def parse(line: ConsoleLine, memory: dict[str, Any]) -> Parsed:
     """A logged dict, a gauge of the moment, or the arguments."""
     text = line.text
     if (logged := _LOGGED.search(text)) is not None:
-        found = literal(text[logged.end() :])
-        return Logged(found, int(logged[2]), line.ts, logged[1]) if found else None
+        values = literal(text[logged.end() :])
+        return Logged(values, int(logged[2]), line.ts, logged[1]) if values else None
     if (queue := _QUEUE.search(text)) is not None:
-        warm, collected, waiting, left = (int(one) if one else 0 for one in queue.groups())
+        warm, collected, waiting, left = (int(number) if number else 0 for number in queue.groups())
         # Collected samples are complete and not trained yet, like those waiting in the queue.
         return Logged({"ready": warm + collected + waiting + left}, None, line.ts, LIVE)
     if (partial := _PARTIAL.search(text)) is not None:
@@ -49,7 +49,7 @@ def live(row: Logged, values: Mapping[str, float], context: Context) -> None:
     if row.origin == LIVE and row.step is None:
         if "ready" in values:
             # Only the fully asynchronous rollout has this queue, so the mode is known without the arguments.
-            context.own["mode"] = "async"
+            context.memory["mode"] = "async"
             context.take({"mode": "async"})
         context.samples += _state(values, row.ts, context)
     elif row.origin == TIMER and row.step is None:
@@ -67,7 +67,7 @@ def _state(values: Mapping[str, float], ts: float | None, context: Context) -> I
 
 def _phase(values: Mapping[str, float], ts: float | None, context: Context) -> Iterator[Sample]:
     """`train_wait` continues while weights are sent and checkpoints written: that time is no wait."""
-    open_: dict[str, int] = context.own.setdefault("timers", {})
+    open_: dict[str, int] = context.memory.setdefault("timers", {})
     open_ |= {name: int(value) for name, value in values.items()}
     busy = any(open_.get(name) for name in PHASES if name != "train_wait")
     for name, phase in PHASES.items():

@@ -84,8 +84,8 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
 
 
 def _gap(row: Logged, values: Mapping[str, float], context: Context) -> dict[str, float]:
-    before = context.own.get("timed")
-    context.own["timed"] = [row.step, row.ts] if row.origin == TIMED else None
+    before = context.memory.get("timed")
+    context.memory["timed"] = [row.step, row.ts] if row.origin == TIMED else None
     if before is None or row.origin != TIMED or row.ts is None or before[0] + 1 != row.step:
         return {}
     if any(_STREAMED.fullmatch(key) for key in values):
@@ -107,9 +107,9 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
 
 
 def _phases(values: Mapping[str, float]) -> Iterator[Out]:
-    whole = values[TOTAL]
+    step_seconds = values[TOTAL]
     sampling, sync, evaluation = (_span(values, name) for name in _SPANS)
-    busy = whole - sum(part or 0.0 for part in (sampling, sync, evaluation))
+    busy = step_seconds - sum(part or 0.0 for part in (sampling, sync, evaluation))
     yield "trainer_compute_seconds", (), max(0.0, busy)
     if sync is not None:
         yield "trainer_weight_sync_seconds", (), sync
@@ -117,11 +117,11 @@ def _phases(values: Mapping[str, float]) -> Iterator[Out]:
         yield "trainer_eval_seconds", (), evaluation
         yield "trainer_other_seconds", (), evaluation
     if ASYNC_MARK not in values:
-        yield "trainer_step_seconds", (), whole
+        yield "trainer_step_seconds", (), step_seconds
         if sampling is not None:
             yield "generation_seconds", (), sampling
     elif (gap := values.get(GAP)) is not None:
-        yield "trainer_step_seconds", (), whole + gap
+        yield "trainer_step_seconds", (), step_seconds + gap
         yield "trainer_wait_seconds", (), gap
 
 

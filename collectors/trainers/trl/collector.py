@@ -36,10 +36,10 @@ NEXT = "-1"
 ARGUMENTS = "args/text_summary"
 
 
-def _seen(row: Logged, values: Mapping[str, float], context: Context) -> None:
+def _on_row(row: Logged, values: Mapping[str, float], context: Context) -> None:
     if context.restarted:
         context.restarted = False
-        context.own.clear()
+        context.memory.clear()
         context.events.append(Event("restart", f"restart:{row.ts or 0:.0f}", row.ts, "a new run in the log"))
     if context.sink == trl_state.NAME:
         context.facts["times_estimated"] = 1.0
@@ -47,7 +47,7 @@ def _seen(row: Logged, values: Mapping[str, float], context: Context) -> None:
     if isinstance(text, str) and (arguments := parse(text)) is not None:
         context.take(trl_config.facts(arguments))
     if context.facts.get("mode") == "async" or any(mark in values for mark in trl_keys.ASYNC_MARKS):
-        context.own["async"] = True
+        context.memory["async"] = True
         context.take({"mode": "async"})
 
 
@@ -55,7 +55,7 @@ def _split(row: Logged, values: Mapping[str, float], context: Context) -> Iterat
     """One row: profiling (cached for its step), a step, an evaluation, the final row, or several."""
     profiling = {key: value for key, value in values.items() if key.startswith(trl_keys.PROFILING)}
     if profiling:
-        _keep(profiling, row, context)
+        _add_profiling(profiling, row, context)
     step = values["global_step"] if "global_step" in values else _own_step(row, context.sink)
     if step is None or row.ts is None:
         return
@@ -81,63 +81,63 @@ def _own_step(row: Logged, sink: str) -> int | None:
     return None if sink in (trackio_log.SINK.name, wandb_log.SINK.name) else row.step
 
 
-def _keep(profiling: Mapping[str, float], row: Logged, context: Context) -> None:
+def _add_profiling(profiling: Mapping[str, float], row: Logged, context: Context) -> None:
     # MLflow writes steps asynchronously and profiling at once, so a profiling row is assigned by its step.
-    at = str(row.step) if context.sink == mlflow_database.SINK.name and row.step is not None else NEXT
-    pending = context.own.setdefault("pending", {}).setdefault(at, {})
+    step_key = str(row.step) if context.sink == mlflow_database.SINK.name and row.step is not None else NEXT
+    pending = context.memory.setdefault("pending", {}).setdefault(step_key, {})
     for phase, seconds in trl_keys.profiled(profiling):
         pending[phase] = pending.get(phase, 0.0) + seconds
 
 
 def _step(row: Logged, values: dict[str, float], number: int, context: Context) -> Piece:
-    own = context.own
+    memory = context.memory
     values |= trl_keys.nonfinite(row.values)
-    steps = _stands_for(number, context)
-    phases = _phases(number, steps, own)
+    steps = _covered_steps(number, context)
+    phases = _phases(number, steps, memory)
     assert row.ts is not None
-    if own.get("async"):
+    if memory.get("async"):
         values = {trl_keys.ASYNC_NAMES.get(key, key): value for key, value in _per_step(values, steps).items()}
         if trl_keys.TRAINED_LENGTH in values:
             values.pop(trl_keys.SCORED_LENGTH, None)
         if "perf/weight_sync_s" in values:
-            key, version = f"weights:{number}:{row.ts:.0f}", _version(number, steps, own)
+            key, version = f"weights:{number}:{row.ts:.0f}", _version(number, steps, memory)
             context.events.append(Event("weights_published", key, row.ts, f"step {number}", version))
     else:
         values |= phases
-    own["step"], own["ts"] = number, row.ts
+    memory["step"], memory["ts"] = number, row.ts
     return Piece(TRAINER, number, row.ts, values)
 
 
-def _version(number: int, steps: float | None, own: dict[str, Any]) -> int | None:
+def _version(number: int, steps: float | None, memory: dict[str, Any]) -> int | None:
     """The policy version an asynchronous step published; None where updates cannot be counted.
 
     Version 1 is published before the first step, then one is added every `weight_sync_steps` (async_grpo_trainer.py,
     `_sync_weight`). Few logs have the setting; two updates after the first step give it, if every step has a row.
     A resumed run publishes once more and continues from its checkpoint's count.
     """
-    before: int | None = own.get("synced")
-    own["synced"] = number
-    if number == 1 or steps != 1 or number < own.get("step", 0):
-        own["counted"] = number == steps == 1
-    if not own.get("counted") or before is None or before < 2:
+    before: int | None = memory.get("synced")
+    memory["synced"] = number
+    if number == 1 or steps != 1 or number < memory.get("step", 0):
+        memory["counted"] = number == steps == 1
+    if not memory.get("counted") or before is None or before < 2:
         return None
-    each = number - before
-    return 1 + number // each if each > 0 and number % each == 0 else None
+    interval = number - before
+    return 1 + number // interval if interval > 0 and number % interval == 0 else None
 
 
-def _stands_for(number: int, context: Context) -> float | None:
+def _covered_steps(number: int, context: Context) -> float | None:
     """Steps that the row of this step covers: `logging_steps`, fewer at the start; None if unknown."""
-    own, window = context.own, context.facts.get("logging_steps")
-    last: int | None = own.get("step")
+    memory, window = context.memory, context.facts.get("logging_steps")
+    last: int | None = memory.get("step")
     if number != last:  # a later part of a step's row covers as many steps as the first part
         since = max(1, number if last is None or number < last else number - last)
         if isinstance(window, float):
-            own["stands_for"] = min(window, float(since))
+            memory["stands_for"] = min(window, float(since))
         else:
             # A first row may be of a resumed run: without the setting only that of step 1 has a known window.
-            own["stands_for"] = None if since == number > 1 else float(since)
-    found: float | None = own.get("stands_for")
-    return found
+            memory["stands_for"] = None if since == number > 1 else float(since)
+    covered: float | None = memory.get("stands_for")
+    return covered
 
 
 def _per_step(values: Mapping[str, float], steps: float | None) -> dict[str, float]:
@@ -147,17 +147,17 @@ def _per_step(values: Mapping[str, float], steps: float | None) -> dict[str, flo
     return remaining | ({key: values[key] / steps for key in sums} if steps is not None else {})
 
 
-def _phases(number: int, steps: float | None, own: dict[str, Any]) -> dict[str, float]:
+def _phases(number: int, steps: float | None, memory: dict[str, Any]) -> dict[str, float]:
     """Seconds per step of the phases profiled for this step.
 
     With logging_steps > 1 a row is a mean over several steps and the profiling rows are those of all of them.
     """
-    pending = own.get("pending", {})
-    found: dict[str, float] = {}
-    for at in [at for at in pending if int(at) < number]:
-        for phase, seconds in pending.pop(at).items():
-            found[phase] = found.get(phase, 0.0) + seconds / (steps or 1.0)
-    return found if steps is not None else {}
+    pending = memory.get("pending", {})
+    seconds_by_phase: dict[str, float] = {}
+    for step_key in [step_key for step_key in pending if int(step_key) < number]:
+        for phase, seconds in pending.pop(step_key).items():
+            seconds_by_phase[phase] = seconds_by_phase.get(phase, 0.0) + seconds / (steps or 1.0)
+    return seconds_by_phase if steps is not None else {}
 
 
 def _state_file(folder: Path, context: Context) -> None:
@@ -169,8 +169,8 @@ def _state_file(folder: Path, context: Context) -> None:
         state = trl_state.read(path, Limits())
     except ScrapeError:
         return  # incomplete, or removed with a rotated checkpoint: the log is the source here
-    own = context.own
-    if state.step >= own.get("step", 0) and state.modified >= own.get("ts", 0.0) - STATE_LAG_SECONDS:
+    memory = context.memory
+    if state.step >= memory.get("step", 0) and state.modified >= memory.get("ts", 0.0) - STATE_LAG_SECONDS:
         for fact, value in state.facts.items():
             context.facts.setdefault(fact, value)
         context.finished = context.finished or state.finished
@@ -181,10 +181,10 @@ def _state_path(path: Path) -> str | None:
     if state is None:
         return None
     try:
-        known = trl_state.is_reinforcement(trl_state.read(state, Limits()))
+        recognised = trl_state.is_reinforcement(trl_state.read(state, Limits()))
     except ScrapeError:
         return None
-    return f"{state.name} with GRPO's keys" if known else None
+    return f"{state.name} with GRPO's keys" if recognised else None
 
 
 FRAMEWORK = Framework(
@@ -208,7 +208,7 @@ FRAMEWORK = Framework(
     needs=trl_keys.NEEDS,
     derive=trl_keys.derive,
     facts=trl_config.facts,
-    seen=_seen,
+    on_row=_on_row,
     run_files=_state_file,
     seconds=("step_time", "perf/step_s"),
     extra_path=_state_path,

@@ -17,24 +17,24 @@ _NUMBERS: Mapping[str, str] = {
 
 def facts(config: Mapping[str, Any]) -> dict[str, str | float]:
     """Facts; an absent key, or a value that means "not set", gives none."""
-    found: dict[str, str | float] = {}
+    facts_found: dict[str, str | float] = {}
     for fact, key in _NUMBERS.items():
         value = number(config.get(key))
         if value is not None and value > 0:
-            found[fact] = value
+            facts_found[fact] = value
     window = _logging_steps(config)
     if window is not None:
-        found["logging_steps"] = window
+        facts_found["logging_steps"] = window
     batch = _batch(config)
     if batch is not None:
-        found["batch_samples"] = batch
+        facts_found["batch_samples"] = batch
     model = config.get("_name_or_path")
     if isinstance(model, str) and model:
         # Of a local path only the last part is a name; "Qwen/Qwen3-8B" is a name as a whole.
-        found["model"] = model.rstrip("/").rpartition("/")[2] if model.startswith((".", "/")) else model
+        facts_found["model"] = model.rstrip("/").rpartition("/")[2] if model.startswith((".", "/")) else model
     if config:
-        found["mode"] = _mode(config)
-    return found
+        facts_found["mode"] = _mode(config)
+    return facts_found
 
 
 def _mode(config: Mapping[str, Any]) -> str:
@@ -46,12 +46,12 @@ def _mode(config: Mapping[str, Any]) -> str:
 
 def _logging_steps(config: Mapping[str, Any]) -> float | None:
     """Steps that a row covers. A value below one is a share of all steps, as in HF's TrainerState.compute_steps."""
-    every, most = number(config.get("logging_steps")), number(config.get("max_steps"))
-    if every is None or every <= 0 or config.get("logging_strategy", "steps") != "steps":
+    interval, max_steps = number(config.get("logging_steps")), number(config.get("max_steps"))
+    if interval is None or interval <= 0 or config.get("logging_strategy", "steps") != "steps":
         return None
-    if every >= 1:
-        return every
-    return float(math.ceil(every * most)) if most is not None and most > 0 else None
+    if interval >= 1:
+        return interval
+    return float(math.ceil(interval * max_steps)) if max_steps is not None and max_steps > 0 else None
 
 
 def _batch(config: Mapping[str, Any]) -> float | None:

@@ -171,7 +171,7 @@ def profiled(values: Mapping[str, float]) -> Iterator[tuple[str, float]]:
 
 def derive(piece: Piece, context: Context) -> Iterator[Out]:
     """Work and phases that are computed from several keys of a step."""
-    if context.own.get("async"):
+    if context.memory.get("async"):
         yield from _async_phases(piece.values)
         # TRL leaves out a window's sum of zero: absent means none, once the step's rows are merged.
         if "sample/staleness_mean" in piece.values and DROPPED not in piece.values:
@@ -188,9 +188,9 @@ def _async_phases(row: Mapping[str, float]) -> Iterator[Out]:
         return
     compute += row.get("perf/optimizer_s", 0.0)
     yield "trainer_compute_seconds", (), compute
-    whole, wait = row.get("perf/step_s"), row.get("perf/rollout_wait_s")
-    if whole is not None and wait is not None:
-        rest = whole - wait - compute - row.get("perf/weight_sync_s", 0.0)
+    step_seconds, wait = row.get("perf/step_s"), row.get("perf/rollout_wait_s")
+    if step_seconds is not None and wait is not None:
+        rest = step_seconds - wait - compute - row.get("perf/weight_sync_s", 0.0)
         yield "trainer_other_seconds", (), max(0.0, rest)
 
 

@@ -71,15 +71,15 @@ def read(path: Path, limits: Limits) -> State:
     if document is None or not isinstance(document.get("log_history"), list):
         raise ScrapeError("garbage", f"{path.name} is no trainer state")
     state = State(int(number(document.get("global_step")) or 0), modified)
-    most = number(document.get("max_steps"))
-    if most is not None and most > 0:
-        state.facts["max_steps"] = most
-        if state.step >= most:
-            state.finished = f"{NAME} says step {state.step} of {most:.0f}"
+    max_steps = number(document.get("max_steps"))
+    if max_steps is not None and max_steps > 0:
+        state.facts["max_steps"] = max_steps
+        if state.step >= max_steps:
+            state.finished = f"{NAME} says step {state.step} of {max_steps:.0f}"
     # With another strategy than steps it is still the default, 500; a row covers at most the steps before it.
-    every = number(document.get("logging_steps"))
-    if every is not None and every >= 1:
-        state.facts["logging_steps"] = every
+    logging_steps = number(document.get("logging_steps"))
+    if logging_steps is not None and logging_steps >= 1:
+        state.facts["logging_steps"] = logging_steps
     for entry in document["log_history"]:
         _entry(entry, state)
     return state
@@ -114,14 +114,14 @@ def dated(state: State) -> Iterator[tuple[float, Mapping[str, Any]]]:
 
 
 def _seconds(row: Mapping[str, Any]) -> float:
-    known = (number(row.get(key)) for key in ("step_time", "perf/step_s"))
-    return next((seconds for seconds in known if seconds is not None), UNKNOWN_STEP_SECONDS)
+    durations = (number(row.get(key)) for key in ("step_time", "perf/step_s"))
+    return next((seconds for seconds in durations if seconds is not None), UNKNOWN_STEP_SECONDS)
 
 
 def _find(path: Path) -> list[Path]:
     """The folder, not the file in it, because the next checkpoint's file continues the same history."""
-    found = find(path)
-    return [] if found is None else [path]
+    state_path = find(path)
+    return [] if state_path is None else [path]
 
 
 def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
@@ -130,10 +130,10 @@ def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
     Raises:
         ScrapeError: ``missing``, ``too_large``, ``garbage``, ``empty``.
     """
-    found = find(path)
-    if found is None:
+    state_path = find(path)
+    if state_path is None:
         raise ScrapeError("missing", f"{NAME} is gone")
-    state = read(found, limits)
+    state = read(state_path, limits)
     done = min(int(cursor.get("step", 0)), state.step)
     new = [Logged(dict(row), int(row["step"]), ts) for ts, row in dated(state) if row["step"] > done]
     rows = new[: limits.tail_rows]

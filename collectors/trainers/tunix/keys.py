@@ -22,7 +22,7 @@ ROLLOUT, REFERENCE, TRAIN = (f"{PERF}sum/{name}_time" for name in ("rollout", "r
 # Only if the rollouts have their own devices; the gap is between the training of two micro-batches.
 FIRST, GAPS = f"{PERF}first_micro_batch_rollout_time", f"{PERF}sum/between_micro_batch_gap_time"
 # Only if the reference has its own devices, too.
-APART = f"{PERF}sum/refer_gap_time"
+REFERENCE_GAP = f"{PERF}sum/refer_gap_time"
 NORM = "actor/train/grad_norm"
 # Not a key of Tunix: `pieces` adds it, because a gradient norm that is not finite is itself a finding.
 NONFINITE = "actor/train/grad_norm is not finite"
@@ -48,12 +48,12 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     NORM: Key("gradient_norm"),
     NONFINITE: Key("gradient_nonfinite"),
     **{
-        f"{where}/{name}_length": Key(f"response_tokens_{name}")
-        for where in ("generation/train/completions", "completions/train")
+        f"{prefix}/{name}_length": Key(f"response_tokens_{name}")
+        for prefix in ("generation/train/completions", "completions/train")
         for name in ("mean", "max", "min")
     },
 }
-NEEDS = frozenset((STEP, SYNC, ROLLOUT, REFERENCE, TRAIN, FIRST, GAPS, APART, KL, SCORE, SUM))
+NEEDS = frozenset((STEP, SYNC, ROLLOUT, REFERENCE, TRAIN, FIRST, GAPS, REFERENCE_GAP, KL, SCORE, SUM))
 
 
 def _component(match: re.Match[str]) -> Key:
@@ -77,32 +77,32 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterab
         updates[NONFINITE] = float(NORM not in values)
     rest = {key: value for key, value in values.items() if key not in updates}
     times = {key: value for key, value in rest.items() if key.startswith(PERF)}
-    found = [Piece(UPDATES, row.step, row.ts, updates)]
+    row_pieces = [Piece(UPDATES, row.step, row.ts, updates)]
     if ROLLOUT in times or any(key.startswith(("completions/", SCORE)) for key in rest):
-        context.own["afterwards"] = True
-    if times and context.own.get("afterwards") and row.step > 0:
+        context.memory["afterwards"] = True
+    if times and context.memory.get("afterwards") and row.step > 0:
         # Exported after the count of steps has increased (rl_learner.py:637); the agentic learner, with other names,
         # exports them before.
-        found.append(Piece(TRAINER, row.step - 1, row.ts, times))
+        row_pieces.append(Piece(TRAINER, row.step - 1, row.ts, times))
         rest = {key: value for key, value in rest.items() if key not in times}
-    found.append(Piece(TRAINER, row.step, row.ts, rest))
+    row_pieces.append(Piece(TRAINER, row.step, row.ts, rest))
     if FIRST in times:
         context.take({"mode": "sync_split"})
-    for piece in found:
-        fresh = _new_values(piece, row.origin, context.own)
+    for piece in row_pieces:
+        fresh = _new_values(piece, row.origin, context.memory)
         if fresh.values:
             yield fresh
 
 
-def _new_values(piece: Piece, origin: str, own: dict[str, Any]) -> Piece:
+def _new_values(piece: Piece, origin: str, memory: dict[str, Any]) -> Piece:
     """Only the new values of an older step.
 
     The agentic learner buffers ahead, so parts of a step may come after the next one and repeat its keys, as means
     over the rest. That is no rewind: a resumed run writes a file of its own.
     """
-    if own.get("origin") != origin:
-        own |= {"origin": origin, "told": {}}
-    steps: dict[str, list[int]] = own["told"].setdefault(piece.axis, {})
+    if memory.get("origin") != origin:
+        memory |= {"origin": origin, "told": {}}
+    steps: dict[str, list[int]] = memory["told"].setdefault(piece.axis, {})
     emitted = set(steps.get(str(piece.step), ()))
     late = any(int(step) > piece.step for step in steps)
     values = {key: value for key, value in piece.values.items() if not (late and mark(key) in emitted)}
@@ -126,10 +126,10 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
 
 def _phases(values: Mapping[str, float]) -> Iterator[Out]:
     """The step includes the time to send weights. With its own devices, generation counts while training waits."""
-    reference = 0.0 if APART in values else values.get(REFERENCE, 0.0)
+    reference = 0.0 if REFERENCE_GAP in values else values.get(REFERENCE, 0.0)
     compute = values[TRAIN] + reference
     yield "trainer_compute_seconds", (), compute
-    if APART in values:
+    if REFERENCE_GAP in values:
         # The gaps logged here are no gaps: from the begin of a micro-batch to the end of the next.
         return
     if REFERENCE in values:

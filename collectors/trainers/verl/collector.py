@@ -43,18 +43,18 @@ def unpack(row: Row) -> Logged | None:
     return Logged(data, step) if counted and isinstance(data, dict) else None
 
 
-def seen(row: Logged, values: Mapping[str, float], context: Context) -> None:
+def on_row(row: Logged, values: Mapping[str, float], context: Context) -> None:
     """Gauges of the moment, from lines without a step."""
     if row.origin in (verl_log.MONITOR, verl_log.BUFFER) and row.step is None:
-        found = verl_keys.monitor(values, context)
-        context.samples += [Sample(metric, value, labels, row.ts) for metric, labels, value in found]
+        gauges = verl_keys.monitor(values, context)
+        context.samples += [Sample(metric, value, labels, row.ts) for metric, labels, value in gauges]
 
 
 def folder_facts(path: Path) -> Facts:
     """Facts from the configuration that a job printed into the folder; none if several jobs printed different ones."""
     logs = CONSOLE.find(path)
-    found = [facts for log in logs if (facts := _head(log))] if len(logs) <= MAX_LOGS else []
-    return found[0] if found and all(one == found[0] for one in found) else {}
+    printed = [facts for log in logs if (facts := _head(log))] if len(logs) <= MAX_LOGS else []
+    return printed[0] if printed and all(other == printed[0] for other in printed) else {}
 
 
 def _head(log: Path) -> Facts:
@@ -96,7 +96,7 @@ FRAMEWORK = Framework(
     derive=verl_keys.derive,
     facts=verl_config.facts,
     folder_facts=folder_facts,
-    seen=seen,
+    on_row=on_row,
     seconds=("timing_s/step", "perf/time_per_step"),
     derives=(
         "backpressure_seconds",

@@ -52,5 +52,5 @@ def _batch_groups(settings: Settings) -> float | None:
     return product(*map(settings.number, (*parts, "async_training.trigger_parameter_sync_step")))
 
 
-def _gpus(settings: Settings, where: str) -> float | None:
-    return product(settings.number(f"{where}.nnodes"), settings.number(f"{where}.n_gpus_per_node"))
+def _gpus(settings: Settings, section: str) -> float | None:
+    return product(settings.number(f"{section}.nnodes"), settings.number(f"{section}.n_gpus_per_node"))

@@ -124,33 +124,33 @@ def pieces(row: Logged, values: Mapping[str, float], context: Context) -> Iterat
     """One piece per row; rows of one step (fully_async logs two or three) are merged by their number."""
     if row.step is None or row.ts is None:
         return
-    found = {**values}
+    row_values = {**values}
     if NORM in row.values:
-        found[NONFINITE] = float(NORM not in values)
-    _learn_mode(found, context)
-    if found:
-        yield Piece(TRAINER, row.step, row.ts, found)
+        row_values[NONFINITE] = float(NORM not in values)
+    _learn_mode(row_values, context)
+    if row_values:
+        yield Piece(TRAINER, row.step, row.ts, row_values)
 
 
 def _learn_mode(values: Mapping[str, float], context: Context) -> None:
     """Detects the kind of trainer by keys that only one kind logs, if no configuration states it."""
     if any(key.startswith("fully_async/") for key in values):
-        context.own |= {"mode": "async", "saves_after": True}
+        context.memory |= {"mode": "async", "saves_after": True}
     elif "timing_s/sync_rollout_weights" in values or "timing_s/generate_async" in values:
-        context.own |= {"mode": "one_step", "saves_after": True}
+        context.memory |= {"mode": "one_step", "saves_after": True}
     elif any(key.startswith("separate_async/") or key == "timing_s/switch_wait" for key in values):
-        context.own["mode"] = "async"
+        context.memory["mode"] = "async"
     elif values.get(STALENESS, 0.0) > 0 and context.facts.get("mode") in SYNC:
         # Among V1's three trainers only the synchronous one never trains on an older policy.
-        context.own["mode"] = "async"
-    if "mode" in context.own:
-        context.take({"mode": context.own["mode"]})
+        context.memory["mode"] = "async"
+    if "mode" in context.memory:
+        context.take({"mode": context.memory["mode"]})
 
 
-def groups(count: float, samples: str, of_groups: str, context: Context) -> Out:
+def groups(count: float, samples_metric: str, groups_metric: str, context: Context) -> Out:
     """A number of groups in rollouts; as groups if the group's size is unknown."""
     size = context.facts.get("group_size")
-    return (samples, (), count * size) if isinstance(size, float) else (of_groups, (), count)
+    return (samples_metric, (), count * size) if isinstance(size, float) else (groups_metric, (), count)
 
 
 def derive(piece: Piece, context: Context) -> Iterable[Out]:
@@ -160,9 +160,9 @@ def derive(piece: Piece, context: Context) -> Iterable[Out]:
     yield from _work(piece, context)
     yield from _losses(piece, context)
     for metric, keys in FIRST.items():
-        found = _first(values, keys)
-        if found is not None:
-            yield metric, (), found
+        value = _first(values, keys)
+        if value is not None:
+            yield metric, (), value
     calls = values.get("tool_call_counts/mean", 0.0)
     if TOOLS in values and calls > 0:
         # Both are means over the same trajectories, so their ratio is seconds per call.
@@ -183,9 +183,9 @@ def _phases(values: Mapping[str, float], context: Context) -> Iterator[Out]:
             yield metric, (), seconds
     if step is not None and fetch is not None and compute is not None:
         sync = _first(values, SYNCS) or 0.0
-        saved = 0.0 if context.own.get("saves_after") else values.get(SAVE, 0.0)
+        saved = 0.0 if context.memory.get("saves_after") else values.get(SAVE, 0.0)
         yield "trainer_other_seconds", (), max(0.0, step - fetch - compute - sync - saved)
-    if step is not None and SAVE in values and context.own.get("saves_after"):
+    if step is not None and SAVE in values and context.memory.get("saves_after"):
         # fully_async and one-step save after the step's timer has stopped, the others before.
         yield "trainer_step_seconds", (), step + values[SAVE]
 
@@ -195,8 +195,8 @@ def _first(values: Mapping[str, float], keys: Iterable[str]) -> float | None:
 
 
 def _sum(values: Mapping[str, float], keys: Iterable[str]) -> float | None:
-    found = [values[key] for key in keys if key in values]
-    return sum(found) if found else None
+    present = [values[key] for key in keys if key in values]
+    return sum(present) if present else None
 
 
 def _buffer(values: Mapping[str, float], context: Context) -> Iterator[Out]:
@@ -233,7 +233,7 @@ def _work(piece: Piece, context: Context) -> Iterator[Out]:
 def _samples(piece: Piece, context: Context) -> Iterator[Out]:
     values = piece.values
     if REQUIRED in values and UPDATE in values:
-        updates = _since(context.own.setdefault("updates", {}), piece.step, values[UPDATE])
+        updates = _increase(context.memory.setdefault("updates", {}), piece.step, values[UPDATE])
         if updates is not None:
             yield groups(updates * values[REQUIRED], "trainer_samples", "trainer_groups", context)
         return
@@ -244,7 +244,7 @@ def _samples(piece: Piece, context: Context) -> Iterator[Out]:
             yield "trainer_groups", (), batch / size
 
 
-def _since(totals: dict[str, float], step: int, total: float) -> float | None:
+def _increase(totals: dict[str, float], step: int, total: float) -> float | None:
     """The increase of a total since the previous step; None if that step is not cached. ``totals``: a few steps."""
     for old in [key for key in totals if not step - 4 < int(key) < step]:
         del totals[old]
@@ -258,12 +258,12 @@ def _losses(piece: Piece, context: Context) -> Iterator[Out]:
     values, size = piece.values, context.facts.get("group_size")
     dropped = values.get(EVICTED, 0.0) if STALENESS in values and context.facts.get("mode") not in SYNC else None
     if DROPPED in values:
-        dropped = _since(context.own.setdefault("dropped", {}), piece.step, values[DROPPED])
+        dropped = _increase(context.memory.setdefault("dropped", {}), piece.step, values[DROPPED])
     if dropped is not None and isinstance(size, float):
         yield "stale_dropped_rollouts", (), dropped * size
     if FILTERED in values or SURPLUS in values:
-        context.own["filters"] = True
-    if context.own.get("filters") and "timing_s/step" in values:
+        context.memory["filters"] = True
+    if context.memory.get("filters") and "timing_s/step" in values:
         yield from _filtered(values, context)
 
 

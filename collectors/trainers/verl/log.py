@@ -25,8 +25,8 @@ def parse(line: ConsoleLine, memory: dict[str, Any]) -> Parsed:
     if (step := _STEP.search(text)) is not None:
         return Logged(_values(text[step.end() :]), int(step[1]), line.ts)
     if _STATISTICS in text:
-        found = literal(text)
-        return Logged(found, None, line.ts, MONITOR) if found else None
+        statistics = literal(text)
+        return Logged(statistics, None, line.ts, MONITOR) if statistics else None
     if (counts := _BUFFER.search(text)) is not None:
         names = ("pending", "running", "finished", "failure")
         return Logged(dict(zip(names, map(int, counts.groups()), strict=True)), None, line.ts, BUFFER)

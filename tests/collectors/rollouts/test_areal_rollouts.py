@@ -175,7 +175,7 @@ def test_lines_that_are_no_samples_are_dropped_and_named(tmp_path: Path) -> None
     os.utime(file, (BEGAN, BEGAN))
     reading = COLLECTOR.tail(tmp_path, {}, Limits(), NOW)  # type: ignore[misc]
     assert (len(reading.rollouts), reading.dropped) == (1, 2)
-    assert reading.why_dropped == "a line of 1.jsonl is no sample of AReaL"
+    assert reading.why_dropped == "a line of 1.jsonl is not a sample of AReaL"
 
 
 # ---- sessions
@@ -254,7 +254,7 @@ def test_what_is_no_session_is_dropped_and_named(tmp_path: Path) -> None:
     sessions(tmp_path, session(0, 0, BEGAN), {"task_id": 0}, session(0, 1, BEGAN, "SECRET"))
     reading = COLLECTOR.tail(tmp_path, {}, Limits(), NOW)  # type: ignore[misc]
     assert (len(reading.rollouts), reading.dropped) == (1, 2)
-    assert reading.why_dropped == "a line of sessions-r0.jsonl is no session of AReaL"
+    assert reading.why_dropped == "a line of sessions-r0.jsonl is not a session of AReaL"
 
 
 def test_what_it_is_known_by(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_what_is_no_group_is_dropped_and_named(tmp_path: Path) -> None:
         opened.write('[{"text":"half')
     reading = COLLECTOR.tail(tmp_path, {}, Limits(), NOW)  # type: ignore[misc]
     assert (len(reading.rollouts), reading.dropped) == (2, 4)
-    assert reading.why_dropped.endswith("of 0.jsonl is no group of PipelineRL")
+    assert reading.why_dropped.endswith("of 0.jsonl is not a group of PipelineRL")
 
 
 def test_a_stream_that_is_written_anew_is_read_again(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_half_a_file_is_dropped_with_its_reason_and_its_neighbours_are_read(tmp_
     file.write_bytes(file.read_bytes()[:4000])
     reading = trl_completions.COLLECTOR.tail(tmp_path / "run", {}, Limits(), NOW)  # type: ignore[misc]
     assert (reading.dropped, len(reading.rollouts)) == (1, 11 * 32)
-    assert reading.why_dropped == "completions_00085.parquet is no whole Parquet file: ArrowInvalid"
+    assert reading.why_dropped == "completions_00085.parquet is not a complete Parquet file: ArrowInvalid"
 
 
 def test_without_pyarrow_the_target_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

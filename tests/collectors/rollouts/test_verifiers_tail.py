@@ -115,7 +115,7 @@ def test_what_is_no_episode_is_dropped_and_named(run: Path) -> None:
         opened.write('{"id": "x"}\n[1]\n{"id":"y","env":{"id":"m"},"ok":true,"traces":[]}\n{"id":"half')
     reading = COLLECTOR.tail(run, {}, Limits(), LATER)  # type: ignore[misc]
     assert (reading.dropped, reading.more) == (2, False)
-    assert "is no episode of verifiers" in reading.why_dropped
+    assert "is not an episode of verifiers" in reading.why_dropped
     assert set(merged(reading.rollouts)) == set(read(RUN)[0])
 
 
