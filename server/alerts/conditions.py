@@ -47,15 +47,15 @@ class Positions:
     """Positions of series in a table; shared by all rules, so that a hundred rules use one index per table."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, str, float], tuple[int, dict[Labels, int]]] = {}
+        self._indexes: dict[tuple[str, str, str, float], tuple[int, dict[Labels, int]]] = {}
 
     def of(self, condition: Condition, table: Table) -> Mapping[Labels, int]:
         """Series -> index."""
         key = (condition.source, condition.name, condition.of, condition.window)
-        known = self._known.get(key)
-        if known is None or known[0] != table.shape:
-            known = self._known[key] = (table.shape, {labels: i for i, labels in enumerate(table.labels)})
-        return known[1]
+        cached = self._indexes.get(key)
+        if cached is None or cached[0] != table.shape:
+            cached = self._indexes[key] = (table.shape, {labels: i for i, labels in enumerate(table.labels)})
+        return cached[1]
 
 
 class Judge:
@@ -70,10 +70,10 @@ class Judge:
     def judge(self, frame: Frame, active: Mapping[Labels, Alert]) -> Judgement:
         """Evaluates the conditions. ``active``: series with an alert, whose unknowns are reported too."""
         absence = self._rule.condition.kind == "absence"
-        found = self._absence(frame) if absence else self._main_condition(frame, active)
+        judgement = self._absence(frame) if absence else self._main_condition(frame, active)
         for view in self._also:
-            self._and(found, view, frame, active)
-        return found
+            self._apply_condition(judgement, view, frame, active)
+        return judgement
 
     def _absence(self, frame: Frame) -> Judgement:
         view, table = self._main, frame.table(self._main.condition)
@@ -88,35 +88,37 @@ class Judge:
         if table is None:
             return Judgement(unknown=dict.fromkeys(active, NO_SOURCE.format(name=view.condition.name)))
         labels, values = table.labels, table.values
-        found = Judgement(true={labels[i]: values[i] for i in view.hits(table)})
+        judgement = Judgement(true={labels[i]: values[i] for i in view.hits(table)})
         if active:
-            self._watch(found, table, frame, active)
+            self._evaluate_active(judgement, table, frame, active)
         if self._rule.no_data == "alert":
-            self._silent(found, table)
-        return found
+            self._add_silent_series(judgement, table)
+        return judgement
 
-    def _watch(self, found: Judgement, table: Table, frame: Frame, active: Mapping[Labels, Alert]) -> None:
+    def _evaluate_active(
+        self, judgement: Judgement, table: Table, frame: Frame, active: Mapping[Labels, Alert]
+    ) -> None:
         """Evaluates series with an alert that are not over the threshold: held by `recover`, unknown, or false."""
         condition, positions = self._main.condition, self._positions.of(self._main.condition, table)
         for series, alert in active.items():
-            if series in found.true:
+            if series in judgement.true:
                 continue
             i = positions.get(series)
             # After a restart the rule may have other matchers than when the alert began.
             if condition.matchers and not all_match(condition.matchers, dict(series)):
                 continue
             if i is None:
-                if why := frame.missing(condition, series):
-                    found.unknown[series] = why
+                if reason := frame.missing(condition, series):
+                    judgement.unknown[series] = reason
                 continue
             truth = self._main.truth(table, i, firing=alert.state == "firing")
             if truth is True:
-                found.true[series] = table.values[i]
+                judgement.true[series] = table.values[i]
             elif truth is not False:
-                found.unknown[series] = truth
+                judgement.unknown[series] = truth
 
-    def _silent(self, found: Judgement, table: Table) -> None:
-        """Returns series that had a value earlier and have none now."""
+    def _add_silent_series(self, judgement: Judgement, table: Table) -> None:
+        """Adds series that had a value earlier and have none now."""
         gaps = frozenset(table.gaps)
         if self._seen_of != (table.shape, gaps):
             self._seen_of = (table.shape, gaps)
@@ -125,22 +127,24 @@ class Judge:
             self._seen = {table.labels[i] for i in indexes if i not in gaps or table.labels[i] in seen}
         for i in gaps:
             if table.labels[i] in self._seen:
-                found.unknown.setdefault(table.labels[i], table.gaps[i])
+                judgement.unknown.setdefault(table.labels[i], table.gaps[i])
 
-    def _and(self, found: Judgement, view: "_View", frame: Frame, active: Mapping[Labels, Alert]) -> None:
+    def _apply_condition(
+        self, judgement: Judgement, view: "_View", frame: Frame, active: Mapping[Labels, Alert]
+    ) -> None:
         table = frame.table(view.condition)
         agreeing = view.agreeing(table)
-        for series in [*found.true, *found.unknown]:
+        for series in [*judgement.true, *judgement.unknown]:
             alert = active.get(series)
             truth = agreeing(series, alert is not None and alert.state == "firing")
             if truth is True:
                 continue
-            held = found.true.pop(series, NO_DATA) != NO_DATA
+            was_true = judgement.true.pop(series, NO_DATA) != NO_DATA
             # A condition without a source creates no alert; two gaps at once are one failed target.
             if truth is False or (alert is None and table is None):
-                found.unknown.pop(series, None)
-            elif held and alert is not None:
-                found.unknown[series] = truth
+                judgement.unknown.pop(series, None)
+            elif was_true and alert is not None:
+                judgement.unknown[series] = truth
 
 
 class _View:
@@ -158,7 +162,9 @@ class _View:
             matchers, labels = self.condition.matchers, table.labels
             self._shape = table.shape
             self._by_names = {}
-            self._selected = [i for i, of in enumerate(labels) if all_match(matchers, dict(of))] if matchers else None
+            self._selected = (
+                [i for i, series in enumerate(labels) if all_match(matchers, dict(series))] if matchers else None
+            )
         return range(len(table.labels)) if self._selected is None else self._selected
 
     def hits(self, table: Table) -> list[int]:
@@ -182,23 +188,23 @@ class _View:
 
         Each set of agreeing series is evaluated once per instant, because ten thousand alerts may share one.
         """
-        known: dict[tuple[tuple[str, ...], tuple[str, ...], bool], Truth] = {}
+        cached: dict[tuple[tuple[str, ...], tuple[str, ...], bool], Truth] = {}
 
-        def one(shared: tuple[str, ...], key: tuple[str, ...], rows: list[int], firing: bool) -> Truth:
+        def evaluated(shared: tuple[str, ...], key: tuple[str, ...], rows: list[int], firing: bool) -> Truth:
             assert table is not None
-            at = (shared, key, firing)
-            if at not in known:
-                known[at] = self._any(table, rows, firing)
-            return known[at]
+            cache_key = (shared, key, firing)
+            if cache_key not in cached:
+                cached[cache_key] = self._any(table, rows, firing)
+            return cached[cache_key]
 
-        def of(series: Labels, firing: bool) -> Truth:
+        def evaluate(series: Labels, firing: bool) -> Truth:
             if table is None:
                 absent = self.condition.kind == "absence"
                 return True if absent else NO_SOURCE.format(name=self.condition.name)
-            truths = [one(*rows, firing) for rows in self._sets(table, series)]
+            truths = [evaluated(*rows, firing) for rows in self._sets(table, series)]
             return self._joined(truths)
 
-        return of
+        return evaluate
 
     def _any(self, table: Table, rows: list[int], firing: bool) -> Truth:
         if self.condition.kind == "absence":
@@ -216,13 +222,13 @@ class _View:
     def _sets(self, table: Table, series: Labels) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], list[int]]]:
         """Returns (common label names, their values, indexes) of the series that agree with this one."""
         indexes = self.indexes(table)
-        own = dict(series)
-        names = tuple(own)
+        series_labels = dict(series)
+        names = tuple(series_labels)
         # Cached by label names, because nearly all series of a table have the same ones.
         if names not in self._by_names:
             self._by_names[names] = _by_shared(names, table, indexes)
         for shared, by_values in self._by_names[names].items():
-            key = tuple(own[name] for name in shared)
+            key = tuple(series_labels[name] for name in shared)
             if key in by_values:
                 yield shared, key, by_values[key]
 
@@ -231,9 +237,9 @@ def _by_shared(
     names: tuple[str, ...], table: Table, indexes: Sequence[int]
 ) -> dict[tuple[str, ...], dict[tuple[str, ...], list[int]]]:
     """Names both have -> their values -> indexes."""
-    found: dict[tuple[str, ...], dict[tuple[str, ...], list[int]]] = {}
+    indexes_by_values: dict[tuple[str, ...], dict[tuple[str, ...], list[int]]] = {}
     for i in indexes:
-        theirs = dict(table.labels[i])
-        shared = tuple(name for name in names if name in theirs)
-        found.setdefault(shared, {}).setdefault(tuple(theirs[name] for name in shared), []).append(i)
-    return found
+        table_labels = dict(table.labels[i])
+        shared = tuple(name for name in names if name in table_labels)
+        indexes_by_values.setdefault(shared, {}).setdefault(tuple(table_labels[name] for name in shared), []).append(i)
+    return indexes_by_values

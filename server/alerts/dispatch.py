@@ -28,8 +28,15 @@ SEND_SECONDS = 20.0
 AT_ONCE = 4
 """Requests to one receiver at a time, so that a backlog of many groups does not look like an attack."""
 
-BACKOFF_SECONDS, BACKOFF_MAX_SECONDS, JITTER = 5.0, 300.0, 0.2
+# Seconds before the second attempt; doubled for each further one.
+BACKOFF_SECONDS = 5.0
+# Longest pause between two attempts, s.
+BACKOFF_MAX_SECONDS = 300.0
+# Share by which a pause varies, so that attempts do not coincide after an outage.
+JITTER = 0.2
+# Longest Retry-After that is respected, s.
 AFTER_MAX_SECONDS = 3600.0
+# A notification is given up after this time, s (one day).
 GIVE_UP_SECONDS = 86_400.0
 
 KEEP_SECONDS = 7 * 86_400.0
@@ -59,7 +66,7 @@ class Dispatcher:
         rng: random.Random | None = None,
     ) -> None:  # fmt: skip
         self._store, self._clock, self._send = store, clock, send
-        self._settings = {one.name: one for one in receivers}
+        self._settings = {receiver.name: receiver for receiver in receivers}
         self._rng = rng or random.Random()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()
@@ -203,14 +210,14 @@ class Dispatcher:
             return lambda: self._store.finish(row.id, "failed", answer.text, None)
         if now - row.created_at >= GIVE_UP_SECONDS * 1000:
             return lambda: self._store.finish(row.id, "failed", f"gave up after 24 h: {answer.text}", None)
-        again = now + round(self._delay(row.attempts, answer.after) * 1000)
-        return lambda: self._store.retry(row.id, again, answer.text)
+        next_attempt = now + round(self._delay(row.attempts, answer.after) * 1000)
+        return lambda: self._store.retry(row.id, next_attempt, answer.text)
 
     def _delay(self, attempts: int, after: float | None) -> float:
         """Returns seconds until the next attempt, with jitter, so that attempts do not coincide after an outage."""
         doubled = BACKOFF_SECONDS * 2.0 ** min(attempts - 1, 10)
-        own = min(BACKOFF_MAX_SECONDS, doubled) * self._rng.uniform(1 - JITTER, 1 + JITTER)
-        return max(own, min(after or 0.0, AFTER_MAX_SECONDS))
+        backoff = min(BACKOFF_MAX_SECONDS, doubled) * self._rng.uniform(1 - JITTER, 1 + JITTER)
+        return max(backoff, min(after or 0.0, AFTER_MAX_SECONDS))
 
     # ---- log messages, once per change
 

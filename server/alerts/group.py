@@ -46,25 +46,27 @@ def plan(
         link: absolute address of the charts at an alert's moment.
     """
     episodes = _newest_episodes(alerts)
-    found: Rows = ([], [])
+    changes: Rows = ([], [])
     for settings in receivers:
-        own = {key: row for (name, key), row in groups.items() if name == settings.name}
-        tick = _Tick(now, run, settings, own, link, external_url)
-        every = refresh.get(settings.kind, 0.0)
-        rows, notes = _refreshing(tick, episodes, every) if every else _grouped(tick, episodes)
-        found[0].extend(rows)
-        found[1].extend(notes)
+        own_groups = {key: row for (name, key), row in groups.items() if name == settings.name}
+        tick = _Tick(now, run, settings, own_groups, link, external_url)
+        refresh_seconds = refresh.get(settings.kind, 0.0)
+        group_rows, notes = (
+            _refreshing(tick, episodes, refresh_seconds) if refresh_seconds else _grouped(tick, episodes)
+        )
+        changes[0].extend(group_rows)
+        changes[1].extend(notes)
     # A removed receiver gets nothing more, and has no old state if its name is used again.
     names = {settings.name for settings in receivers}
-    found[0].extend(replace(row, ended=True) for (name, _), row in groups.items() if name not in names)
-    return found
+    changes[0].extend(replace(row, ended=True) for (name, _), row in groups.items() if name not in names)
+    return changes
 
 
 def to_json(notification: Notification) -> str:
     """Returns a notification as the outbox stores it. By field names, because `asdict` takes 6 times as long."""
     alerts = [{name: getattr(alert, name) for name in _ITEM} for alert in notification.alerts]
-    found = {name: getattr(notification, name) for name in _NOTIFICATION}
-    return json.dumps({**found, "alerts": alerts}, separators=(",", ":"))
+    fields_by_name = {name: getattr(notification, name) for name in _NOTIFICATION}
+    return json.dumps({**fields_by_name, "alerts": alerts}, separators=(",", ":"))
 
 
 def from_json(text: str) -> Notification:
@@ -73,8 +75,8 @@ def from_json(text: str) -> Notification:
     Raises:
         ValueError, TypeError, KeyError: the text was not made by `to_json`.
     """
-    found = json.loads(text)
-    return Notification(**{**found, "alerts": tuple(AlertItem(**alert) for alert in found["alerts"])})
+    decoded = json.loads(text)
+    return Notification(**{**decoded, "alerts": tuple(AlertItem(**alert) for alert in decoded["alerts"])})
 
 
 def group_key(labels: Labels) -> str:
@@ -100,14 +102,14 @@ def _quoted_char(char: str) -> str:
 
 def _newest_episodes(alerts: Iterable[Alert]) -> list[Alert]:
     """Returns firing or resolved alerts, one per label set: to a receiver a second episode is the same alert."""
-    found: dict[str, Alert] = {}
+    newest: dict[str, Alert] = {}
     for alert in alerts:
         if alert.state not in ("firing", "resolved") or alert.fired_at is None:
             continue
-        known = found.get(alert.fingerprint)
-        if known is None or known.active_at < alert.active_at:
-            found[alert.fingerprint] = alert
-    return list(found.values())
+        previous = newest.get(alert.fingerprint)
+        if previous is None or previous.active_at < alert.active_at:
+            newest[alert.fingerprint] = alert
+    return list(newest.values())
 
 
 def _alertmanager_order(alert: Alert) -> tuple[object, ...]:
@@ -120,14 +122,14 @@ def _alertmanager_order(alert: Alert) -> tuple[object, ...]:
 @lru_cache(maxsize=1 << 16)
 def _group_of(labels: Labels, group_by: tuple[str, ...], run: str) -> tuple[str, Labels]:
     """Returns key and labels of an alert's group. The run is always included, because receivers see only keys."""
-    wanted = {*group_by, "run"}
-    named = {name: value for name, value in labels if name in wanted or ALL_LABELS in wanted} | {"run": run}
+    group_labels = {*group_by, "run"}
+    named = {name: value for name, value in labels if name in group_labels or ALL_LABELS in group_labels} | {"run": run}
     pairs = tuple(sorted(named.items()))
     return group_key(pairs), pairs
 
 
 @lru_cache(maxsize=1 << 16)
-def _wanted(labels: Labels, match: tuple[Matcher, ...]) -> bool:
+def _matches_labels(labels: Labels, match: tuple[Matcher, ...]) -> bool:
     return all_match(match, dict(labels))
 
 
@@ -142,7 +144,7 @@ class _Tick:
     now: float
     run: str
     settings: ReceiverSettings
-    own: Mapping[str, GroupRow]
+    groups: Mapping[str, GroupRow]
     link: Link
     external_url: str
 
@@ -151,15 +153,15 @@ class _Tick:
         return _ms(self.now)
 
     def wants(self, alert: Alert) -> bool:
-        return not self.settings.match or _wanted(alert.labels, self.settings.match)
+        return not self.settings.match or _matches_labels(alert.labels, self.settings.match)
 
     def note(self, row: GroupRow, items: Sequence[AlertItem], reason: str, *, refresh: bool = False) -> OutboxRow:
         """Returns a notification of the group, cut to the receiver's `max_alerts`, firing alerts first."""
         limit = self.settings.max_alerts
-        kept = items if not limit else sorted(items, key=lambda item: item.status != "firing")[:limit]
+        shown = items if not limit else sorted(items, key=lambda item: item.status != "firing")[:limit]
         status = "firing" if any(item.status == "firing" for item in items) else "resolved"
         notification = Notification(
-            row.receiver, self.run, row.group_key, dict(row.labels), status, tuple(kept), len(items) - len(kept),
+            row.receiver, self.run, row.group_key, dict(row.labels), status, tuple(shown), len(items) - len(shown),
             reason, self.external_url,
         )  # fmt: skip
         return OutboxRow(row.receiver, row.group_key, row.seq, self.ms, to_json(notification), refresh)
@@ -193,21 +195,21 @@ class _Members:
 
 
 def _grouped(tick: _Tick, episodes: Sequence[Alert]) -> Rows:
-    found: Rows = ([], [])
+    rows: Rows = ([], [])
     members = _members(tick, episodes)
-    for key in sorted(tick.own.keys() | members.keys()):
-        of = members.get(key)
-        row = tick.own.get(key)
-        if row is None and of is not None:
-            row = _new_group(tick, key, of)
+    for key in sorted(tick.groups.keys() | members.keys()):
+        group_members = members.get(key)
+        row = tick.groups.get(key)
+        if row is None and group_members is not None:
+            row = _new_group(tick, key, group_members)
         if row is None:
             continue
         if row.next_flush <= tick.ms:
-            row, note = _flush(tick, row, of or _Members(row.labels))
-            found[1].extend(note)
-        if row != tick.own.get(key) and (key in tick.own or not row.ended):
-            found[0].append(row)
-    return found
+            row, note = _flush(tick, row, group_members or _Members(row.labels))
+            rows[1].extend(note)
+        if row != tick.groups.get(key) and (key in tick.groups or not row.ended):
+            rows[0].append(row)
+    return rows
 
 
 def _members(tick: _Tick, episodes: Sequence[Alert]) -> dict[str, _Members]:
@@ -215,49 +217,53 @@ def _members(tick: _Tick, episodes: Sequence[Alert]) -> dict[str, _Members]:
 
     Otherwise a changed `group_by` would leave an incident open permanently.
     """
-    home = {fingerprint: key for key, row in tick.own.items() for fingerprint in row.firing}
-    found: dict[str, _Members] = {}
+    home = {fingerprint: key for key, row in tick.groups.items() for fingerprint in row.firing}
+    members: dict[str, _Members] = {}
     for alert in episodes:
-        wanted = tick.wants(alert)
+        is_wanted = tick.wants(alert)
         key, labels = home.get(alert.fingerprint), None
         if key is None:
-            if not wanted:
+            if not is_wanted:
                 continue
             key, labels = _group_of(alert.labels, tick.settings.group_by, tick.run)
-        of = found.get(key)
-        if of is None:
-            of = found[key] = _Members(tick.own[key].labels if labels is None else labels)
-        of.alerts.append(alert)
+        group_members = members.get(key)
+        if group_members is None:
+            group_members = members[key] = _Members(tick.groups[key].labels if labels is None else labels)
+        group_members.alerts.append(alert)
         # Kept as a member, because its end must be sent to the receivers that were notified.
-        if not wanted:
-            of.unwanted.add(alert.fingerprint)
-    return found
+        if not is_wanted:
+            group_members.unwanted.add(alert.fingerprint)
+    return members
 
 
-def _new_group(tick: _Tick, key: str, of: _Members) -> GroupRow | None:
+def _new_group(tick: _Tick, key: str, group_members: _Members) -> GroupRow | None:
     """Starts a group with a firing alert. An alert that fired long ago (in history) does not wait again."""
-    since = [alert.fired_at for alert in of.alerts if alert.state == "firing" and alert.fired_at is not None]
+    since = [alert.fired_at for alert in group_members.alerts if alert.state == "firing" and alert.fired_at is not None]
     if not since:
         return None
     first = max(tick.now, min(since) + tick.settings.group_wait)
-    return GroupRow(tick.settings.name, key, of.labels, _ms(first))
+    return GroupRow(tick.settings.name, key, group_members.labels, _ms(first))
 
 
-def _flush(tick: _Tick, row: GroupRow, of: _Members) -> tuple[GroupRow, list[OutboxRow]]:
+def _flush(tick: _Tick, row: GroupRow, group_members: _Members) -> tuple[GroupRow, list[OutboxRow]]:
     """Sends what is due, and schedules the next flush after `group_interval`; without firing alerts the group ends."""
-    alive = {alert.fingerprint for alert in of.alerts if alert.state == "firing"}
-    firing = {alert.fingerprint for alert in of.alerts if alert.state == "firing" and not alert.muted} - of.unwanted
+    alive = {alert.fingerprint for alert in group_members.alerts if alert.state == "firing"}
+    firing = {
+        alert.fingerprint for alert in group_members.alerts if alert.state == "firing" and not alert.muted
+    } - group_members.unwanted
     resolved = {
-        alert.fingerprint for alert in of.alerts if alert.state == "resolved" and _is_news(tick, row, alert, of)
+        alert.fingerprint
+        for alert in group_members.alerts
+        if alert.state == "resolved" and _is_resolution_due(tick, row, alert, group_members)
     }
-    gone = set(row.firing) - {alert.fingerprint for alert in of.alerts}
-    reason = _reason(tick, row, firing, resolved | gone)
+    missing = set(row.firing) - {alert.fingerprint for alert in group_members.alerts}
+    reason = _reason(tick, row, firing, resolved | missing)
     notified = set(row.firing)
     notes = []
     if reason:
         # A muted or unwanted alert is not repeated, but its end is sent to receivers that were notified of it.
-        row = tick.notified(row, firing | (notified & alive), resolved | gone, tick.settings.group_interval)
-        notes = _notes(tick, row, of, firing, resolved, gone, reason)
+        row = tick.notified(row, firing | (notified & alive), resolved | missing, tick.settings.group_interval)
+        notes = _notes(tick, row, group_members, firing, resolved, missing, reason)
     else:
         # A resolution that is never sent (`send_resolved`) is forgotten. Alertmanager would treat a new episode as the
         # old one, and stay silent until `repeat_interval`.
@@ -267,17 +273,27 @@ def _flush(tick: _Tick, row: GroupRow, of: _Members) -> tuple[GroupRow, list[Out
 
 
 def _notes(
-    tick: _Tick, row: GroupRow, of: _Members, firing: set[str], resolved: set[str], gone: set[str], reason: str
+    tick: _Tick,
+    row: GroupRow,
+    group_members: _Members,
+    firing: set[str],
+    resolved: set[str],
+    missing: set[str],
+    reason: str,
 ) -> list[OutboxRow]:
     """Returns the notification if any of its alerts is for this receiver."""
     shown = firing | resolved if tick.settings.send_resolved else firing
-    items = [tick.item(alert) for alert in sorted(of.alerts, key=_alertmanager_order) if alert.fingerprint in shown]
+    items = [
+        tick.item(alert)
+        for alert in sorted(group_members.alerts, key=_alertmanager_order)
+        if alert.fingerprint in shown
+    ]
     if tick.settings.send_resolved:
-        items += [_lost(tick, row, fingerprint) for fingerprint in sorted(gone)]
+        items += [_missing_alert(tick, row, fingerprint) for fingerprint in sorted(missing)]
     return [tick.note(row, items, reason)] if items else []
 
 
-def _is_news(tick: _Tick, row: GroupRow, alert: Alert, of: _Members) -> bool:
+def _is_resolution_due(tick: _Tick, row: GroupRow, alert: Alert, group_members: _Members) -> bool:
     """Is a resolution due: its alert was sent, or it came since the last flush of a group that was sent?
 
     A resolved alert stays in the list for a while; a group that was never sent has nothing to resolve. A receiver that
@@ -291,7 +307,7 @@ def _is_news(tick: _Tick, row: GroupRow, alert: Alert, of: _Members) -> bool:
         return True
     # The last flush, which included everything resolved by then.
     since = row.next_flush - _ms(tick.settings.group_interval)
-    return not alert.muted and alert.fingerprint not in of.unwanted and _ms(alert.resolved_at) > since
+    return not alert.muted and alert.fingerprint not in group_members.unwanted and _ms(alert.resolved_at) > since
 
 
 def _reason(tick: _Tick, row: GroupRow, firing: set[str], resolved: set[str]) -> str:
@@ -307,7 +323,7 @@ def _reason(tick: _Tick, row: GroupRow, firing: set[str], resolved: set[str]) ->
     return "repeat" if row.notified_at + _ms(tick.settings.repeat_interval) <= tick.ms else ""
 
 
-def _lost(tick: _Tick, row: GroupRow, fingerprint: str) -> AlertItem:
+def _missing_alert(tick: _Tick, row: GroupRow, fingerprint: str) -> AlertItem:
     """Returns a resolution without details (the alert ended while Rollscope was down), with the group's labels."""
     return AlertItem("resolved", dict(row.labels), {}, tick.now, tick.now, fingerprint)
 
@@ -315,13 +331,13 @@ def _lost(tick: _Tick, row: GroupRow, fingerprint: str) -> AlertItem:
 # ---- receivers with their own grouping
 
 
-def _refreshing(tick: _Tick, episodes: Sequence[Alert], every: float) -> Rows:
-    """Sends the whole state of the run on every change, and every ``every`` seconds while anything fires."""
+def _refreshing(tick: _Tick, episodes: Sequence[Alert], refresh_seconds: float) -> Rows:
+    """Sends the whole state of the run on every change, and every ``refresh_seconds`` seconds while anything fires."""
     labels: Labels = (("run", tick.run),)
     key = group_key(labels)
     # Groups of another kind end without a message: this receiver lets alerts expire that are not repeated.
-    found: Rows = ([replace(row, ended=True) for name, row in tick.own.items() if name != key], [])
-    row = tick.own.get(key) or GroupRow(tick.settings.name, key, labels, tick.ms)
+    rows: Rows = ([replace(row, ended=True) for name, row in tick.groups.items() if name != key], [])
+    row = tick.groups.get(key) or GroupRow(tick.settings.name, key, labels, tick.ms)
     notified = set(row.firing)
     firing = [alert for alert in episodes if alert.state == "firing" and tick.wants(alert)]
     # Alerts it was sent are repeated even when muted, because it treats missing alerts as resolved.
@@ -330,15 +346,15 @@ def _refreshing(tick: _Tick, episodes: Sequence[Alert], every: float) -> Rows:
     now = {alert.fingerprint for alert in firing}
     # At once, whatever `group_interval`: the receiver groups by itself, and would add its own wait.
     if now != notified:
-        row = tick.notified(row, now, (alert.fingerprint for alert in resolved), every)
+        row = tick.notified(row, now, (alert.fingerprint for alert in resolved), refresh_seconds)
         row = replace(row, ended=not now)
-        found[0].append(row)
+        rows[0].append(row)
         shown = sorted([*firing, *(resolved if tick.settings.send_resolved else ())], key=_alertmanager_order)
         reason = "firing" if now - notified else "resolved"
-        found[1].extend([tick.note(row, [tick.item(alert) for alert in shown], reason)] if shown else [])
+        rows[1].extend([tick.note(row, [tick.item(alert) for alert in shown], reason)] if shown else [])
     elif now and row.next_flush <= tick.ms:
-        row = tick.notified(row, row.firing, (), every)
-        found[0].append(row)
+        row = tick.notified(row, row.firing, (), refresh_seconds)
+        rows[0].append(row)
         items = [tick.item(alert) for alert in sorted(firing, key=_alertmanager_order)]
-        found[1].append(tick.note(row, items, "repeat", refresh=True))
-    return found
+        rows[1].append(tick.note(row, items, "repeat", refresh=True))
+    return rows

@@ -17,7 +17,7 @@ TARGET_UP = "target_up"
 """Source name that is not a signal: one row per target, as on `/metrics`."""
 
 HISTORY_POINTS = 120
-"""Totals kept per counter for `increase`: a window is accurate to a hundredth of its length."""
+"""Totals stored per counter for `increase`: a window is accurate to a hundredth of its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class IncreaseTotals:
             self.points.pop(0)
 
     def increase(self, now: float, total: float, window: float) -> float:
-        """Returns the increase since the newest kept total at or before the window's start (or the first total)."""
+        """Returns the increase since the newest stored total at or before the window's start (or the first total)."""
         before = total
         for ts, value in self.points:
             if ts <= now - window or before == total:
@@ -75,27 +75,29 @@ class RunFrame:
     shape: int
     totals: Mapping[tuple[str, float, Labels], IncreaseTotals] = field(default_factory=dict)
     # Tables are cached per instant, because a hundred rules may use the same one.
-    made: dict[tuple[str, str, str, float, bool], Table | None] = field(default_factory=dict)
+    tables: dict[tuple[str, str, str, float, bool], Table | None] = field(default_factory=dict)
 
     def table(self, condition: Condition) -> Table | None:
         key = (condition.source, condition.name, condition.of, condition.window, condition.summed)
-        if key not in self.made:
-            self.made[key] = self._make(condition)
-        return self.made[key]
+        if key not in self.tables:
+            self.tables[key] = self._read_table(condition)
+        return self.tables[key]
 
-    def _make(self, condition: Condition) -> Table | None:
+    def _read_table(self, condition: Condition) -> Table | None:
         if condition.name == TARGET_UP:
             return self._targets()
-        found = self._signal(condition) if condition.source == "signal" else self._metric(condition)
-        return found.summed() if condition.summed and found is not None else found
+        table = self._signal(condition) if condition.source == "signal" else self._metric(condition)
+        return table.summed() if condition.summed and table is not None else table
 
     def _targets(self) -> Table | None:
-        return _table({(("kind", one.kind), ("target", one.name)): self._health(one) for one in self.health.values()})
+        return _table(
+            {(("kind", target.kind), ("target", target.name)): self._health(target) for target in self.health.values()}
+        )
 
-    def _health(self, one: TargetHealth) -> SignalState:
-        if one.known(self.now):
-            return SignalState(one.last_ts, float(one.up))
-        return SignalState(one.last_ts, None, "not asked lately: this server did not look")
+    def _health(self, target: TargetHealth) -> SignalState:
+        if target.known(self.now):
+            return SignalState(target.last_ts, float(target.up))
+        return SignalState(target.last_ts, None, "no recent answer: this server made no request")
 
     def missing(self, condition: Condition, series: Labels) -> str:
         if condition.source != "metric":
@@ -104,15 +106,15 @@ class RunFrame:
         return "" if health is None or health.answers(self.now) else f"target {health.name} does not answer"
 
     def _signal(self, condition: Condition) -> Table | None:
-        known = self.signals.get(condition.name, {})
-        rows = {labels: now for labels, now in known.items() if not now.ended}
-        if known and not rows:
+        series_states = self.signals.get(condition.name, {})
+        rows = {labels: now for labels, now in series_states.items() if not now.ended}
+        if series_states and not rows:
             return Table((), (), {}, 0)  # ended or not applicable: false, not unknown
         # Before its first labelled value a signal has one row without labels, which has the reason.
         named = {labels: now for labels, now in rows.items() if labels} or rows
-        return _table({labels: self._judged(condition, labels, now) for labels, now in named.items()})
+        return _table({labels: self._evaluated(condition, labels, now) for labels, now in named.items()})
 
-    def _judged(self, condition: Condition, labels: Labels, now: SignalState) -> SignalState:
+    def _evaluated(self, condition: Condition, labels: Labels, now: SignalState) -> SignalState:
         if now.value is None:
             return now
         if stale := self.stale(condition.name, now.ts):
@@ -131,11 +133,11 @@ class RunFrame:
         gaps: dict[int, str] = {}
         skipped: list[int] = []
         # The common case first: this is 10,000 series at every tick.
-        for at, gauge in enumerate(series.values()):
+        for index, gauge in enumerate(series.values()):
             fresh = self.now - gauge.last_ts <= gauge.carry
             value = _value(condition, gauge, self.now) if fresh else math.nan
             if not fresh and self._ended(gauge):
-                skipped.append(at)
+                skipped.append(index)
                 continue
             if value != value:
                 gaps[len(values)] = "younger than the window" if fresh else f"target {gauge.target} does not answer"
@@ -164,7 +166,7 @@ def _table(rows: Mapping[Labels, SignalState]) -> Table | None:
         return None
     labels = list(rows)
     values = [now.value if now.value is not None else math.nan for now in rows.values()]
-    gaps = {at: now.why for at, now in enumerate(rows.values()) if now.value is None}
+    gaps = {index: now.why for index, now in enumerate(rows.values()) if now.value is None}
     return Table(labels, values, gaps, hash(tuple(labels)))
 
 

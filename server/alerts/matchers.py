@@ -27,12 +27,12 @@ class Matcher:
     value: str
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        found = labels.get(self.name, "")
+        value = labels.get(self.name, "")
         if self.op == "=":
-            return found == self.value
+            return value == self.value
         if self.op == "!=":
-            return found != self.value
-        hit = _compiled(self.value).fullmatch(found) is not None
+            return value != self.value
+        hit = _compiled(self.value).fullmatch(value) is not None
         return hit if self.op == "=~" else not hit
 
     def __str__(self) -> str:
@@ -59,10 +59,10 @@ def parse(text: str) -> Matcher:
     Raises:
         ValueError: see `matcher`.
     """
-    found = _TEXT.fullmatch(text)
-    if found is None:
+    match = _TEXT.fullmatch(text)
+    if match is None:
         raise ValueError(f'{text[:80]!r} is not a matcher such as severity="critical"')
-    name, op, quoted, bare = found.groups()
+    name, op, quoted, bare = match.groups()
     value = bare if quoted is None else re.sub(r"\\(.)", _unescape, quoted, flags=re.DOTALL)
     return matcher(name, op, value)
 
@@ -87,9 +87,9 @@ def _check_pattern(pattern: str) -> None:
         raise ValueError(f"a pattern may have {MAX_PATTERN} characters")
     bare = re.sub(r"\[(?:\\.|[^\]\\])+\]", "c", re.sub(r"\\.", "c", pattern))
     if "(?" in bare.replace("(?:", "(") or re.search(r"\\[1-9]", pattern):
-        raise ValueError("look-arounds, flags and back-references are not taken in a pattern")
+        raise ValueError("look-arounds, flags and back-references are not supported in a pattern")
     if re.search(r"\)[*+?{]", bare) or "{" in bare:
-        raise ValueError("a group may not be repeated in a pattern, and {n,m} is not taken")
+        raise ValueError("repeated groups and {n,m} are not supported in a pattern")
     if sum(bare.count(char) for char in "*+?") > MAX_REPEATS:
         raise ValueError(f"at most {MAX_REPEATS} of * + ? in a pattern; alternatives (a|b) are free")
     try:

@@ -132,11 +132,11 @@ class Table:
 
     def summed(self) -> "Table":
         """Returns one series without labels: the sum of the known values; a gap if there are none."""
-        known = [value for at, value in enumerate(self.values) if at not in self.gaps]
-        if not known and not self.gaps:
+        values = [value for index, value in enumerate(self.values) if index not in self.gaps]
+        if not values and not self.gaps:
             return self
-        gaps = {} if known else {0: next(iter(self.gaps.values()))}
-        return Table([()], [math.fsum(known) if known else math.nan], gaps, 1)
+        gaps = {} if values else {0: next(iter(self.gaps.values()))}
+        return Table([()], [math.fsum(values) if values else math.nan], gaps, 1)
 
 
 class Frame(Protocol):
@@ -167,8 +167,8 @@ def fingerprint(labels: Labels) -> str:
 
     Source: prometheus/common `model/signature.go` (labelSetToFingerprint), separator byte 255.
     """
-    found = 14695981039346656037
+    digest = 14695981039346656037
     for name, value in sorted(labels):
         for byte in (*name.encode(errors="replace"), 255, *value.encode(errors="replace"), 255):
-            found = ((found ^ byte) * 1099511628211) & 0xFFFFFFFFFFFFFFFF
-    return f"{found:016x}"
+            digest = ((digest ^ byte) * 1099511628211) & 0xFFFFFFFFFFFFFFFF
+    return f"{digest:016x}"

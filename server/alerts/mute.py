@@ -41,11 +41,13 @@ class Silence:
     def active(self, now: float) -> bool:
         return self.starts_at <= now < self.ends_at
 
-    def words(self, now: float) -> str:
+    def text(self, now: float) -> str:
         """Returns the silence's author, end and comment as text."""
         comment = " ".join(self.comment.split())[:MAX_COMMENT]
         why = f": {comment}" if comment else ""
-        return f"silenced by {self.created_by or 'somebody'} until {_clock(self.ends_at, now)}{why} (id {self.id})"
+        return (
+            f"silenced by {self.created_by or 'an unknown user'} until {_clock(self.ends_at, now)}{why} (id {self.id})"
+        )
 
 
 def mute(
@@ -58,17 +60,24 @@ def mute(
     """
     listed = [(alert, dict(alert.labels)) for alert in alerts if alert.state != "inactive"]
     # Once per tick and not per alert: ended silences stay in the store, and there may be hundreds.
-    quiet = [silence for silence in silences if silence.active(now)]
-    found: dict[str, str] = {}
+    active_silences = [silence for silence in silences if silence.active(now)]
+    reasons: dict[str, str] = {}
     # Inhibited sources still inhibit (as in Alertmanager): the result must not depend on the order of the rules.
     for rule in inhibits:
-        _inhibit(rule, listed, found)
+        _inhibit(rule, listed, reasons)
     for alert, labels in listed:
-        if alert.fingerprint not in found:
-            silence = next((one for one in quiet if all_match(one.matchers, labels)), None)
+        if alert.fingerprint not in reasons:
+            silence = next(
+                (
+                    silence_candidate
+                    for silence_candidate in active_silences
+                    if all_match(silence_candidate.matchers, labels)
+                ),
+                None,
+            )
             if silence is not None:
-                found[alert.fingerprint] = silence.words(now)
-    return found
+                reasons[alert.fingerprint] = silence.text(now)
+    return reasons
 
 
 @dataclass(slots=True)
@@ -87,9 +96,9 @@ class _Index:
 
     def add(self, key: tuple[str, ...], alert: Alert, target_too: bool) -> None:
         entry = self.by_equal.setdefault(key, _Sources())
-        entry.any = _older(entry.any, alert)
+        entry.any = _longer_firing(entry.any, alert)
         if not target_too:
-            entry.pure = _older(entry.pure, alert)
+            entry.pure = _longer_firing(entry.pure, alert)
 
     def source(self, key: tuple[str, ...], source_too: bool) -> Alert | None:
         """Returns the alert that inhibits a target. A target that is also a source needs one that is not both."""
@@ -99,7 +108,7 @@ class _Index:
         return entry.pure if source_too else entry.any
 
 
-def _inhibit(rule: InhibitRule, listed: list[tuple[Alert, dict[str, str]]], found: dict[str, str]) -> None:
+def _inhibit(rule: InhibitRule, listed: list[tuple[Alert, dict[str, str]]], reasons: dict[str, str]) -> None:
     index = _Index()
     for alert, labels in listed:
         if alert.state == "firing" and all_match(rule.source, labels):
@@ -109,18 +118,18 @@ def _inhibit(rule: InhibitRule, listed: list[tuple[Alert, dict[str, str]]], foun
         if all_match(rule.target, labels):
             source = index.source(_equal(rule, labels), all_match(rule.source, labels))
             if source is not None:
-                found.setdefault(alert.fingerprint, _inhibited(source))
+                reasons.setdefault(alert.fingerprint, _inhibited(source))
 
 
 def _equal(rule: InhibitRule, labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(labels.get(name, "") for name in rule.equal)
 
 
-def _older(known: Alert | None, alert: Alert) -> Alert:
+def _longer_firing(previous: Alert | None, alert: Alert) -> Alert:
     """Returns the alert that has fired longer, so that the text does not depend on the order of the list."""
-    if known is None:
+    if previous is None:
         return alert
-    return min(known, alert, key=lambda one: (one.active_at, one.rule, one.fingerprint))
+    return min(previous, alert, key=lambda candidate: (candidate.active_at, candidate.rule, candidate.fingerprint))
 
 
 def _inhibited(source: Alert) -> str:

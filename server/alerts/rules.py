@@ -61,9 +61,9 @@ class Evaluator:
         A resolved alert and a pending one may have equal labels. While the new episode does not fire, the end of the
         old one is still reported.
         """
-        found = list(self._open())
-        pending = [alert for alert in found if alert.state == "pending"]
-        return [*pending, *self._resolved.values(), *(alert for alert in found if alert.state == "firing")]
+        open_alerts = list(self._open())
+        pending = [alert for alert in open_alerts if alert.state == "pending"]
+        return [*pending, *self._resolved.values(), *(alert for alert in open_alerts if alert.state == "firing")]
 
     def _open(self) -> Iterator[Alert]:
         for state in self._states:
@@ -77,15 +77,15 @@ class Evaluator:
         by_name: dict[str, list[_State]] = {}
         for state in self._states:
             by_name.setdefault(state.rule.name, []).append(state)
-        for alert in sorted(alerts, key=lambda one: (one.resolved_at or 0.0, one.active_at)):
+        for alert in sorted(alerts, key=lambda alert_row: (alert_row.resolved_at or 0.0, alert_row.active_at)):
             if alert.state == "resolved":
                 self._remember(replace(alert))
             elif alert.state != "inactive":
-                self._take(replace(alert), by_name.get(alert.rule, []))
+                self._attach(replace(alert), by_name.get(alert.rule, []))
         for alert in self.firing:
             self._resolved.pop(alert.fingerprint, None)
 
-    def _take(self, alert: Alert, states: list[_State]) -> None:
+    def _attach(self, alert: Alert, states: list[_State]) -> None:
         for state in states:
             if alert.series not in state.alerts and label_set(state.rule, self._run, alert.series) == alert.labels:
                 state.alerts[alert.series] = alert
@@ -101,7 +101,7 @@ class Evaluator:
         The result has the live objects of `active`; the state ``inactive`` means that the episode is to be
         forgotten. Frames must come in order of time.
         """
-        self._forget(frame.now)
+        self._drop_expired(frame.now)
         self.errors.clear()
         changed = [self._end(alert, frame.now, REMOVED) for alert in self._orphans]
         self._orphans = []
@@ -113,44 +113,46 @@ class Evaluator:
         return changed + self._values()
 
     def _rule(self, number: int, state: _State, frame: Frame) -> list[Alert]:
-        judged = state.judge.judge(frame, state.alerts)
-        if not (judged.true or judged.unknown or state.alerts):
+        judgement = state.judge.judge(frame, state.alerts)
+        if not (judgement.true or judgement.unknown or state.alerts):
             return []
-        new = self._new_labels(state, judged)
-        if (twice := _twice(state, judged, new)) is not None:
-            text = SAME_LABELS.format(labels=", ".join(f"{name}={value}" for name, value in twice))
+        new = self._new_labels(state, judgement)
+        if (duplicate := _duplicate_labels(state, judgement, new)) is not None:
+            text = SAME_LABELS.format(labels=", ".join(f"{name}={value}" for name, value in duplicate))
             self.errors[state.rule.name] = text
             # The rule's `no_data` is not applied, because an error of a rule is no information about its series.
-            judged, new = Judgement(unknown=dict.fromkeys(state.alerts, text)), {}
-            return self._known(number, state, frame, judged, "hold")
-        changed = self._known(number, state, frame, judged, state.rule.no_data)
-        return changed + [self._begin(state, series, labels, judged, frame) for series, labels in new.items()]
+            judgement, new = Judgement(unknown=dict.fromkeys(state.alerts, text)), {}
+            return self._advance_all(number, state, frame, judgement, "hold")
+        changed = self._advance_all(number, state, frame, judgement, state.rule.no_data)
+        return changed + [self._begin(state, series, labels, judgement, frame) for series, labels in new.items()]
 
-    def _new_labels(self, state: _State, judged: Judgement) -> dict[Labels, Labels]:
+    def _new_labels(self, state: _State, judgement: Judgement) -> dict[Labels, Labels]:
         return {
             series: label_set(state.rule, self._run, series)
-            for series in (*judged.true, *judged.unknown)
+            for series in (*judgement.true, *judgement.unknown)
             if series not in state.alerts
         }
 
-    def _known(self, number: int, state: _State, frame: Frame, judged: Judgement, policy: str) -> list[Alert]:
+    def _advance_all(self, number: int, state: _State, frame: Frame, judgement: Judgement, policy: str) -> list[Alert]:
         """Advances existing alerts by one step each."""
         changed: list[Alert] = []
         for series, alert in list(state.alerts.items()):
             before = _form(alert)
-            if series in judged.true:
-                self._true(state.rule, alert, judged.true[series], frame.now)
-            elif series in judged.unknown:
-                self._unknown(state.rule, alert, judged.unknown[series], frame.now, policy)
+            if series in judgement.true:
+                self._true(state.rule, alert, judgement.true[series], frame.now)
+            elif series in judgement.unknown:
+                self._unknown(state.rule, alert, judgement.unknown[series], frame.now, policy)
             else:
                 self._false(state.rule, alert, FALSE, frame.now)
             if _form(alert) != before:
-                changed += self._after(state, series, alert, before[1], frame)
+                changed += self._update_indexes(state, series, alert, before[1], frame)
             elif alert.value != state.written[series]:
                 self._stale[(number, series)] = None
         return changed
 
-    def _after(self, state: _State, series: Labels, alert: Alert, active_at: float, frame: Frame) -> list[Alert]:
+    def _update_indexes(
+        self, state: _State, series: Labels, alert: Alert, active_at: float, frame: Frame
+    ) -> list[Alert]:
         """Updates the indexes for an alert that changed."""
         if alert.state == "firing" and alert.fired_at == frame.now:
             self._resolved.pop(alert.fingerprint, None)
@@ -164,16 +166,16 @@ class Evaluator:
         moved = alert.active_at != active_at and alert.state != "inactive"
         return [replace(alert, state="inactive", active_at=active_at), alert] if moved else [alert]
 
-    def _begin(self, state: _State, series: Labels, labels: Labels, judged: Judgement, frame: Frame) -> Alert:
+    def _begin(self, state: _State, series: Labels, labels: Labels, judgement: Judgement, frame: Frame) -> Alert:
         """Creates an episode. With ``no_data = "alert"`` an episode without data waits until it counts as true."""
         rule, now = state.rule, frame.now
         alert = Alert(rule.name, series, labels, fingerprint(labels), "pending", now)
-        if series in judged.true:
-            self._true(rule, alert, judged.true[series], now)
+        if series in judgement.true:
+            self._true(rule, alert, judgement.true[series], now)
         else:
-            self._unknown(rule, alert, judged.unknown[series], now, rule.no_data)
+            self._unknown(rule, alert, judgement.unknown[series], now, rule.no_data)
         state.alerts[series], state.written[series] = alert, alert.value
-        self._after(state, series, alert, alert.active_at, frame)
+        self._update_indexes(state, series, alert, alert.active_at, frame)
         return alert
 
     # ---- one step of one alert
@@ -208,11 +210,11 @@ class Evaluator:
         if alert.held_since is None:
             # The first reason is kept, because a text with a duration would change at every tick.
             alert.held_since, alert.reason = now, why
-        silent = now - alert.held_since >= rule.no_data_after
-        if not silent:
+        expired = now - alert.held_since >= rule.no_data_after
+        if not expired:
             return
         if policy == "alert":
-            self._silence_is_true(rule, alert, now)
+            self._missing_data_is_true(rule, alert, now)
         elif policy == "ok":
             if alert.keep_since is None or alert.keep_since < alert.held_since + rule.no_data_after:
                 alert.keep_since = now
@@ -220,7 +222,7 @@ class Evaluator:
         elif alert.state == "pending":
             self._end(alert, now, f"no data: {why}")
 
-    def _silence_is_true(self, rule: Rule, alert: Alert, now: float) -> None:
+    def _missing_data_is_true(self, rule: Rule, alert: Alert, now: float) -> None:
         if alert.state == "pending" and not _counted(rule, alert):
             alert.active_at = now
         alert.keep_since = None
@@ -247,7 +249,7 @@ class Evaluator:
         self._resolved.pop(alert.fingerprint, None)  # the newest end, at the end: they are in order of time
         self._resolved[alert.fingerprint] = alert
 
-    def _forget(self, now: float) -> None:
+    def _drop_expired(self, now: float) -> None:
         while self._resolved:
             oldest = next(iter(self._resolved))
             if now - (self._resolved[oldest].resolved_at or 0.0) < RESOLVED_SECONDS:
@@ -256,8 +258,8 @@ class Evaluator:
 
     def _values(self) -> list[Alert]:
         """Returns the next alerts of which only the value changed."""
-        found: list[Alert] = []
-        while self._stale and len(found) < VALUE_ROWS:
+        changed: list[Alert] = []
+        while self._stale and len(changed) < VALUE_ROWS:
             number, series = next(iter(self._stale))
             del self._stale[(number, series)]
             state = self._states[number]
@@ -265,8 +267,8 @@ class Evaluator:
             if alert is not None and alert.value != state.written[series]:
                 state.written[series] = alert.value
                 alert.annotations = expand(state.rule, alert)
-                found.append(alert)
-        return found
+                changed.append(alert)
+        return changed
 
 
 def label_set(rule: Rule, run: str, series: Labels) -> Labels:
@@ -286,17 +288,17 @@ def _counted(rule: Rule, alert: Alert) -> bool:
     return alert.held_since is not None and alert.active_at >= alert.held_since + rule.no_data_after
 
 
-def _twice(state: _State, judged: Judgement, new: Mapping[Labels, Labels]) -> Labels | None:
+def _duplicate_labels(state: _State, judgement: Judgement, new: Mapping[Labels, Labels]) -> Labels | None:
     """Returns labels that a new alert would share with an existing one."""
     if not new:
         return None
-    taken = {
+    used_labels = {
         alert.labels
         for series, alert in state.alerts.items()
-        if series in judged.true or series in judged.unknown or alert.keep_since is not None
+        if series in judgement.true or series in judgement.unknown or alert.keep_since is not None
     }
     for labels in new.values():
-        if labels in taken:
+        if labels in used_labels:
             return labels
-        taken.add(labels)
+        used_labels.add(labels)
     return None

@@ -18,7 +18,7 @@ class Mark(Enum):
 
 Item = float | Mark
 
-# Half a day at the 5 s grid, many times over; what is longer is a typing error in an exponent.
+# Far more than half a day at the 5 s grid; a longer series is a typing error in an exponent.
 MAX_VALUES = 100_000
 MAX_TEXT = 1_000_000
 
@@ -37,10 +37,10 @@ def parse(text: str) -> list[Item]:
     """
     if len(text) > MAX_TEXT:
         raise ValueError(f"longer than {MAX_TEXT:,} characters")
-    found: list[Item] = []
+    items: list[Item] = []
     for word in text.split():
-        found += _word(word, MAX_VALUES - len(found))
-    return found
+        items += _word(word, MAX_VALUES - len(items))
+    return items
 
 
 def _word(word: str, room: int) -> list[Item]:
@@ -52,13 +52,13 @@ def _word(word: str, room: int) -> list[Item]:
         return _expanded(expanded[1], expanded[2], _count(expanded[3], room), room)
     if _SINGLE.fullmatch(word) is not None:
         return _repeated([float(word)], 1, room)
-    raise ValueError(f"{word[:40]!r} is not of the notation: 0.5, 1+2x3, 1-2x3, 1x3, _, _x3, stale")
+    raise ValueError(f"{word[:40]!r} is not a value of the notation: 0.5, 1+2x3, 1-2x3, 1x3, _, _x3, stale")
 
 
 def _expanded(start: str, delta: str | None, count: int, room: int) -> list[Item]:
-    found = _repeated([float(start)], count + 1, room)
+    values = _repeated([float(start)], count + 1, room)
     if delta is None:
-        return found
+        return values
     # Added up one by one as promtool does, so that the last digit is the same.
     return list(accumulate([float(start), *[float(delta)] * count]))
 

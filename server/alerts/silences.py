@@ -27,23 +27,23 @@ def parse(body: bytes, identity: str, now: float) -> SilenceRow:
         ValueError: what is wrong with it; the message is for the client.
     """
     try:
-        found = json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError):
         raise ValueError("the body is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise ValueError("the body must be an object with matchers, endsAt, createdBy and comment")
-    starts = _time(found, "startsAt", now)
-    ends = _time(found, "endsAt", None)
+    starts = _time(fields, "startsAt", now)
+    ends = _time(fields, "endsAt", None)
     if ends <= now or ends <= starts:
         raise ValueError("endsAt must be in the future and after startsAt")
-    matchers = _matchers(found.get("matchers"))
+    matchers = _matchers(fields.get("matchers"))
     return SilenceRow(
         id=identity,
-        matchers=tuple((one.name, one.op, one.value) for one in matchers),
+        matchers=tuple((item.name, item.op, item.value) for item in matchers),
         starts_at=round(max(starts, now) * 1000),
         ends_at=round(ends * 1000),
-        created_by=_text(found, "createdBy"),
-        comment=_text(found, "comment"),
+        created_by=_text(fields, "createdBy"),
+        comment=_text(fields, "comment"),
         updated_at=round(now * 1000),
     )
 
@@ -51,11 +51,13 @@ def parse(body: bytes, identity: str, now: float) -> SilenceRow:
 def _matchers(value: object) -> list[Matcher]:
     if not isinstance(value, list) or not 0 < len(value) <= MAX_MATCHERS:
         raise ValueError(f"matchers must be a list of 1 to {MAX_MATCHERS} objects")
-    found = [_matcher(one) for one in value]
+    matchers = [_matcher(item) for item in value]
     # Refused as in Alertmanager: a silence that matches every alert is a mistake.
-    if all(one.matches({}) for one in found):
-        raise ValueError("at least one matcher must not match the empty value, or everything would be silent")
-    return found
+    if all(item.matches({}) for item in matchers):
+        raise ValueError(
+            "at least one matcher must not match the empty value, because a silence must not match every alert"
+        )
+    return matchers
 
 
 def _matcher(value: object) -> Matcher:
@@ -64,7 +66,7 @@ def _matcher(value: object) -> Matcher:
     if not value["name"].isidentifier() or not value["name"].isascii() or len(value["value"]) > MAX_TEXT:
         raise ValueError(f"matcher {value['name'][:40]!r}: not a label name, or too long a value")
     if not value["value"].isprintable() and value["value"]:
-        raise ValueError(f"matcher {value['name']!r}: its value holds characters that no label has")
+        raise ValueError(f"matcher {value['name']!r}: its value contains characters that no label has")
     op = {(True, False): "=", (False, False): "!=", (True, True): "=~", (False, True): "!~"}
     equal, regex = value.get("isEqual", True), value.get("isRegex", False)
     if not isinstance(equal, bool) or not isinstance(regex, bool):
@@ -72,9 +74,9 @@ def _matcher(value: object) -> Matcher:
     return matcher(value["name"], op[equal, regex], value["value"])
 
 
-def _time(found: Mapping[str, Any], key: str, default: float | None) -> float:
+def _time(fields: Mapping[str, Any], key: str, default: float | None) -> float:
     """Parses RFC 3339, as in Alertmanager, or epoch seconds."""
-    value = found.get(key, default)
+    value = fields.get(key, default)
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)
@@ -88,8 +90,8 @@ def _time(found: Mapping[str, Any], key: str, default: float | None) -> float:
     return float(value)
 
 
-def _text(found: Mapping[str, Any], key: str) -> str:
-    value = found.get(key, "")
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    value = fields.get(key, "")
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         raise ValueError(f"{key} must be a text of at most {MAX_TEXT} characters")
     return value
@@ -97,5 +99,5 @@ def _text(found: Mapping[str, Any], key: str) -> str:
 
 def silence_of(row: SilenceRow) -> Silence:
     """Returns a stored silence as the type used for muting."""
-    matchers = tuple(Matcher(*one) for one in row.matchers)
+    matchers = tuple(Matcher(*matcher_fields) for matcher_fields in row.matchers)
     return Silence(row.id, matchers, row.starts_at / 1000, row.ends_at / 1000, row.created_by, row.comment)

@@ -62,11 +62,11 @@ def parse_duration(value: str | float) -> float:
 def _parsed(text: str) -> float:
     if text == "0":
         return 0.0
-    found = _DURATION.fullmatch(text) if len(text) <= 60 else None
-    if found is None or not text:
+    match = _DURATION.fullmatch(text) if len(text) <= 60 else None
+    if match is None or not text:
         raise ValueError(f"{text[:40]!r} is not a duration such as 30s, 5m or 1h30m")
     # Milliseconds are added up as integers: 0.1 s and 100ms must be the same number.
-    return sum(int(n) * round(size * 1000) for n, (_, size) in zip(found.groups("0"), _UNITS, strict=True)) / 1000
+    return sum(int(n) * round(size * 1000) for n, (_, size) in zip(match.groups("0"), _UNITS, strict=True)) / 1000
 
 
 def duration(seconds: float) -> str:
@@ -134,16 +134,16 @@ def utc(ts: float) -> str:
 
 def condition_text(condition: Condition) -> str:
     """Formats a condition: ``trainer_wait_ratio{stat="mean"} > 0.4``, ``increase(preemptions_total[5m]) > 0``."""
-    of = condition.name
+    text = condition.name
     if condition.matchers:
-        of += f"{{{','.join(map(str, condition.matchers))}}}"
+        text += f"{{{','.join(map(str, condition.matchers))}}}"
     if condition.kind == "absence":
-        return f"absent({of})"
+        return f"absent({text})"
     if condition.of == "increase":
-        of = f"increase({of}[{duration(condition.window)}])"
+        text = f"increase({text}[{duration(condition.window)}])"
     if condition.summed:
-        of = f"sum({of})"
-    return f"{of} {condition.op} {_raw(condition.threshold)}"
+        text = f"sum({text})"
+    return f"{text} {condition.op} {_raw(condition.threshold)}"
 
 
 def expression(rule: Rule) -> str:
@@ -154,17 +154,17 @@ def expression(rule: Rule) -> str:
 
 def problems(text: str) -> list[str]:
     """Returns the errors of an annotation, one sentence each."""
-    found = []
+    problem_texts = []
     for match in Template.pattern.finditer(text):
         name = match["named"] or match["braced"]
         if match["invalid"] is not None:
-            found.append(
+            problem_texts.append(
                 f"{text[match.start() : match.start() + 20]!r}: a $ must be followed by a name; write $$ for $"
             )
         elif name is not None and name not in NAMES and not _is_label(name):
-            known = ", ".join(f"${one}" for one in NAMES)
-            found.append(f"${name} is not known; known: {known}, ${LABEL}NAME")
-    return found
+            known_names = ", ".join(f"${known_name}" for known_name in NAMES)
+            problem_texts.append(f"${name} is not known; known: {known_names}, ${LABEL}NAME")
+    return problem_texts
 
 
 def _is_label(name: str) -> bool:
@@ -233,8 +233,8 @@ def expand(rule: Rule, alert: Alert) -> dict[str, str]:
     Two are always there: a summary, and the numbers behind it, so that the on-call engineer need not look them up.
     """
     names = _Names(rule, alert)
-    own = {key: _template(text).safe_substitute(names) for key, text in rule.annotations.items()}
-    return {"summary": expression(rule), EVIDENCE: evidence(rule, alert), **own}
+    texts = {key: _template(text).safe_substitute(names) for key, text in rule.annotations.items()}
+    return {"summary": expression(rule), EVIDENCE: evidence(rule, alert), **texts}
 
 
 def evidence(rule: Rule, alert: Alert) -> str:

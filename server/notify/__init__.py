@@ -18,12 +18,12 @@ def load() -> Mapping[str, Receiver]:
     Raises:
         AssertionError: a module without the constant, or whose kind differs from its file's name.
     """
-    found: dict[str, Receiver] = {}
+    receivers_by_kind: dict[str, Receiver] = {}
     for info in sorted(pkgutil.iter_modules(receivers.__path__), key=lambda module: module.name):
-        where = f"{receivers.__name__}.{info.name}"
-        item = getattr(importlib.import_module(where), "RECEIVER", None)
-        assert isinstance(item, Receiver), f"{where} has no RECEIVER"
-        assert item.kind == info.name, f"{where}: kind is {item.kind!r}"
-        assert (item.render is None) != (item.deliver is None), f"{where}: render or deliver"
-        found[item.kind] = item
-    return found
+        module_name = f"{receivers.__name__}.{info.name}"
+        item = getattr(importlib.import_module(module_name), "RECEIVER", None)
+        assert isinstance(item, Receiver), f"{module_name} has no RECEIVER"
+        assert item.kind == info.name, f"{module_name}: kind is {item.kind!r}"
+        assert (item.render is None) != (item.deliver is None), f"{module_name}: render or deliver"
+        receivers_by_kind[item.kind] = item
+    return receivers_by_kind

@@ -1,7 +1,7 @@
 """Sends one bounded request to a receiver under the outbound policy; returns an answer fit for logs and pages.
 
 Follows no redirect, verifies certificates, takes no proxy from the environment, connects only to an address it has
-checked, and ends within `SendLimits`. What comes back in words holds no part of the URL but its scheme and host, no
+checked, and ends within `SendLimits`. The returned text holds no part of the URL except scheme and host, no
 header and no secret, however the receiver echoes them.
 """
 
@@ -36,7 +36,7 @@ EXCERPT = 120
 SEARCHED = 4096
 # Fragments of a secret from this length on are removed too, because receivers may echo a part.
 FRAGMENT = 8
-# Longest Retry-After that is respected, s; after an hour somebody may have repaired the receiver.
+# Longest Retry-After that is respected, s; the receiver may have been repaired after an hour.
 AFTER_MAX_SECONDS = 3600.0
 # Metadata services outside the link-local range: EC2 and Google over IPv6, Alibaba.
 _METADATA = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200"})
@@ -88,8 +88,8 @@ async def resolve(host: str, port: int) -> list[str]:
     Raises:
         OSError: the name has none.
     """
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 async def send(
@@ -111,8 +111,8 @@ async def send(
         try:
             if client is not None:
                 return await _attempt(client, request, limits, resolve)
-            async with new_client() as own:
-                return await _attempt(own, request, limits, resolve)
+            async with new_client() as own_client:
+                return await _attempt(own_client, request, limits, resolve)
         except _Refused as error:
             return DeliveryAnswer(False, text=str(error))
         except TimeoutError:
@@ -173,11 +173,11 @@ async def _checked(text: str, url: httpx.URL, resolve: Resolve) -> list[str]:
 
 
 def _forbidden(address: str) -> bool:
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        low = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF) if found in _NAT64 else None
-        found = found.ipv4_mapped or found.sixtofour or low or found
-    return found.is_link_local or found.is_multicast or str(found) in _METADATA
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv6Address):
+        low = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF) if parsed in _NAT64 else None
+        parsed = parsed.ipv4_mapped or parsed.sixtofour or low or parsed
+    return parsed.is_link_local or parsed.is_multicast or str(parsed) in _METADATA
 
 
 async def _connect(
@@ -242,15 +242,15 @@ async def _body(response: httpx.Response, limits: SendLimits) -> tuple[str, bool
     return b"".join(parts).decode("utf-8", "replace") if plain else "", whole
 
 
-def _answer(response: httpx.Response, words: str) -> DeliveryAnswer:
+def _answer(response: httpx.Response, excerpt: str) -> DeliveryAnswer:
     status = response.status_code
     if 200 <= status < 300:
-        return DeliveryAnswer(True, text=f"HTTP {status}{words}")
+        return DeliveryAnswer(True, text=f"HTTP {status}{excerpt}")
     if 300 <= status < 400:
         return DeliveryAnswer(False, text=f"HTTP {status}: redirects are not followed; configure where it leads")
     if status >= 500 or status in (408, 429):
-        return DeliveryAnswer(False, retry=True, text=f"HTTP {status}{words}", after=_after(response.headers))
-    return DeliveryAnswer(False, text=f"HTTP {status}{words}")
+        return DeliveryAnswer(False, retry=True, text=f"HTTP {status}{excerpt}", after=_after(response.headers))
+    return DeliveryAnswer(False, text=f"HTTP {status}{excerpt}")
 
 
 def _after(headers: httpx.Headers) -> float | None:
@@ -272,8 +272,8 @@ def _excerpt(text: str, request: Request, *, whole: bool) -> str:
     if not whole:  # it may end in the midst of a secret
         longest = max((len(form) for secret in secrets for form in _forms(secret)), default=0)
         text = text[: max(0, len(text) - longest)]
-    words = plain(redacted(text, secrets))[:EXCERPT]
-    return f": {words}" if words else ""
+    excerpt = plain(redacted(text, secrets))[:EXCERPT]
+    return f": {excerpt}" if excerpt else ""
 
 
 def _secrets_of(request: Request) -> Iterator[str]:
@@ -296,11 +296,11 @@ def _secrets_of(request: Request) -> Iterator[str]:
 def redacted(text: str, secrets: Iterable[str]) -> str:
     """Replaces every secret with ``***``: whole, in any usual encoding, or a fragment of 8 characters."""
     forms = {form for secret in secrets for form in _forms(secret)}
-    pieces = {form[at : at + FRAGMENT] for form in forms for at in range(len(form) - FRAGMENT + 1)}
+    pieces = {form[index : index + FRAGMENT] for form in forms for index in range(len(form) - FRAGMENT + 1)}
     hidden = bytearray(len(text))
-    for at in range(len(text) - FRAGMENT + 1):
-        if text[at : at + FRAGMENT] in pieces:
-            hidden[at : at + FRAGMENT] = b"\1" * FRAGMENT
+    for index in range(len(text) - FRAGMENT + 1):
+        if text[index : index + FRAGMENT] in pieces:
+            hidden[index : index + FRAGMENT] = b"\1" * FRAGMENT
     runs = groupby(zip(text, hidden, strict=True), key=itemgetter(1))
     text = "".join("***" if hide else "".join(char for char, _ in run) for hide, run in runs)
     # Short forms last: replaced first, they would split a longer one whose pieces would then remain.
@@ -317,4 +317,4 @@ def plain(text: str) -> str:
 def _forms(secret: str) -> Iterator[str]:
     for form in (secret, unquote(secret), unquote_plus(secret)):
         encoded = (form, quote(form), quote(form, safe=""), json.dumps(form)[1:-1], html.escape(form))
-        yield from (one for one in encoded if one)
+        yield from (encoded_form for encoded_form in encoded if encoded_form)

@@ -59,10 +59,10 @@ def severity(notification: Notification) -> str:
 def headline(notification: Notification) -> str:
     """Returns a headline such as ``[FIRING:2, RESOLVED:1] TrainerStarved in run a``."""
     counts = [(status, len(by_status(notification, status))) for status in ("firing", "resolved")]
-    words = ", ".join(f"{status.upper()}:{count}" for status, count in counts if count)
+    count_text = ", ".join(f"{status.upper()}:{count}" for status, count in counts if count)
     name = notification.group_labels.get("alertname") or notification.common_labels().get("alertname") or "Alerts"
     mark = {"test": "TEST ", "repeat": "STILL "}.get(notification.reason, "")
-    return f"[{mark}{words or notification.status.upper()}] {name} in run {notification.run}"
+    return f"[{mark}{count_text or notification.status.upper()}] {name} in run {notification.run}"
 
 
 def title(alert: AlertItem) -> str:
@@ -73,9 +73,9 @@ def title(alert: AlertItem) -> str:
 def details(alert: AlertItem, now: float) -> str:
     """Returns the value with its limit, description, start, severity, series labels, further annotations."""
     lines = [alert.annotations.get("evidence", ""), alert.annotations.get("description", ""), _when(alert, now)]
-    words = [alert.labels.get("severity", ""), alert.labels.get("class", "")]
-    words += [f"{name}={value}" for name, value in sorted(alert.labels.items()) if name not in _SHOWN_ELSEWHERE]
-    lines.append(", ".join(word for word in words if word))
+    parts = [alert.labels.get("severity", ""), alert.labels.get("class", "")]
+    parts += [f"{name}={value}" for name, value in sorted(alert.labels.items()) if name not in _SHOWN_ELSEWHERE]
+    lines.append(", ".join(part for part in parts if part))
     lines += [f"{name}: {text}" for name, text in sorted(alert.annotations.items()) if name not in _TEXTS]
     return "\n".join(line for line in lines if line)
 
@@ -93,8 +93,8 @@ def span(seconds: float) -> str:
         return f"{whole} s"
     minutes, hours, days = whole // 60 % 60, whole // 3600 % 24, whole // 86400
     parts = [(days, "d"), (hours, "h"), (minutes, "min")]
-    first = next(at for at, (count, _) in enumerate(parts) if count)
-    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
+    first_index = next(index for index, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first_index : first_index + 2] if count)
 
 
 def clip(text: str, limit: int, escape: Callable[[str], str] = str) -> str:
@@ -105,13 +105,13 @@ def clip(text: str, limit: int, escape: Callable[[str], str] = str) -> str:
     parts = [escape(char) for char in text[:limit]]
     if len(text) <= limit and sum(map(units, parts)) <= limit:
         return "".join(parts)
-    size, kept = 1, []
+    size, fitting = 1, []
     for part in parts:
         size += units(part)
         if size > limit:
             break
-        kept.append(part)
-    return "".join(kept) + "…"[:limit]
+        fitting.append(part)
+    return "".join(fitting) + "…"[:limit]
 
 
 def units(text: str) -> int:

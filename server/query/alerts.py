@@ -144,7 +144,7 @@ def _muted(info: AlertInfo, silences: Sequence[Silence], now: float) -> str:
     if info.muted.startswith("inhibited"):
         return info.muted
     fits = (one for one in silences if one.active(now) and all_match(one.matchers, info.labels))
-    return next((one.words(now) for one in fits), "")
+    return next((silence.text(now) for silence in fits), "")
 
 
 def _gravest(alert: AlertInfo) -> tuple[Any, ...]:

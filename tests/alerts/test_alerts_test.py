@@ -179,7 +179,7 @@ BROKEN: list[tuple[str, str]] = [
     ("{tests: [{interval: five}]}", "tests[0].interval: 'five' is not a duration"),
     ("{tests: [{lifecycle: dead}]}", "tests[0].lifecycle[0].state: must be one of"),
     ("{tests: [{input_series: [{series: 'a b{', values: 1}]}]}", "not a series name"),
-    ("{tests: [{input_series: [{series: reward, values: 1y}]}]}", "'1y' is not of the notation"),
+    ("{tests: [{input_series: [{series: reward, values: 1y}]}]}", "'1y' is not a value of the notation"),
     ("{tests: [{input_series: [{series: rewrad, values: 1}]}]}", "no rule reads 'rewrad'"),
     ("{tests: [{alert_rule_test: [{eval_time: 1m, alertname: Nobody}]}]}", "there is no rule 'Nobody'"),
     ("{tests: [{alert_rule_test: [{eval_time: 200y, alertname: RunStalled}]}]}", "evaluations away"),

@@ -52,7 +52,7 @@ def test_nan_is_a_value() -> None:
      "Infx2", "1+Infx2", "NaNx2", "infinity", "{{schema:0}}", "٣", "1x٣"],
 )  # fmt: skip
 def test_words_that_are_not(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not of the notation|more than"):
+    with pytest.raises(ValueError, match=r"is not a value of the notation|more than"):
         parse(f"0 {text}")
 
 

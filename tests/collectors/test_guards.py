@@ -156,7 +156,10 @@ def test_what_prometheus_refuses_is_refused_however_often_it_comes(name: str) ->
     [
         ("b 1\na 1,5\n", "line 2 is not Prometheus text: its value is not a number"),
         ("a 1e999\n", "line 1 is not Prometheus text: its value is out of range"),
-        ("a 1 2 3\n", "line 1 is not Prometheus text: the text after its value is not a timestamp in whole milliseconds"),
+        (
+            "a 1 2 3\n",
+            "line 1 is not Prometheus text: the text after its value is not a timestamp in whole milliseconds",
+        ),
         ("a{b:c='d'} 1\n", 'line 1 is not Prometheus text: its labels are not name="value" pairs'),
         ("1a 1\n", "line 1 is not Prometheus text: its name is invalid, or is not followed by labels or a value"),
         ("a\n", "line 1 is not Prometheus text: it has no value"),
@@ -194,7 +197,7 @@ def test_of_a_series_that_comes_twice_the_first_is_taken_as_prometheus_does() ->
     for _ in range(2):
         page = parser.parse(b'a 1\na{x="1",y="2"} 3\na{y="2",x="1"} 4\na 2\nb 5\n', state, Limits())
         assert [row[2] for row in page.rows()] == [1.0, 3.0, 5.0]
-        assert (page.dropped, page.why) == (2, parser.TWICE)
+        assert (page.dropped, page.why) == (2, parser.DUPLICATE_SERIES)
     # What only repeats itself is no news, and not a number is not a number.
     page = parsed("a 1\na 1\nb NaN\nb NaN\n")
     assert (len(page.samples), page.dropped) == (2, 0)
@@ -206,7 +209,7 @@ def test_lines_whose_time_nobody_can_mean_are_left_out() -> None:
     for blank in (" ", "\t"):
         page = parsed("".join(f"a{n} 1{blank}{stamp}\n" for n, stamp in enumerate([*good, *stamps])))
         assert [row[0] for row in page.rows()] == ["a0", "a1", "a2"]
-        assert (page.dropped, page.why) == (4, parser.UNTIMELY)
+        assert (page.dropped, page.why) == (4, parser.BAD_TIMESTAMP)
 
 
 def read(*lines: str) -> Reading:

@@ -148,7 +148,7 @@ def test_credentials_of_the_url_are_sent_and_no_header_can_hold_another() -> Non
     async def laid_out(url: str, **headers: str) -> bytes | str:
         async with http.PageClient(base_url=url, headers=headers) as client:
             try:
-                return client._laid_out("/metrics")[1]
+                return client._prepared("/metrics")[1]
             except Exception as error:  # noqa: BLE001
                 return type(error).__name__
 

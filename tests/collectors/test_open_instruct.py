@@ -207,5 +207,5 @@ JSON = st.recursive(
 @given(JSON, JSON)
 def test_no_status_breaks_the_reader(results: Any, tokens: Any) -> None:
     status = {"queues": {"Inference Results Queue": results}, "token_stats": tokens}
-    if open_instruct._ours(status):
+    if open_instruct._is_status(status):
         assert all(sample.value == sample.value for sample in open_instruct._gauges(status))

@@ -94,7 +94,7 @@ def test_a_pipe_by_a_logs_name_holds_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.best")
     write(tmp_path / "b.log", 1, 1, 100)
     assert steps(read(tmp_path)) == [1]
-    with pytest.raises(ScrapeError, match="no regular file"):
+    with pytest.raises(ScrapeError, match="not a regular file"):
         bytetail.read(tmp_path / "a.best", {}, Limits())
 
 
@@ -131,7 +131,7 @@ def test_steps_between_megabytes_of_others_text_are_met(tmp_path: Path) -> None:
 
 def test_places_do_not_overlap_and_reach_the_end() -> None:
     for size in (PEEK.tail_bytes + 1, PEEK.tail_bytes + console.END_BYTES + 9, 1 << 22, 1 << 31):
-        places = list(console._places(PEEK.tail_bytes, size))
+        places = list(console._sections(PEEK.tail_bytes, size))
         assert places[0][0] >= PEEK.tail_bytes and sum(places[-1]) == size
         assert all(sum(one) <= other[0] for one, other in pairwise(places))
         assert sum(length for _, length in places) <= console.END_BYTES + console.SECTIONS * console.SECTION_BYTES * 1.2

@@ -8,7 +8,7 @@ import pytest
 
 from collectors.model import Limits
 from collectors.trainers.verl import collector as verl
-from collectors.training_logs.sources import LOOKS
+from collectors.training_logs.sources import UPGRADE_READS
 from tests.collectors._frameworks import counts, in_parts, live, tail, values
 from tests.collectors._reading import TESTDATA, value
 from tests.collectors._verl import STEP, SYNC_CONFIG, console, jsonl, lines, mode, printed
@@ -351,5 +351,5 @@ def test_a_better_log_replaces_a_printed_log_with_steps_in_the_first_half_hour_o
     (tmp_path / "run.jsonl").write_text(json.dumps({"step": 1, "data": {"timing_s/step": 10.0}}) + "\n")
     cursor = json.loads(json.dumps(first.cursor))
     assert COLLECTOR.tail(tmp_path, cursor, Limits(), 1e9).reader == "jsonl run.jsonl"
-    late = {**cursor, "source": {**cursor["source"], "looks": LOOKS}}
+    late = {**cursor, "source": {**cursor["source"], "looks": UPGRADE_READS}}
     assert COLLECTOR.tail(tmp_path, late, Limits(), 1e9).reader == "console train.log"

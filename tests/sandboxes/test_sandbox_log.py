@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from collectors.detect import detect_path
 from collectors.model import Limits, Reading, ScrapeError
 from collectors.sandboxes.sandbox_log import collector as sandbox_log
-from collectors.sandboxes.sandbox_log.dates import date
+from collectors.sandboxes.sandbox_log.dates import dated_lines
 from collectors.sandboxes.sandbox_log.sdk_lines import SandboxLine, event_of
 from tests.collectors._reading import TESTDATA
 
@@ -167,7 +167,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("utc")
 def test_dates(line: str, seconds: float) -> None:
     """The file was written 10 s later, which is what a line without any time gets."""
-    ((ts, text),) = date([line], T0 + 10, None)
+    ((ts, text),) = dated_lines([line], T0 + 10, None)
     assert ts - T0 == pytest.approx(seconds) and text.endswith(("x", "all"))
 
 
@@ -260,4 +260,4 @@ def test_any_line_is_harmless(text: str) -> None:
     for line in (text, f"prime: sandbox {text} up (image={text})", f"[startup_timing] [{text}] {text} took {text} s"):
         event = event_of(line)
         assert event is None or event.id != "" or event.kind in ("failed", "throttled", "runtime")
-        list(date([line], T0, None))
+        list(dated_lines([line], T0, None))

@@ -24,14 +24,14 @@ def render(notification: Notification, settings: ReceiverSettings, now: float) -
 
 def _alert(alert: AlertItem, now: float) -> dict[str, object]:
     ends = now + REFRESHES_AHEAD * REFRESH_SECONDS if alert.ends_at is None else alert.ends_at
-    found: dict[str, object] = {
+    alert_fields: dict[str, object] = {
         "labels": dict(alert.labels),
         "annotations": dict(alert.annotations),
         "startsAt": rfc3339(alert.starts_at),
         "endsAt": rfc3339(ends),
     }
     # The API accepts a URL or no key, not an empty URL.
-    return found | {"generatorURL": alert.url} if alert.url else found
+    return alert_fields | {"generatorURL": alert.url} if alert.url else alert_fields
 
 
 def _endpoint(base: Secret) -> Secret:

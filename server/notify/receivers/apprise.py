@@ -19,7 +19,7 @@ from server.notify.text import SHOWN, details, headline, left_out, ordered, seve
 from server.targets.outbound_policy import refuse_target
 
 MISSING = "needs the library apprise: install rollscope[notify]"
-UNKNOWN = "the url is none that apprise understands"
+UNKNOWN = "apprise does not support this url"
 SECONDS = 15.0
 # Nearly every plugin logs this for a refusal.
 _STATUS = re.compile(r"\berror=(\d{3})\b")
@@ -34,9 +34,9 @@ class _Shut(logging.Filter):
     """Suppresses log records, but collects warnings for the answer: the library's result is only a boolean."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        words = _MESSAGES.get()
-        if words is not None and record.levelno >= logging.WARNING and record.name == "apprise":
-            words.append(record.getMessage())
+        messages = _MESSAGES.get()
+        if messages is not None and record.levelno >= logging.WARNING and record.name == "apprise":
+            messages.append(record.getMessage())
         return False
 
 
@@ -67,10 +67,10 @@ def deliver(notification: Notification, settings: ReceiverSettings) -> DeliveryA
     try:
         if (problem := check(settings)) is not None:
             return DeliveryAnswer(False, text=problem)
-        delivered, words = _notify(notification, settings, time.time())
+        delivered, messages = _notify(notification, settings, time.time())
     except Exception as error:  # noqa: BLE001  100 third-party plugins; the message may contain the URL, the class not
         return DeliveryAnswer(False, retry=True, text=f"apprise failed: {type(error).__name__}")
-    return DeliveryAnswer(True, text="delivered by apprise") if delivered else _failure(words, settings)
+    return DeliveryAnswer(True, text="delivered by apprise") if delivered else _failure(messages, settings)
 
 
 def _library() -> Any:
@@ -88,8 +88,8 @@ def _notify(notification: Notification, settings: ReceiverSettings, now: float) 
     library = _library()
     sender = library.Apprise()
     sender.add(_service(settings))
-    words: list[str] = []
-    token = _MESSAGES.set(words)
+    messages: list[str] = []
+    token = _MESSAGES.set(messages)
     try:
         delivered = sender.notify(
             body=_body(notification, now),
@@ -100,7 +100,7 @@ def _notify(notification: Notification, settings: ReceiverSettings, now: float) 
         )
     finally:
         _MESSAGES.reset(token)
-    return bool(delivered), " ".join(words)
+    return bool(delivered), " ".join(messages)
 
 
 def _body(notification: Notification, now: float) -> str:
@@ -114,12 +114,12 @@ def _kind(notification: Notification) -> str:
     return "success" if notification.status == "resolved" else _KINDS.get(severity(notification), "info")
 
 
-def _failure(words: str, settings: ReceiverSettings) -> DeliveryAnswer:
-    codes = [int(code) for code in _STATUS.findall(words)]
+def _failure(messages: str, settings: ReceiverSettings) -> DeliveryAnswer:
+    codes = [int(code) for code in _STATUS.findall(messages)]
     final = any(300 <= code < 500 and code not in (408, 429) for code in codes)
     # Any part of such a URL may be a token, including the host.
     pieces = [piece for piece in re.split(r"[/?&=@:]+", settings.url) if len(piece) > 3]
-    safe = plain(redacted(words, [*settings.secrets(), *pieces]))
+    safe = plain(redacted(messages, [*settings.secrets(), *pieces]))
     return DeliveryAnswer(False, retry=not final, text=f"apprise: {safe or 'not delivered'}"[:EXCERPT])
 
 

@@ -34,9 +34,9 @@ def escape(text: str) -> str:
 
 def render(notification: Notification, settings: ReceiverSettings, now: float) -> Request:
     embeds = _embeds(notification, now)
-    words = [headline(notification), left_out(notification, len(embeds))]
+    lines = [headline(notification), left_out(notification, len(embeds))]
     body = {
-        "content": clip("\n".join(word for word in words if word), CONTENT, escape),
+        "content": clip("\n".join(line for line in lines if line), CONTENT, escape),
         "embeds": embeds,
         # So that a label with @everyone does not mention everyone.
         "allowed_mentions": {"parse": []},
@@ -59,9 +59,9 @@ def _embeds(notification: Notification, now: float) -> list[dict[str, object]]:
 
 def _embed(alert: AlertItem, name: str, text: str) -> dict[str, object]:
     colour = RESOLVED if alert.status == "resolved" else COLOURS.get(alert.labels.get("severity", ""), OTHER)
-    found: dict[str, object] = {"title": name, "description": text, "color": colour}
-    found["timestamp"] = rfc3339(alert.starts_at if alert.ends_at is None else alert.ends_at)
-    return found | {"url": alert.url} if 0 < len(alert.url) <= URL else found
+    embed: dict[str, object] = {"title": name, "description": text, "color": colour}
+    embed["timestamp"] = rfc3339(alert.starts_at if alert.ends_at is None else alert.ends_at)
+    return embed | {"url": alert.url} if 0 < len(alert.url) <= URL else embed
 
 
 RECEIVER = Receiver(kind="discord", reads="Discord webhooks", render=render)

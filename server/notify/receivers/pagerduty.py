@@ -69,13 +69,13 @@ def _payload(notification: Notification, now: float) -> dict[str, object]:
 
 def _details(notification: Notification, alerts: list[AlertItem], now: float) -> dict[str, object]:
     shown = alerts[:SHOWN]
-    found: dict[str, object] = {
+    result: dict[str, object] = {
         "firing": len(by_status(notification, "firing")),
         "resolved": len(by_status(notification, "resolved")),
         "alerts": [clip(f"{alert.status}: {title(alert)}\n{details(alert, now)}", DETAIL) for alert in shown],
     }
     rest = left_out(notification, len(shown))
-    return found | {"left out": rest} if rest else found
+    return result | {"left out": rest} if rest else result
 
 
 RECEIVER = Receiver(

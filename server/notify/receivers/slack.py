@@ -43,7 +43,7 @@ def render(notification: Notification, settings: ReceiverSettings, now: float) -
 
 def _blocks(notification: Notification, now: float) -> list[dict[str, object]]:
     shown = ordered(notification)[:SHOWN]
-    blocks = [_section(_words(alert, now)) for alert in shown]
+    blocks = [_section(_alert_text(alert, now)) for alert in shown]
     if rest := left_out(notification, len(shown)):
         blocks.append(_section(rest))
     if link := _link(notification.external_url, "Rollscope"):
@@ -51,7 +51,7 @@ def _blocks(notification: Notification, now: float) -> list[dict[str, object]]:
     return blocks
 
 
-def _words(alert: AlertItem, now: float) -> str:
+def _alert_text(alert: AlertItem, now: float) -> str:
     mark = "resolved: " if alert.status == "resolved" else ""
     head = f"*{clip(mark + title(alert), LINK, escape)}*\n"
     link = _link(alert.url, "charts")
