@@ -44,9 +44,9 @@ def test_operators_come_from_the_two_flags() -> None:
     ("changes", "said"),
     [
         ({"matchers": []}, "1 to 50"),
-        ({"matchers": [{"name": "a", "value": ".*", "isRegex": True}]}, "everything would be silent"),
-        ({"matchers": [{"name": "a", "value": ""}]}, "everything would be silent"),
-        ({"matchers": [{"name": "a", "value": "(x+)+", "isRegex": True}]}, "group may not be repeated"),
+        ({"matchers": [{"name": "a", "value": ".*", "isRegex": True}]}, "must not match every alert"),
+        ({"matchers": [{"name": "a", "value": ""}]}, "must not match every alert"),
+        ({"matchers": [{"name": "a", "value": "(x+)+", "isRegex": True}]}, "repeated groups"),
         ({"matchers": [{"name": "a-b", "value": "x"}]}, "not a label name"),
         ({"matchers": [{"value": "x"}]}, "a matcher is"),
         ({"matchers": [{"name": "a", "value": "\ud800"}]}, "characters that no label has"),

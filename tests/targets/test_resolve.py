@@ -112,7 +112,7 @@ def test_a_locked_log_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert main(["check", str(tmp_path / "run")]) == 1
         told = capsys.readouterr().out
         assert f"{database.name} is locked by another process" in told
-        assert "try again when its writer is done (`up` and `watch --wait` wait for it)" in told
+        assert "try again when its writer has finished (`up` and `watch --wait` wait for it)" in told
         assert "what was looked for" not in told
     assert attached(str(tmp_path / "run")) == [("run", "trl")]
 
