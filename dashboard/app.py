@@ -25,6 +25,7 @@ _INDEX = """<!DOCTYPE html>
 <meta name="color-scheme" content="light dark">
 <meta name="generator" content="Rollscope @version@">
 <title>{%title%}</title>
+<link rel="preload" href="@font@" as="font" type="font/woff2" crossorigin>
 <style>@tokens@</style>
 <script>@script@</script>
 {%favicon%}
@@ -35,6 +36,9 @@ _INDEX = """<!DOCTYPE html>
 <footer>{%config%}{%scripts%}{%renderer%}</footer>
 </body>
 </html>"""
+
+# Loaded with the document, because text that changes its font after the first paint moves what is below it.
+_FONT = "inter/inter-latin.woff2"
 
 
 class _Dash(Dash):
@@ -68,6 +72,7 @@ def attach(
         index_string=_index(version, push),
         assets_folder="assets",
     )
+    app.index_string = app.index_string.replace("@font@", app.get_asset_url(_FONT))
     app.layout = shell_layout.layout(PAGES, app.config.requests_pathname_prefix)
     callbacks.register(app, reader, receivers, candidates)
     if push:

@@ -30,7 +30,7 @@ window.RS = {};
       const size = Math.abs(value);
       return size >= 7200 ? number(value / 3600) + " h" : size >= 120 ? number(value / 60) + " min" : number(value) + " s";
     }
-    return unit ? number(value) + " " + unit : number(value);
+    return unit ? number(value) + " " + (unit === "hours" ? "h" : unit) : number(value);
   }
 
   function age(seconds) {
@@ -48,8 +48,11 @@ window.RS = {};
     return s < 172800 ? hours + " h" + (minutes ? " " + minutes + " min" : "") : Math.round(s / 86400) + " d";
   }
 
+  // Ids of 24 and more hexadecimal digits are cut to their first 8; the element's title has the whole.
+  const id = (text) => (/^[0-9a-f-]{24,}$/i.test(text) ? text.slice(0, 8) + "…" : text);
+
   // `ms` is already shifted to local time, as the charts' x values are.
   const clock = (ms, wide) => new Date(ms).toISOString().slice(wide ? 5 : 11, wide ? 16 : 19).replace("T", " ");
 
-  RS.format = { number, text, age, span, clock };
+  RS.format = { number, text, age, span, clock, id };
 })(window.RS);

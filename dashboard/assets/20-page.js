@@ -113,14 +113,14 @@
     return el;
   }
 
-  function row([target, actor, kind, up, seen, error, samples, dropped, unmapped]) {
+  function row([target, actor, kind, up, seen, error, samples, dropped, unmapped, count]) {
     const tr = make("tr");
     const name = make("th", target);
     name.scope = "row";
     const bad = make("span", error, "error");
     tr.append(name, cellOf("Actor", make("span", actor, "actor-" + actor), make("span", kind, "kind")),
       cellOf("Status", status(up, error), bad), cellOf("Last read", aged(seen, "never")),
-      cellOf("Samples in last read", make("span", samples), make("span", dropped, "error")), cellOf("Unmapped keys", make("span", unmapped || "none")));
+      cellOf("Samples in last read", make("span", samples), make("span", dropped, "error")), cellOf("Unmapped keys", Object.assign(make("span", unmapped ? String(count) : "none"), { title: unmapped })));
     return tr;
   }
 

@@ -8,7 +8,8 @@
     const now = [null, null], found = [];
     let open = null;
     points.forEach(([x, edge, y], i) => {
-      if (open) open.push([x, now[0], now[1]]);
+      // Both lines hold their value up to this point, unless one of them ends at it.
+      if (open && now[0] !== null && now[1] !== null) open.push([x, now[0], now[1]]);
       now[edge] = y ?? null;
       // Both lines may have a point at one time.
       if (i + 1 < points.length && points[i + 1][0] === x) return;

@@ -144,7 +144,7 @@
     const limits = RS.all(".limit", el).map((one) => one.textContent).filter(Boolean);
     const title = `${plain(RS.titleOf(el))} · ${plain(el.querySelector(".unit").textContent)}<br><sub>${[RS.boot.run, when, ...limits].map(plain).join(" · ")}</sub>`;
     const layout = { ...gd.layout, autosize: false, width: 1200, height: 600, paper_bgcolor: token("card"), plot_bgcolor: token("card"), showlegend: true,
-      font: { family: "system-ui, sans-serif", size: 15, color: token("muted") }, title: { text: title, x: 0.02, xanchor: "left", font: { size: 20, color: token("ink") } },
+      font: { family: "Inter, system-ui, sans-serif", size: 15, color: token("muted") }, title: { text: title, x: 0.02, xanchor: "left", font: { size: 20, color: token("ink") } },
       legend: { orientation: "h", y: -0.12 }, margin: { l: 70, r: 24, t: 90, b: 80 }, xaxis: { ...gd.layout.xaxis, ...grid, range: RS.across(...RS.range()) },
       yaxis: { ...gd.layout.yaxis, ...grid }, shapes: [...(gd.layout.shapes || []), ...marks()] };
     return { data, layout };

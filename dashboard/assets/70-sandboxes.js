@@ -145,23 +145,25 @@
     return el;
   }
 
-  function named(id, more) {
-    const th = make("th");
+  // `name`: the sandbox's name or trace, where it is another than its id.
+  function named(id, name, more) {
+    const th = make("th"), shown = name === id ? "" : name, note = word([RS.format.id(shown), more].filter(Boolean).join(" · "), "note");
     th.scope = "row";
-    th.append(word(id), word(more, "note"));
+    if (RS.format.id(shown) !== shown) note.title = shown;
+    th.append(word(id), note);
     return th;
   }
 
   function pending([id, name, image, built, at, state, said, provider]) {
     const tr = make("tr");
-    tr.append(named(id, [name === id ? "" : name, provider].filter(Boolean).join(" · ")), cellOf("Image", word(image), make("span", built, "note")),
+    tr.append(named(id, name, provider), cellOf("Image", word(image), make("span", built, "note")),
       cellOf("Waiting for", waited(at)), cellOf("State", make("span", state), word(said, "note")));
     return tr;
   }
 
   function dangling([id, run, at, provider, state, name]) {
     const tr = make("tr");
-    tr.append(named(id, [name === id ? "" : name, state].filter(Boolean).join(" · ")), cellOf("Belongs to", word(run || "not reported")), cellOf("Age", waited(at)), cellOf("Provider", word(provider)));
+    tr.append(named(id, name, state), cellOf("Belongs to", word(run || "not reported")), cellOf("Age", waited(at)), cellOf("Provider", word(provider)));
     return tr;
   }
 
@@ -171,7 +173,7 @@
     const tr = make("tr"), what = make("span", cause ? cause.replace("_", " ") : state, "pill"), when = make("span");
     what.dataset.state = OK[state] || "unknown";
     if (at) (when.dataset.at = at), (when.title = new Date(at * 1000).toLocaleString());
-    tr.append(named(id, [name === id ? "" : name, provider].filter(Boolean).join(" · ")),
+    tr.append(named(id, name, provider),
       cellOf("What happened", what, word(words, "note")), cellOf("When", when));
     return tr;
   }

@@ -54,7 +54,7 @@
   }
 
   function name(row, narrow, y, flying) {
-    const words = flying ? "in flight now" : RS.stateWord(row[0]);
+    const words = flying ? "no outcome yet" : RS.stateWord(row[0]);
     const found = [svg("text", { x: 0, y: y + (narrow ? 12 : 19), class: "name" }, words)];
     if (row[5]) found[0].append(svg("tspan", { class: "share", dx: 6 }, "estimated"));
     return found;

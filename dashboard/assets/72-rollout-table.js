@@ -63,10 +63,10 @@
   }
 
   function opener(id, title, open) {
-    const th = make("th"), button = make("button", id, "link long");
+    const th = make("th"), button = make("button", RS.format.id(id), "link long");
     th.scope = "row";
     button.type = "button";
-    button.title = id.length > 24 ? id : title;
+    button.title = id.length >= 24 ? id : title;
     button.addEventListener("click", open);
     th.append(button);
     return th;

@@ -153,7 +153,7 @@ def layout(panel: Panel, span: Span, tz: float, revision: str) -> Figure:
         "showlegend": False,
         "hovermode": False,
         "dragmode": "zoom",
-        "font": {"family": "system-ui, sans-serif", "size": 11},
+        "font": {"family": "Inter, system-ui, sans-serif", "size": 11},
         "xaxis": _time_axis(span, tz),
         "yaxis": _value_axis(panel),
         # The slot of the line that is a limit: the browser keeps the others readable below it (`30-charts.js`).

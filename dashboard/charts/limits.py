@@ -54,6 +54,5 @@ def _judges(rule: RuleInfo, panel: Panel) -> bool:
 
 def _threshold(value: float, rules: list[RuleInfo], infos: Mapping[str, SignalInfo]) -> Limit:
     info = infos.get(rules[0].signal)
-    names = ", ".join(rule.name for rule in rules)
     level = "critical" if rules[0].severity == "critical" else "watch"
-    return level, value, f"{names} {text(value, info.unit if info else '')}"
+    return level, value, f"alert at {text(value, info.unit if info else '')}"

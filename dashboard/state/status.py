@@ -82,8 +82,13 @@ class StatusFacts:
 
     @property
     def present(self) -> bool:
-        """Whether verdict and states of health describe the run as it is now."""
-        return self.current and self.status.state.name in ("live", "stale")
+        """Whether the verdict describes the run as it is now.
+
+        Without new data only a verdict about that does: that the run makes no progress.
+        """
+        stalled = (self.status.verdict or {}).get("outcome") == "stalled"
+        state = self.status.state.name
+        return self.current and (state == "live" or (state == "stale" and stalled))
 
     @property
     def current(self) -> bool:

@@ -64,7 +64,7 @@ def parts(value: float | None, unit: str) -> tuple[str, str]:
         return (_fixed(percent, 0) if abs(percent) >= 9.95 else _tenth(percent)), "%"
     if unit == "seconds":
         return _time(value)
-    return number(value), unit
+    return number(value), "h" if unit == "hours" else unit
 
 
 def _tenth(value: float) -> str:

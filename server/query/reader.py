@@ -152,7 +152,9 @@ def _unread(row: TargetRow, now: float) -> bool:
 def _trust(run: str, row: TargetRow, now: float, state: RunState | None) -> TargetTrust:
     age = now - row.last_ok_ts / 1000 if row.last_ok_ts is not None else None
     lost = state is not None and state.name == "not_collected"
-    silent = _unread(row, now) or (lost and not row.gone)
+    # A catch-up reads targets at times of the history; a collector that is gone makes the state `not_collected`.
+    catches = state is not None and state.name == "catching_up"
+    silent = (_unread(row, now) and not catches) or (lost and not row.gone)
     read = words(max(0.0, now - row.last_ts / 1000))
     error = f"not read for {read}: no collector follows this run" if silent else row.error
     up = row.up and not silent

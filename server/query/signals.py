@@ -55,8 +55,12 @@ def never(item: Signal) -> SignalNow:
     return SignalNow(item.name, item.name, {}, None, item.unit, "unknown", None, "", item.hint, None)
 
 
-# Values that the tick computes without any source; the staleness of a synchronous run is always 0.
-COMPUTED = frozenset({"trusted_targets_ratio", "trainer_stall_ratio", "staleness_versions", "bottleneck"})
+# Values that each tick computes without new data: a total stays, a dead engine has a state, a GPU costs money, and the
+# staleness of a synchronous run is always 0. They do not show that the run's data goes on.
+COMPUTED = frozenset(name for name in ITEMS if name.endswith("_total")) | {
+    "trusted_targets_ratio", "trainer_stall_ratio", "staleness_versions", "bottleneck", "generator_engines",
+    "generator_engine_state", "cost_usd_per_hour", "cost_usd_per_million_tokens", "idle_usd_per_hour",
+}  # fmt: skip
 
 
 def newest_value(by_signal: Mapping[str, Rows]) -> float | None:

@@ -80,7 +80,7 @@ class Window:
         count = len(self.versions)
         few = self.consumed and count < MINIMUM_VERSIONS
         self.why = (
-            f"{count} of the {MINIMUM_VERSIONS} consumed versions needed so far; it fills by itself" if few else ""
+            f"{count} of the {MINIMUM_VERSIONS} consumed versions needed so far; no action needed" if few else ""
         )
         if not book.met:
             self.why = NO_RECORDS

@@ -101,7 +101,7 @@ def _production_samples_per_second(view: View, found: Window) -> Answer:
     if view.fact("times_copied"):
         return Unknown("the files of the rollouts were copied: their times are not the run's, so no rate is known")
     if not 0 < seconds < math.inf:
-        return Unknown("the first window of 10 consumed versions is not over; it fills by itself")
+        return Unknown("the first window of 10 consumed versions is not over; no action needed")
     rates = [(name, found.rate(name)) for name in ("dispatched", "completed")]
     values = [
         Value(rate, _STAGE[name]) if rate is not None else missing(_UNTOLD[name], _STAGE[name])[0]

@@ -31,7 +31,7 @@ def spend(view: View) -> tuple[float, str] | Unknown:
     if isinstance(sandboxes, NotApplicable):
         return usd, words + said
     if isinstance(sandboxes, Unknown):
-        return usd, f"{words}{said}; sandboxes not included: no price of theirs is told"
+        return usd, f"{words}{said}; sandboxes not included: their price is not set"
     return usd + sandboxes[0].value, f"{words} + sandboxes{said}"
 
 
@@ -47,7 +47,7 @@ def trained(memory: Any, view: View) -> tuple[list[Row], float | Unknown]:
     rows = _rows(memory or [], view)
     if len(rows) <= STEP_MINIMUM:
         done = max(0, len(rows) - 1)
-        few = f"{done} of the {STEP_MINIMUM} steps needed so far, after a first one; it fills by itself"
+        few = f"{done} of the {STEP_MINIMUM} steps needed so far, after a first one; no action needed"
         return rows, Unknown(few if rows else _HINT)
     limit = row_limit(view.steps)
     if view.now - rows[-1][2] > limit:

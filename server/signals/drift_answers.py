@@ -108,7 +108,7 @@ def text(watched: Watched, watch: DriftWatch, factor: float | None) -> str:
     """Explains a factor, or why there is none."""
     base = watch.base
     if base is None:
-        return f"{len(watch.first)} of the {NEEDED} steps needed so far; it fills by itself"
+        return f"{len(watch.first)} of the {NEEDED} steps needed so far; no action needed"
     where = f"steps {base.first} to {base.last}"
     if factor is None:
         return f"{watched.title}: there were none over {where}, and no factor against nothing"

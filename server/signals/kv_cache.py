@@ -167,7 +167,7 @@ def _answer(view: View, found: Ceiling, lengths: Lengths) -> Answer:
         return _values((0.0, 0.0, 0.0), f"crossed: {found.requests:.0f} requests fit, against {wanted.words}")
     slope = trend(lengths.points) if len(lengths.points) >= FEWEST else None
     if slope is None:
-        return Unknown(f"{len(lengths.points)} of the {FEWEST} points of 5 minutes needed so far; it fills by itself")
+        return Unknown(f"{len(lengths.points)} of the {FEWEST} points of 5 minutes needed so far; no action needed")
     if slope.low <= 0:
         return Unknown(_no_growth(slope, found.length))
     # The ceiling is the caches' tokens by the length: it comes down to what is wanted when the length has grown so.

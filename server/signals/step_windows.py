@@ -63,7 +63,7 @@ def too_few(rows: Sequence[Step], what: str) -> Unknown | None:
     if not rows:
         return Unknown(what)
     if len(rows) < STEP_MINIMUM:
-        return Unknown(f"{len(rows)} of the {STEP_MINIMUM} steps needed so far; it fills by itself")
+        return Unknown(f"{len(rows)} of the {STEP_MINIMUM} steps needed so far; no action needed")
     return None
 
 

@@ -294,7 +294,7 @@ def _remember(memory: Any, view: View) -> tuple[Any, Answer]:
     if not rows:
         return history, Unknown(_REWARD_PLATEAU_STEPS_HINT)
     if history.shorter_than(WINDOWS[0]):
-        return history, Unknown(f"{history.steps} of the {WINDOWS[0]} steps needed so far; it fills by itself")
+        return history, Unknown(f"{history.steps} of the {WINDOWS[0]} steps needed so far; no action needed")
     why = f"reward {history.rise:+.3g} over {history.flat} steps" if history.flat else "rises, or varies too much"
     return history, [Value(float(history.flat), why=why)]
 

@@ -27,7 +27,7 @@ def trainer(
     [
         ("no step time yet: the trainer must log one", "starting", "slime · no step yet"),
         ("no step time yet: the trainer must log one", "running", "slime · no step time yet"),
-        ("2 of the 3 steps needed so far; it fills by itself", "running", "slime · 2 of the 3 steps needed so far"),
+        ("2 of the 3 steps needed so far; no action needed", "running", "slime · 2 of the 3 steps needed so far"),
         (f"no step for 3 h{LAST}41.2", "paused", "slime · no step for 3 h"),
         ("no step time yet: the trainer must log one", "finished", "slime"),
     ],

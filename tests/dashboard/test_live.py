@@ -264,7 +264,9 @@ def test_a_stale_run_says_since_when(reader: MemoryReader) -> None:
     reader.set_state(fake.RICH, RunState("stale", fake.NOW - 900, fake.NOW - 900))
     found = cells(reader)
     assert (found["b.chip"], found["b.chip.s"]) == ("Stale", "stale")
-    assert (found["b.at.w"], found["b.at"]) == ("newest data", fake.NOW - 900)
+    assert (found["b.head"], found["b.clock"]) == ("No new data since ", fake.NOW - 900)
+    assert found["b.text"] == "The targets report nothing new, so what the run does now is unknown."
+    assert not {key for key in found if key.startswith("f.next.")}
 
 
 def test_synchronous_run_talks_of_generation() -> None:

@@ -107,15 +107,15 @@ def test_thresholds_are_three_lines_with_the_bands() -> None:
     ]  # fmt: skip
     bands = [("watch", 0.9, ""), ("critical", 0.97, "")]
     # One at a band has its line; of the others the gravest has the one that is left.
-    assert thresholds(kv, rules, bands, infos) == [("critical", 0.5, "Grave 50%")]
+    assert thresholds(kv, rules, bands, infos) == [("critical", 0.5, "alert at 50%")]
     assert thresholds(kv, rules[:1], bands, infos) == []
-    assert thresholds(kv, rules[:2], [], infos) == [("watch", 0.97, "Full 97%"), ("watch", 0.8, "Filling 80%")]
+    assert thresholds(kv, rules[:2], [], infos) == [("watch", 0.97, "alert at 97%"), ("watch", 0.8, "alert at 80%")]
     same = [
         rule("A", "queue_samples", 64.0),
         rule("B", "queue_samples_now", 64.0, "critical"),
         rule("C", "reward", 1.0),
     ]
-    assert thresholds(queue, same, [], infos) == [("critical", 64.0, "B, A 64")]
+    assert thresholds(queue, same, [], infos) == [("critical", 64.0, "alert at 64")]
     silent = [rule("Never", "queue_samples", 8.0, why="no source"), rule("Drift", "queue_samples", None)]
     assert thresholds(queue, silent, [], infos) == []
     assert thresholds(BY_KEY["steps"], [rule("Slow", "trainer_phase_seconds", 9.0)], [], infos) == []

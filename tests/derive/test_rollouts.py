@@ -208,7 +208,7 @@ def test_states_that_no_source_reports_are_not_zero(store: Store) -> None:
 def test_two_versions_are_too_few_and_say_so(store: Store) -> None:
     with bench(store, mode="async") as run:
         feed(run, last=4)
-        assert run.why("mixed_version_ratio") == "2 of the 3 consumed versions needed so far; it fills by itself"
+        assert run.why("mixed_version_ratio") == "2 of the 3 consumed versions needed so far; no action needed"
 
 
 def test_without_any_consumption_the_window_is_five_minutes(store: Store) -> None:

@@ -62,7 +62,7 @@ def one(answer: Answer) -> Value:
 
 def test_first_it_waits_for_its_baseline_and_says_how_long() -> None:
     run = Run()
-    assert run.play(flat(34)) == Unknown("34 of the 35 steps needed so far; it fills by itself")
+    assert run.play(flat(34)) == Unknown("34 of the 35 steps needed so far; no action needed")
     value = one(run.step(35, **{LENGTH: 20.0}))
     assert value.value == pytest.approx(1.0, abs=0.01) and value.why.startswith("no change against 19.97 ")
     assert value.why.endswith("over steps 6 to 35")
@@ -265,7 +265,7 @@ def test_steps_that_share_their_five_minutes_are_one_point() -> None:
     run = Run(drift.PREFILL_DECODE_DRIFT_RATIO)
     for number in range(1, 37):
         _engines(run, number, 4.0, every=100.0)
-    assert run.answer == Unknown("12 of the 35 steps needed so far; it fills by itself")
+    assert run.answer == Unknown("12 of the 35 steps needed so far; no action needed")
 
 
 # ---- what a chart and the verdict need

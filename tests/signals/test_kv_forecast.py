@@ -125,7 +125,7 @@ def test_noise_is_no_trend() -> None:
 
 def test_an_hour_is_needed() -> None:
     fleet = Fleet(growing, max_in_flight=50.0)
-    assert fleet.play(5 * FEWEST - 1) == Unknown("11 of the 12 points of 5 minutes needed so far; it fills by itself")
+    assert fleet.play(5 * FEWEST - 1) == Unknown("11 of the 12 points of 5 minutes needed so far; no action needed")
     assert bounds(fleet.play(10))
 
 

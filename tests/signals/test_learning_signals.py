@@ -27,7 +27,7 @@ def test_means_of_the_last_ten_steps_that_tell_it(signal: Signal, metric: str) -
 @pytest.mark.parametrize(("signal", "metric"), [(NORM, "gradient_norm"), (CLIPPED, "clip_ratio")])
 def test_two_steps_are_too_few_and_none_says_what_to_log(signal: Signal, metric: str) -> None:
     few = signal.compute(view(steps=book([{metric: 0.3}] * 2)))
-    assert few == Unknown("2 of the 3 steps needed so far; it fills by itself")
+    assert few == Unknown("2 of the 3 steps needed so far; no action needed")
     assert signal.compute(view(steps=book([{"trainer_step_seconds": 30.0}] * 5))) == Unknown(signal.hint)
 
 

@@ -60,7 +60,7 @@ def test_for_how_long_it_has_not_risen(count: int, level: Callable[[int], float]
 
 
 def test_before_thirty_steps_nothing_is_said() -> None:
-    assert played([0.6] * 29)[1] == Unknown("29 of the 30 steps needed so far; it fills by itself")
+    assert played([0.6] * 29)[1] == Unknown("29 of the 30 steps needed so far; no action needed")
     assert played([0.6] * 30)[1] == [Value(30.0, why="reward +0 over 30 steps")]
     assert played([])[1] == Unknown("")
 

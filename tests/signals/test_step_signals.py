@@ -48,7 +48,7 @@ def test_wait_looks_at_the_last_ten_steps_only() -> None:
 
 
 def test_two_steps_are_too_few_and_say_so() -> None:
-    assert why(WAIT.compute(steps((10, 1), (10, 1)))) == "2 of the 3 steps needed so far; it fills by itself"
+    assert why(WAIT.compute(steps((10, 1), (10, 1)))) == "2 of the 3 steps needed so far; no action needed"
 
 
 def test_an_absent_wait_is_unknown_never_zero() -> None:

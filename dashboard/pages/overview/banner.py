@@ -68,7 +68,7 @@ def _past(facts: StatusFacts, at: float) -> View:
 
 
 def _absent(facts: StatusFacts) -> View:
-    """Of a run that catches up, or that no collector follows: no verdict, no cost, nothing to try."""
+    """Of a run that catches up, has no new data or no collector: no present verdict, no cost, nothing to try."""
     state, last = facts.status.state, _verdict(facts).get("last") or {}
     cells: View = {**_NO_CLOCK, "b.chip": WORDS[state.name], "b.chip.s": state.name, "b.cause": "", "b.since": None}
     cells |= {"b.meta": "", "b.age": None, "b.usd": "", "b.share": "", **verdict.behind({})}
@@ -78,6 +78,11 @@ def _absent(facts: StatusFacts) -> View:
         cells |= {"b.head": "Reading history" + (": " if done else ""), "b.num": done, "b.tail": left}
         cells["b.text"] = "No verdict, no advice and no alerts until the run has caught up."
         cells |= {"b.at.w": "numbers as of", "b.at": state.as_of}
+    elif state.name == "stale":
+        cells |= {"b.head": "No data yet" if state.since is None else "No new data since ", "b.num": "", "b.tail": ""}
+        answer = any(target.up for target in facts.targets)
+        silence = "The targets report nothing new" if answer else "No target answers"
+        cells |= {"b.clock": state.since, "b.text": f"{silence}, so what the run does now is unknown."}
     else:
         never = state.since is None
         cells |= {"b.head": "Not collected yet" if never else "Not collected since ", "b.num": "", "b.tail": ""}

@@ -69,6 +69,7 @@ def _row(target: TargetTrust, now: float, unread: bool) -> list[str | float | No
         f"{target.samples:,}",
         f"{target.dropped:,} dropped" if target.dropped else "",
         unmapped_words(target),
+        len(target.unmapped),
     ]
 
 
