@@ -79,9 +79,7 @@ class Window:
         self.start, self.end = book.span(self.versions, now)
         count = len(self.versions)
         few = self.consumed and count < MINIMUM_VERSIONS
-        self.why = (
-            f"{count} of the {MINIMUM_VERSIONS} consumed versions needed so far; no action needed" if few else ""
-        )
+        self.why = f"{count} of the {MINIMUM_VERSIONS} consumed versions needed so far; no action needed" if few else ""
         if not book.met:
             self.why = NO_RECORDS
 

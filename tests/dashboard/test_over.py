@@ -125,7 +125,7 @@ def test_a_threshold_far_off_is_named_and_not_drawn() -> None:
     made = fake.reader(600)
     made.rule_rows = [rule("Near", "reward", 0.7), rule("Far", "reward", 5.0)]
     found = boot(made, "")
-    assert found["rules"] == {"reward": [["watch", "Near 0.7", True], ["watch", "Far 5", False]]}
+    assert found["rules"] == {"reward": [["watch", "alert at 0.7", True], ["watch", "alert at 5", False]]}
     shapes = found["figures"]["reward"]["layout"]["shapes"]
     assert [(shape["y0"], shape["line"]["dash"]) for shape in shapes] == [(0.7, "dash")]
 

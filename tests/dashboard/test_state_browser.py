@@ -135,6 +135,18 @@ def test_a_band_has_a_hole_where_a_line_has_one(open_page: Open, reader: MemoryR
     until(page, f"at => {band}.x.includes(at + RS.tz)", 1000 * reader.clock)
 
 
+def test_a_band_ends_where_both_lines_end(open_page: Open) -> None:
+    """Both ended at one time, and the band went on to nothing: it was drawn as a wedge."""
+    page = open_page(f"?run={fake.RICH}")
+    until(page, DRAWN)
+    band = page.evaluate("""() => {
+      const line = (meta, y) => ({ meta, x: [1, 2, 3], y });
+      const band = { meta: "a:band", customdata: ["b"] };
+      RS.bands([line("b", [1, 1, null]), line("a", [5, 6, null]), band]);
+      return [band.x, band.y]; }""")
+    assert band == [[1, 2, 2, 2, 3, 3, 2, 2, 2, 1, 1, None], [5, 5, 5, 6, 6, 1, 1, 1, 1, 1, 5, None]]
+
+
 def test_the_cursor_reads_the_time_and_moves_nothing(open_page: Open) -> None:
     for size in ((1440, 900), (1280, 800)):
         page = open_page(f"?run={fake.RICH}", size=size)

@@ -172,6 +172,8 @@ def test_every_exit_says_the_same(store: Store, writer: Writer, monkeypatch: pyt
     status = run.reader.status("run")
     assert run.exits() == ("catching_up",) * 4
     assert (status.state.as_of, status.state.target) == (T0 + 44 * 60, end)
+    # A target that is read at times of the history is not down.
+    assert [(target.up, target.error) for target in status.trust] == [(True, "")]
     # Nothing is said of now; the verdict at the position stands in `last`.
     assert status.verdict is not None
     assert (status.verdict["outcome"], status.verdict["usd_per_hour"]) == ("unknown", None)

@@ -73,6 +73,20 @@ def test_every_run_with_what_holds_it_back(store: Store) -> None:
     assert d.info.lifecycle == "starting"
 
 
+def test_without_new_data_only_a_stall_describes_the_present(store: Store) -> None:
+    """A dead engine's totals are computed each tick: they made the run look live, with a limiter of an hour ago."""
+    up = TargetRow("a", "vllm", "generator", True, MS - 2000)
+    for run, outcome in (("bound", "reward_bound"), ("stuck", "stalled")):
+        put(store, run, "running", 0.57, 4000, targets=[up], states={"verdict": verdict(outcome, NOW - 5)})
+        [number] = store.intern(run, [SeriesKey("", "generator_generated_tokens_total")])
+        store.write(Batch(run, latest=[LatestRow(number, MS, 9e6, PointState.VALUE)]))
+    for run, shown, last in (("bound", "unknown", "reward_bound"), ("stuck", "stalled", None)):
+        status = reader(store).status(run)
+        assert (status.state.name, status.state.since) == ("stale", NOW - 4000)
+        assert status.verdict is not None and status.verdict["outcome"] == shown
+        assert (status.verdict.get("last") or {}).get("outcome") == last
+
+
 def test_the_list_says_what_the_status_says(store: Store) -> None:
     put(store, "r", "running", 0.62, 10, states={"verdict": verdict("trainer_bound", NOW - 5)})
     one = reader(store)
