@@ -150,7 +150,7 @@ def empty_application(folder: Path, clock: ScaledClock) -> FastAPI:
     migrate(database)
     store = Store.open(database)
     found = [
-        ("all of it together", "rollscope watch http://127.0.0.1:8000 http://127.0.0.1:8001"),
+        ("Everything found on this machine", "rollscope watch http://127.0.0.1:8000 http://127.0.0.1:8001"),
         ("vllm at http://127.0.0.1:8000", "rollscope watch http://127.0.0.1:8000"),
         ("vllm at http://127.0.0.1:8001", "rollscope watch http://127.0.0.1:8001"),
     ]

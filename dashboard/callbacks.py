@@ -32,6 +32,7 @@ Candidates = Callable[[], Sequence[tuple[str, str]]]
 """Finds what could be monitored: (description, command). It may take seconds and runs on a thread."""
 
 _NO_RUNS = "No run yet. Start with: rollscope watch http://127.0.0.1:8000 ./outputs/my-run"
+_NO_RUNS_HERE = "No run yet. Attach one: each of these commands reads a run and sends what it reads to this server."
 _NO_PAGE = "Page not found."
 
 
@@ -81,7 +82,7 @@ def build(
     except UnknownRun:
         nothing = _nothing(address, wanted, page)
         if candidates is not None and not runs:
-            nothing["found"] = candidates()
+            nothing |= {"found": candidates(), "error": _NO_RUNS_HERE}
         return [nothing, run_links(runs, states, address), [], *(no_update for _ in PAGES)]
     tz = float(wanted.get("tz") or 0)
     links = [run_links(runs, states, address, boot["run"]), range_links(address, chosen, tz) if chosen else []]
@@ -101,7 +102,8 @@ def _choose(runs: Sequence[RunInfo], address: Address) -> RunInfo | None:
 def _nothing(address: Address, wanted: Mapping[str, Any], page: Page | None) -> Json:
     unknown = f"No run is named “{address.run}”. Choose one from the menu."
     message = _NO_PAGE if page is None else _NO_RUNS if address.run is None else unknown
-    return {"page": wanted.get("n", 0), "error": message, "run": address.run or "", "key": page.key if page else ""}
+    nothing = {"page": wanted.get("n", 0), "error": message, "run": address.run or "", "key": page.key if page else ""}
+    return nothing | ({"title": "No runs yet"} if message is _NO_RUNS else {})
 
 
 def _load(
@@ -138,6 +140,7 @@ def _boot(views: deltas.SentViews, scope: Scope, span: Span, wanted: Mapping[str
         "start": span.start,
         "end": span.end,
         "follow": span.follow,
+        "grows": span.grows,
         "at": scope.at,
         "timed": page.timed,
         "asks": list(page.asks),

@@ -153,11 +153,15 @@
       const area = el.querySelector(".plot");
       RS.dress(el, gd);
       area.addEventListener("pointermove", (event) => hover(gd, event));
-      area.addEventListener("pointerleave", RS.leave);
+      // A finger leaves the chart when it is lifted: what it read stays until the next tap.
+      area.addEventListener("pointerdown", (event) => event.pointerType === "touch" && hover(gd, event));
+      area.addEventListener("pointerleave", (event) => event.pointerType === "touch" || RS.leave());
       seer.observe(el);
     }
     RS.drawOn();
   };
+
+  document.addEventListener("pointerdown", (event) => event.pointerType === "touch" && !event.target.closest(".plot") && RS.leave());
 
   function nearest(xs, x) {
     let low = 0, high = xs.length - 1;

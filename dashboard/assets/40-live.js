@@ -96,9 +96,18 @@
   // While a run catches up its charts end in the past: the window is another one.
   const catches = () => (RS.view.rs || {}).name === "catching_up";
 
-  // A system that could be monitored, with its command: selected and copied with one click.
+  // What can be run next to this server: systems found on this machine, then examples. A second server could open
+  // neither this one's port nor its store, so `watch` sends to this one.
+  function commands(found) {
+    const here = ` --push ${location.origin}${RS.by("app").dataset.base.replace(/\/$/, "")}`;
+    const watched = found.map(([what, command]) => [what, command + here]);
+    return [...watched, ["Another run: its engines and its run directory", "rollscope watch http://127.0.0.1:8000 ./outputs/my-run" + here],
+      ["A simulated run, as a server of its own", "rollscope demo --port 0"]];
+  }
+
+  // A command, selected and copied with one click.
   function candidate([what, command]) {
-    const li = RS.make("li"), code = RS.make("code", command), copy = RS.make("button", "Copy");
+    const li = RS.make("li"), code = RS.make("code", command), copy = RS.make("button", "Copy", "plain");
     copy.type = "button";
     copy.addEventListener("click", () => {
       getSelection().selectAllChildren(code);
@@ -120,8 +129,10 @@
     pulledAt = 0;
     RS.by("app").dataset.page = found.error ? "error" : "ok";
     RS.by("run-name").textContent = RS.by("run-name").title = found.run || "no run";
+    RS.by("app").dataset.empty = found.title ? "1" : "";
+    RS.by("message-title").textContent = found.title || "Nothing to show";
     RS.by("message").textContent = found.error || "";
-    RS.by("message-found").replaceChildren(...(found.found || []).map(candidate));
+    RS.by("message-found").replaceChildren(...(found.found ? commands(found.found) : []).map(candidate));
     RS.navigated();
     if (found.error) return none();
     RS.reindex();

@@ -90,9 +90,10 @@
   };
   setInterval(() => {
     RS.summarise();
-    // What lies behind the lines is read with a load, and so far ahead (`dashboard/charts/comparison.py`).
+    // What lies behind the lines is read with a load, and so far ahead (`dashboard/charts/comparison.py`). A window that
+    // is as long as the run moves away from its start until the next load.
     const b = RS.boot;
-    if (b && b.behind && b.follow && b.now - b.end > AHEAD * (b.end - b.start)) RS.reload();
+    if (b && (b.behind || b.grows) && b.follow && b.now - b.end > AHEAD * (b.end - b.start)) RS.reload();
   }, EVERY);
 
   // ---- out of the browser

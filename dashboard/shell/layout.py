@@ -65,7 +65,8 @@ def _nav(pages: Sequence[Page], base: str) -> Any:
             href=base + page.path,
             # What is about all runs, and the tools, stand apart from what is about one run.
             className="apart" if page.key == "runs" else "",
-            **{"data-nav": page.key, "data-title": page.title},
+            # Pages about one run have nothing to show before the first run.
+            **{"data-nav": page.key, "data-title": page.title, "data-whole": "1" if page.whole else ""},
         )
         for page in pages
     ]

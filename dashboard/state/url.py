@@ -20,6 +20,9 @@ RANGES: dict[str, float | None] = {
     "all": None,
 }
 DEFAULT_RANGE = "1h"
+# Seconds. A range longer than the run is cut to the run's age, else its chart is one column of pixels; but not below an
+# hour, so that the scale of a young run does not change all the time.
+SHORTEST_CUT = 3600.0
 OVER = ("finished", "crashed")
 AGO: Mapping[str, tuple[float, str]] = {
     "1h": (3600.0, "an hour ago"),
@@ -46,11 +49,12 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time shown. ``follow``: new points move it along."""
+    """The time shown. ``follow``: new points move it along. ``grows``: it is cut to the age of a run that goes on."""
 
     start: float
     end: float
     follow: bool
+    grows: bool = False
 
 
 def parse(search: str) -> Address:
@@ -110,7 +114,10 @@ def span(address: Address, run: RunInfo, now: float, newest: float | None) -> Sp
     if length is None or (over and length > whole):
         # A finished run of a minute fills the chart; it is not a line at the edge of an hour.
         length = whole
-    return Span(end - length, end, follow=not over)
+    cut = not over and RANGES[address.range] is not None and length > max(whole, SHORTEST_CUT)
+    if cut:
+        length = max(whole, SHORTEST_CUT)
+    return Span(end - length, end, not over, not over and (cut or RANGES[address.range] is None))
 
 
 def moved(span_shown: Span, now: float) -> Span:

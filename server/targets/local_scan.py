@@ -185,7 +185,7 @@ class CachedScan:
     def pairs(self) -> list[tuple[str, str]]:
         """Returns (description, command) pairs, for a page without data."""
         found = self()
-        together = [("all of it together", found.together)] if found.together else []
+        together = [("Everything found on this machine", found.together)] if found.together else []
         return [*together, *((f"{item.collector} at {item.source}", item.command) for item in found.candidates)]
 
 

@@ -7,7 +7,7 @@ from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.serving import Serving, application, until
 
 FOUND = [
-    ("all of it together", "rollscope watch http://127.0.0.1:8000 ./outputs/my-run"),
+    ("Everything found on this machine", "rollscope watch http://127.0.0.1:8000 ./outputs/my-run"),
     ("vllm at http://127.0.0.1:8000", "rollscope watch http://127.0.0.1:8000"),
     ("<b>trl</b> at ./outputs/my-run", "rollscope watch ./outputs/my-run"),
 ]
@@ -23,14 +23,26 @@ def test_candidates_are_shown_until_there_is_a_run(browser: Browser) -> None:
         rows = page.locator("#message-found li")
         assert page.locator("#message").inner_text().startswith("No run yet.")
         told = [(row.locator("span").inner_text(), row.locator("code").inner_text()) for row in rows.all()]
-        assert told == FOUND
+        here = f" --push {serving.url.rstrip('/')}"
+        # A second server could not open this one's port and store: the commands send to this one.
+        assert told[:3] == [(what, command + here) for what, command in FOUND]
+        assert told[3:] == [
+            (
+                "Another run: its engines and its run directory",
+                f"rollscope watch http://127.0.0.1:8000 ./outputs/my-run{here}",
+            ),
+            ("A simulated run, as a server of its own", "rollscope demo --port 0"),
+        ]
+        assert page.locator("h1:visible").inner_text() == "No runs yet"
+        # Pages about one run would be empty.
+        assert page.locator("#pages a:visible").all_inner_texts() == ["Runs", "Targets", "Help"]
         # The command is marked, so that it can be copied also where a page may not write to the clipboard.
         rows.nth(0).get_by_role("button", name="Copy").click()
-        assert page.evaluate("getSelection().toString()") == FOUND[0][1]
+        assert page.evaluate("getSelection().toString()") == FOUND[0][1] + here
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         # The page looks again now and then: an engine that has gone is no longer offered, and a run that came is shown.
         found.pop(1)
-        until(page, "() => document.querySelectorAll('#message-found li').length === 2")
+        until(page, "() => document.querySelectorAll('#message-found li').length === 4")
         reader.add_run("my-run")
         page.wait_for_selector("[data-page=ok]")
         assert rows.count() == 0 or not rows.nth(0).is_visible()

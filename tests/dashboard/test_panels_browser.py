@@ -185,7 +185,7 @@ def test_charts_over_steps(open_page: Open, reader: MemoryReader) -> None:
 def test_an_hour_ago_behind_thresholds_and_marks(open_page: Open, reader: MemoryReader) -> None:
     page = open_page(f"?run={fake.RICH}")
     limits = page.locator("#panel-queue .limit:visible").all_text_contents()
-    assert limits == ["one batch 64", "QueueLow 20", "QueueFull 4,096 ↑"]
+    assert limits == ["one batch 64", "alert at 20", "alert at 4,096 ↑"]
     legend = page.locator(".marks-legend .item").all_text_contents()
     assert legend == ["verdict changed", "restart", "alert fired", "critical alert fired"]
     # Two alerts within a second: each severity has one mark, and the cursor says both.

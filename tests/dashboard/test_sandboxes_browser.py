@@ -85,7 +85,7 @@ def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) 
         "Commands p95 –",
         "Failures 51",
         "Dangling 5",
-        "Credit lasts 6.2 hours",
+        "Credit lasts 6.2 h",
     ]
     heads = page.locator(".boxgrid h2").all_inner_texts()
     assert heads == [

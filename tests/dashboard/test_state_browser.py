@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -30,8 +31,8 @@ def open_page(browser: Browser, reader: MemoryReader, monkeypatch: pytest.Monkey
     monkeypatch.setattr(shell_layout, "INTERVAL_MS", 500)
     with Serving(lambda: application(reader)) as serving, new_pages(browser) as new:
 
-        def opened(search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900)) -> Page:
-            page = new(theme, size)
+        def opened(search: str = "", theme: str = "light", size: tuple[int, int] = (1440, 900), **more: Any) -> Page:
+            page = new(theme, size, **more)
             page.goto(serving.url + search)
             page.wait_for_selector("[data-page=ok]")
             return page
@@ -145,6 +146,21 @@ def test_a_band_ends_where_both_lines_end(open_page: Open) -> None:
       RS.bands([line("b", [1, 1, null]), line("a", [5, 6, null]), band]);
       return [band.x, band.y]; }""")
     assert band == [[1, 2, 2, 2, 3, 3, 2, 2, 2, 1, 1, None], [5, 5, 5, 6, 6, 1, 1, 1, 1, 1, 5, None]]
+
+
+def test_a_tap_reads_the_time_until_the_next_tap(open_page: Open) -> None:
+    page = open_page(f"?run={fake.RICH}", "light", (390, 844), has_touch=True)
+    until(page, DRAWN)
+    at = page.locator("#panel-queue .at")
+    # A chart is drawn once it is near the screen; `tap` waits until it stands still.
+    page.locator("#panel-queue .plot").scroll_into_view_if_needed()
+    until(page, "() => RS.charts().some(([el, gd]) => el.id === 'panel-queue' && gd.bound && gd._fullLayout)")
+    page.locator("#panel-queue .plot").tap(position={"x": 170, "y": 60})
+    until(page, "() => /\\d\\d:\\d\\d:\\d\\d/.test(document.querySelector('#panel-queue .at').textContent)")
+    assert page.locator("#panel-queue .cross").get_attribute("data-on") == "1"
+    page.locator("#panel-queue h2").tap()
+    until(page, "() => document.querySelector('#panel-queue .at').textContent === ''")
+    assert at.inner_text() == ""
 
 
 def test_the_cursor_reads_the_time_and_moves_nothing(open_page: Open) -> None:

@@ -1,5 +1,7 @@
 """The address of a page, and the time it shows."""
 
+from dataclasses import replace
+
 import pytest
 
 from dashboard.callbacks import run_links
@@ -45,10 +47,22 @@ def run(lifecycle: str) -> RunInfo:
 
 def test_span() -> None:
     assert state_url.span(Address("r", "15m"), run("running"), 9000.0, 4900.0) == state_url.Span(8100.0, 9000.0, True)
-    assert state_url.span(Address("r", "all"), run("running"), 9000.0, None) == state_url.Span(1000.0, 9000.0, True)
+    assert state_url.span(Address("r", "all"), run("running"), 9000.0, None) == state_url.Span(
+        1000.0, 9000.0, True, True
+    )
     assert state_url.span(Address("r", "15m"), run("finished"), 9000.0, None) == state_url.Span(4100.0, 5000.0, False)
     fixed = Address("r", "1h", 10.0, 20.0)
     assert state_url.span(fixed, run("running"), 9000.0, 4900.0) == state_url.Span(10.0, 20.0, False)
+
+
+def test_a_range_longer_than_a_live_run_is_cut_to_its_age() -> None:
+    """A week of a run of 8,000 s was one column of pixels."""
+    cut = state_url.Span(1000.0, 9000.0, follow=True, grows=True)
+    assert state_url.span(Address("r", "7d"), run("running"), 9000.0, 4900.0) == cut
+    # A younger run has an hour, at least.
+    hour = state_url.Span(-1100.0, 2500.0, follow=True, grows=True)
+    assert state_url.span(Address("r", "7d"), run("running"), 2500.0, 2400.0) == hour
+    assert state_url.span(Address("r", "1h"), run("running"), 2500.0, 2400.0) == replace(hour, grows=False)
 
 
 def test_span_of_a_finished_run_is_where_its_data_is() -> None:
