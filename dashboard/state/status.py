@@ -84,11 +84,11 @@ class StatusFacts:
     def present(self) -> bool:
         """Whether the verdict describes the run as it is now.
 
-        Without new data only a verdict about that does: that the run makes no progress.
+        Of a stale run it does if the reader did not withhold it: because the run makes no progress.
         """
-        stalled = (self.status.verdict or {}).get("outcome") == "stalled"
-        state = self.status.state.name
-        return self.current and (state == "live" or (state == "stale" and stalled))
+        found, state = self.status.verdict or {}, self.status.state.name
+        shown = found.get("outcome", "unknown") != "unknown"
+        return self.current and (state == "live" or (state == "stale" and shown))
 
     @property
     def current(self) -> bool:

@@ -53,8 +53,11 @@ def covers(view: View, found: Window) -> bool:
     """
     rows = steps_window(view, "trainer_samples")
     samples = mean_of_steps(rows, "trainer_samples") if rows else view.fact("batch_samples")
-    if not samples or not found.counts:
+    if not samples:
         return True
+    if not found.counts:
+        # The first records of a run that went on before: of what ended in the last minutes, not of what was consumed.
+        return False
     whole = [count >= COVERED * samples for count in found.counts]
     return all(whole) or (len(found.versions) >= WINDOW_VERSIONS and not any(whole))
 
