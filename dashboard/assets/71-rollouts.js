@@ -92,10 +92,13 @@
     return li;
   }
 
-  function fill(li, [, count, width, since]) {
+  // `whole`: the name of a number that is of several states; no list has its rollouts.
+  function fill(li, [state, count, width, since, whole]) {
+    li.querySelector(".word").textContent = whole || RS.stateWord(state);
     li.querySelector("b").textContent = count === null ? "not reported" : plain(count);
     li.querySelector(".bar span").style.width = width + "%";
-    li.querySelector("button").disabled = !count;
+    li.querySelector("button").disabled = !count || Boolean(whole);
+    li.querySelector("button").classList.toggle("whole", Boolean(whole));
     const age = li.querySelector(".note");
     if (since === null) delete age.dataset.since, (age.textContent = "");
     else age.dataset.since = since;

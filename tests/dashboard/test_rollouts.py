@@ -16,7 +16,7 @@ from dashboard.pages.rollouts.data import recipe
 from dashboard.pages.rollouts.filters import CENSUS, RolloutQuery, parse
 from dashboard.shell.page import Scope
 from dashboard.state.deltas import SentViews
-from server.query.rollouts.types import FunnelBar, RolloutFilter
+from server.query.rollouts.types import CensusState, FunnelBar, RolloutFilter
 from tests.dashboard import fake
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader
@@ -162,6 +162,25 @@ def test_census_has_every_state_in_order(reader: MemoryReader) -> None:
     assert rows[0][2:] == [0, None] and rows[5][2] == 100
     oldest = min(row.moved_at for row in reader.records(made.ASYNC).rows.values() if row.state == "generating")
     assert rows[2][3] == round(oldest)
+
+
+def test_one_number_of_rollouts_in_flight_is_not_called_generating() -> None:
+    """An orchestrator counted 960 in flight while 77 requests ran: the others booted their sandboxes."""
+
+    class Records(rollouts_records.RolloutRecords):
+        def census(self) -> list[CensusState]:
+            return states
+
+    records = Records(None, RolloutQuery())  # type: ignore[arg-type]
+    states = [CensusState("generating", 960, None), CensusState("waiting_group", 345, 300.0)]
+    found = rollouts_data._census(records, 1000.0)
+    assert found["ro.c.2"] == ["generating", 960, 100.0, None, "in flight, stage not reported"]
+    assert found["ro.c.5"] == ["waiting_group", 345, 35.9, 700]
+    # With another stage, and of records, it is what it is called.
+    states = [CensusState("booting", 0, None), CensusState("generating", 960, None)]
+    assert rollouts_data._census(records, 1000.0)["ro.c.2"] == ["generating", 960, 100.0, None]
+    states = [CensusState("generating", 12, 30.0)]
+    assert rollouts_data._census(records, 1000.0)["ro.c.2"] == ["generating", 12, 100.0, 970]
 
 
 def test_heat_maps_count_every_rollout_of_the_time(reader: MemoryReader) -> None:

@@ -230,6 +230,8 @@ _LASTS = re.compile(r" for (?:more|longer) than .*$")
 
 def _summary(alert: AlertInfo, rule: RuleInfo | None) -> str:
     found = alert.annotations.get("summary") or (rule.expression if rule else "")
+    # The page names the run; only a notification needs its name in the sentence.
+    found = found.replace(f" of run {alert.run}", "").replace(f"Run {alert.run} ", "The run ")
     return tight(_LASTS.sub("", found) if alert.state == "pending" else found)
 
 

@@ -258,7 +258,11 @@ def _cut(value: float | None) -> float | None:
 
 
 def _census(records: RolloutRecords, now: float) -> View:
-    """Keys ``ro.c.N``: [state, how many (None: no source reports it), width in percent, since when the oldest]."""
+    """Keys ``ro.c.N``: [state, how many (None: no source reports it), width in percent, since when the oldest].
+
+    A fifth cell replaces the state's name: an orchestrator that reports one number of rollouts in flight counts those
+    that boot, use a tool or are scored as generating.
+    """
     known = {row.state: row for row in records.census()}
     order = [*CENSUS, *sorted(known.keys() - set(CENSUS))]
     most = max((row.rollouts for row in known.values()), default=0)
@@ -269,11 +273,14 @@ def _census(records: RolloutRecords, now: float) -> View:
         since = (
             round(now - row.oldest_seconds) if row is not None and row.oldest_seconds is not None and count else None
         )
-        found[f"ro.c.{i}"] = [state, count, round(100 * (count or 0) / most, 1) if most else 0, since]
+        cells: list[str | float | None] = [state, count, round(100 * (count or 0) / most, 1) if most else 0, since]
+        whole = state == "generating" and count and since is None and known.keys().isdisjoint(_STAGES)
+        found[f"ro.c.{i}"] = [*cells, "in flight, stage not reported"] if whole else cells
     none = "" if most else "Nothing is in flight." if known else "No source reports rollouts in flight."
     return found | {"ro.c.none": none, "ro.c.order": list(CENSUS)}
 
 
+_STAGES = ("booting", "in_tool", "scoring")
 _ENVIRONMENTS = 8
 
 
