@@ -143,7 +143,7 @@ def run(name: str, url: str, log: Path, steps: int, peer: float | None) -> None:
             parts.around(stack, owner, method, part)
         found = asyncio.run(attach(store, writer, log))
     writer.close()
-    newest = store.steps("run", last=STEP_WINDOW)
+    newest = store.steps.newest("run", last=STEP_WINDOW)
     assert newest[-1].step == steps, newest[-1]
     store.close()
     line = {"cpu_seconds": round(found.first_cpu, 2), "seconds": round(found.first, 2)}

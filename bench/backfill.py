@@ -132,7 +132,7 @@ def run(name: str, url: str, log: Path, rows: int) -> None:
     asyncio.run(backfill(store, writer, log, parts))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     writer.close()
-    steps = store.steps("run", last=1)
+    steps = store.steps.newest("run", last=1)
     assert steps[0].step == rows, steps
     store.close()
     us, written = 1e6 / rows, database_rows(url)

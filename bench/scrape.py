@@ -175,8 +175,10 @@ def rollscope(asked: httpx.Client, count: int, seconds: float, folder: Path) -> 
         found = watched(asked, lambda: [*children(process.pid), process.pid], count, seconds)
     with closing(Store.open(store, read_only=True)) as opened:
         since = round((time.time() - seconds) * 1000)
-        durations = [v for _, _, rows in opened.window(RUN, ["scrape_duration_seconds"], since) for _, v in rows]
-        ups = [v for _, _, rows in opened.window(RUN, ["up"], since) for _, v in rows]
+        durations = [
+            v for _, _, rows in opened.samples.window(RUN, ["scrape_duration_seconds"], since) for _, v in rows
+        ]
+        ups = [v for _, _, rows in opened.samples.window(RUN, ["up"], since) for _, v in rows]
     return found | {"p95_ms": p95(durations), "down": sum(1 for up in ups if not up)}
 
 

@@ -65,7 +65,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 def bench_writes(name: str, store: Store, raw: Callable[[list[Row]], object], batches: int) -> None:
     """Alternates our way and the raw way, batch by batch, so that a busy machine slows both."""
-    ids = store.intern("write", [SeriesKey("t", "m", (("n", str(n)),)) for n in range(SERIES)])
+    ids = store.series.intern("write", [SeriesKey("t", "m", (("n", str(n)),)) for n in range(SERIES)])
     ours, theirs = [], []
     for rows in scrapes(ids, batches):
         theirs.append(seconds(partial(raw, rows)))
@@ -118,7 +118,7 @@ def raw_postgres(url: str) -> Callable[[list[Row]], object]:
 def fill_week(store: Store) -> list[int]:
     """Stores seven days of twelve series at 5 s, half raw samples and half signals, rolled up as live."""
     keys = [SeriesKey("t", f"m{n}") for n in range(6)] + [SeriesKey("", f"s{n}") for n in range(6)]
-    ids = store.intern("read", keys)
+    ids = store.series.intern("read", keys)
     rng = random.Random(2)
     for begin in range(START, START + 7 * DAY, DAY // 4):
         times = range(begin, begin + DAY // 4, STEP_MS)
@@ -135,7 +135,9 @@ def bench_reads(name: str, store: Store, rounds: int) -> None:
     end = START + 7 * DAY
     for span_name, span in (("1h", HOUR), ("24h", DAY), ("7d", 7 * DAY)):
         for kind, some in (("samples", ids[:6]), ("points", ids[6:])):
-            took = [1000 * seconds(partial(store.buckets, i, end - span, end, span // 600)) for i in some * rounds]
+            took = [
+                1000 * seconds(partial(store.samples.buckets, i, end - span, end, span // 600)) for i in some * rounds
+            ]
             took.sort()
             p50, p95 = statistics.median(took), took[int(len(took) * 0.95)]
             report(f"{name}_chart_{span_name}_{kind}_ms_p50", p50, 20.0, 20.0, at_most=True)
@@ -162,9 +164,9 @@ def bench_rollup(name: str, store: Store) -> None:
 
 def bench_crowd(name: str, store: Store) -> None:
     """Queries a raw chart of one series among 6,000, which must read only its own pages."""
-    ids = [number for number, _ in store.series("write")]
+    ids = [number for number, _ in store.series.listed("write")]
     some = random.Random(3).sample(ids, 100)
-    took = sorted(1000 * seconds(partial(store.buckets, i, START, START + HOUR, 6_000)) for i in some)
+    took = sorted(1000 * seconds(partial(store.samples.buckets, i, START, START + HOUR, 6_000)) for i in some)
     report(f"{name}_chart_1h_of_{SERIES}_series_ms_p95", took[95], 20.0, 20.0, at_most=True)
 
 

@@ -50,7 +50,7 @@ class Feed:
     _rng: random.Random = field(default_factory=lambda: random.Random(1))
 
     def __post_init__(self) -> None:
-        self._rows = [row for _, row in self.store.latest(self.run) if row.value is not None]
+        self._rows = [row for _, row in self.store.runs.latest(self.run) if row.value is not None]
 
     def beat(self) -> int:
         """Writes one tick now; returns its seq."""
@@ -97,7 +97,7 @@ def lengths(folder: str, like: str, run: str, days: float) -> str:
     url = f"sqlite:///{folder}/lengths.db"
     migrate(url)
     with closing(Store.open(like)) as old, closing(Store.open(url)) as store:
-        shown, rows = old.run(run), drawn(old, run)
+        shown, rows = old.runs.get(run), drawn(old, run)
         assert shown is not None
         end = time.time() // 60 * 60
         for name, seconds, grid in (("short", SHORT_SECONDS, SHORT_GRID), ("long", days * DAY, LONG_GRID)):
@@ -114,7 +114,7 @@ def drawn(store: Store, run: str) -> list[tuple[SeriesKey, LatestRow]]:
     """Returns the signals of the overview's charts and cards for a run."""
     signals = Reader(store, WallClock()).status(run).signals
     names = {name for wanted in names_by_slot(signals).values() for name in wanted}
-    rows = ((key, row) for key, row in store.latest(run) if row.value is not None)
+    rows = ((key, row) for key, row in store.runs.latest(run) if row.value is not None)
     return [(key, row) for key, row in rows if format_name(key.metric, key.labels) in names]
 
 
@@ -122,7 +122,7 @@ def history(
     store: Store, run: str, rows: list[tuple[SeriesKey, LatestRow]], end: float, seconds: float, grid: int
 ) -> None:
     """Writes points of every signal on a grid, a day of rows per transaction, rolled up as in the loop."""
-    ids = store.intern(run, [key for key, _ in rows])
+    ids = store.series.intern(run, [key for key, _ in rows])
     usual = [row.value or 0.0 for _, row in rows]
     ticks = [int(end - seconds + grid * n) for n in range(int(seconds / grid) + 1)]
     size = max(1, ROWS // max(1, len(ids)))

@@ -27,10 +27,10 @@ def test_the_next_test_gets_the_same_database_without_rows_partitions_or_sequenc
         with reused.lend() as url:
             urls.append(url)
             store = Store.open(url)
-            assert store.runs() == []
+            assert store.runs.all() == []
             numbers.append(one(store))
             put(store, numbers[-1], [(0, 1.0), (DAY, 2.0)])
-            assert len(store.samples_after("run", -1)) == 2
+            assert len(store.samples.after("run", -1)) == 2
             store.close()
     assert urls[0] == urls[1] and numbers == [1, 1]
     with reused.lend() as url, psycopg.connect(url) as connection:

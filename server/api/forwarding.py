@@ -94,7 +94,7 @@ class _ForwardingRoutes:
         """Refuses a second source of a target: this process, a push client, or one forwarder may report it."""
         # Read the targets before the forwarders: a first reading stored in between then belongs to its forwarder.
         pushers = {one.target for one in self._store.pushes.pushers(run)}
-        known = pushers | {row.name for _, row in self._store.targets(run)}
+        known = pushers | {row.name for _, row in self._store.runs.targets(run)}
         tellers = [one for one in self._store.pushes.forwarders(run) if one.target == target]
         if not tellers and target in known:
             raise HTTPException(409, f"target {target} of this run has another source: forward with another --run NAME")

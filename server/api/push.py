@@ -211,7 +211,7 @@ class _PushRoutes:
             raise HTTPException(429, str(error), RETRY) from None
 
     def _check_targets(self, run: str, names: Sequence[str]) -> None:
-        read = {row.name for _, row in self._store.targets(run) if row.collector != KIND}
+        read = {row.name for _, row in self._store.runs.targets(run) if row.collector != KIND}
         if taken := read.intersection(names):
             raise HTTPException(409, f"target {min(taken)} of this run is read by Rollscope: choose another ?target=")
         known = {one.target for one in self._store.pushes.pushers(run)}

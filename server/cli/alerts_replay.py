@@ -82,9 +82,9 @@ def run(
     Raises:
         ConfigError: no such run, or no data in that time.
     """
-    row = store.run(run)
+    row = store.runs.get(run)
     if row is None:
-        names = ", ".join(item.name for item in store.runs()) or "none"
+        names = ", ".join(item.name for item in store.runs.all()) or "none"
         raise ConfigError([f"alerts test: no run is named {run!r}; runs: {names}"])
     first, last = (row.first_ts or 0) / 1000, (row.last_ts or 0) / 1000
     begin, stop = max(first, start or first), min(last, end or last)
@@ -113,8 +113,8 @@ def _grid(begin: float, stop: float, every: float) -> Iterator[float]:
 
 def _first_step(store: "Store", run: str) -> float | None:
     """Event time of the first step of any axis; None without a trainer."""
-    for incarnation in range(store.incarnation(run) + 1):
-        newest = store.steps(run, last=1, incarnation=incarnation)
+    for incarnation in range(store.runs.incarnation(run) + 1):
+        newest = store.steps.newest(run, last=1, incarnation=incarnation)
         if newest:
             return min(_first_of(store, run, row.axis, incarnation, row.step) for row in newest)
     return None
@@ -125,9 +125,9 @@ def _first_of(store: "Store", run: str, axis: str, incarnation: int, newest: int
     low, high = -1, newest
     while low < high:
         middle = (low + high) // 2
-        found = store.steps(run, axis, 1, before=middle + 1, incarnation=incarnation)
+        found = store.steps.newest(run, axis, 1, before=middle + 1, incarnation=incarnation)
         low, high = (low, found[0].step) if found else (middle + 1, high)
-    return store.steps(run, axis, 1, before=high + 1, incarnation=incarnation)[0].ts / 1000
+    return store.steps.newest(run, axis, 1, before=high + 1, incarnation=incarnation)[0].ts / 1000
 
 
 class _History:
@@ -139,7 +139,7 @@ class _History:
         self._window = max((condition.window for condition in conditions), default=0.0)
         self._names = {c.name for c in conditions if c.source == "signal"} | {STEP_SECONDS}
         self._metrics = {c.name for c in conditions if c.source == "metric"} | {UP}
-        self._targets = {row.name: row for _, row in store.targets(run)}
+        self._targets = {row.name: row for _, row in store.runs.targets(run)}
         self._by_source: dict[tuple[str, str], list[Track]] = {}
         self._signals: dict[int, tuple[str, Track]] = {}
         self._raw: dict[int, Track] = {}
@@ -153,7 +153,7 @@ class _History:
 
     def _make_tracks(self) -> None:
         by_step = {item.name for item in signals.load() if isinstance(item, Signal) and item.cadence == "step"}
-        for number, key in self._store.series(self._run):
+        for number, key in self._store.series.listed(self._run):
             if key.target == "" and key.metric in self._names:
                 track = Track(key.labels, silent=lambda _: "no step for a long time")
                 self._signals[number] = (key.metric, track)
@@ -208,7 +208,7 @@ class _History:
         yield from (track for _, track in self._signals.values())
 
     def _load(self, start: int, end: int) -> None:
-        points = self._store.points(list(self._signals), start, end)
+        points = self._store.samples.points(list(self._signals), start, end)
         valued = {
             (self._signals[number][0], ts) for number, rows in points.items() for ts, v, _ in rows if v is not None
         }
@@ -218,7 +218,7 @@ class _History:
                 # A point without this series but with others ends the series. A point without any value is a gap.
                 over = state == PointState.NOT_APPLICABLE or (name, ts) in valued
                 track.add(ts / 1000, value if value is not None else ENDED if over else math.nan)
-        for number, _, samples in self._store.window(self._run, self._metrics, start, end):
+        for number, _, samples in self._store.samples.window(self._run, self._metrics, start, end):
             for track in (one[number] for one in (self._raw, self._health_of) if number in one):
                 for ts, value in samples:
                     track.add(ts / 1000, value)

@@ -50,8 +50,8 @@ def list_runs(options: Options) -> int:
 @click.option("--yes", is_flag=True, help="do not ask for confirmation")
 def rm(options: Options, run: str, yes: bool) -> int:
     with closing(_opened(options)) as store:
-        if store.run(run) is None:
-            names = ", ".join(row.name for row in store.runs()[:10]) or "none"
+        if store.runs.get(run) is None:
+            names = ", ".join(row.name for row in store.runs.all()[:10]) or "none"
             raise ConfigError([f"no run is named {run!r}; runs: {names}"])
         if not yes and not sys.stdin.isatty():
             raise ConfigError([f"this deletes run {run} permanently: repeat it with --yes"])

@@ -112,7 +112,7 @@ class RunDriver:
         lifecycle = str(row.facts.get("lifecycle", row.lifecycle))
         self._lifecycle = lifecycle if lifecycle in ("finished", "crashed", "paused") else ""
         self._written = {"framework": row.framework, "mode": row.mode, "lifecycle": row.lifecycle}
-        states = self._store.states(self.run)
+        states = self._store.runs.states(self.run)
         held = states.get(HISTORY_LATEST, (0, ""))[1]
         if held:
             # The process died while readers were shown the present: the history's own answers are here.
@@ -120,7 +120,7 @@ class RunDriver:
             states[VERDICT] = states.get(HISTORY + VERDICT, (0, ""))
             self.holds_back = True
         else:
-            self._answers.recover(self._store.latest(self.run))
+            self._answers.recover(self._store.runs.latest(self.run))
         # Counters may have increased before the first tick, from data that was committed before this start.
         deriver.restore(states)
         if row.watermark is not None:
@@ -129,7 +129,7 @@ class RunDriver:
             self._verdicts.restore(states)
         # Without a watermark nothing was derived yet, but a process that died early may have committed much.
         self._recover_windows(row.watermark or 0)
-        for found in sorted((health(row) for _, row in self._store.targets(self.run)), key=attrgetter("last_ts")):
+        for found in sorted((health(row) for _, row in self._store.runs.targets(self.run)), key=attrgetter("last_ts")):
             # As in `_feed_until`: a tick before a target answered must not know of it.
             if self.watermark is not None and found.last_ts <= self.watermark:
                 self._see(found)
@@ -144,7 +144,7 @@ class RunDriver:
         since = max(0, watermark - round((TICK_WINDOW_SECONDS + RECOVERY_SECONDS) * 1000))
         recovery.histograms(self._store, self.run, self.deriver, since)
         # An engine may have been silent for longer than the window: its counters go on from what they last showed.
-        for _, key, ts, value in self._store.last_samples(self.run, self.deriver.counted_metrics):
+        for _, key, ts, value in self._store.samples.newest(self.run, self.deriver.counted_metrics):
             if ts < since and not implausible_reason(key.metric, value):
                 self.deriver.sample(ts / 1000, key.target, key.metric, key.labels, value, counted=True)
         for sample in recovery.samples(self._store, self.run, self.deriver, since):

@@ -21,7 +21,7 @@ def samples(store: Store, run: str, deriver: Deriver, since: int) -> list[Sample
     """Every sample of a tick signal from ``since`` (ms) on, in the order of time."""
     found: list[SampleArrival] = [
         (ts / 1000, key.target, key.metric, key.labels, value)
-        for _, key, points in store.window(run, sorted(deriver.tick_metrics), since)
+        for _, key, points in store.samples.window(run, sorted(deriver.tick_metrics), since)
         for ts, value in points
         if key.target
         and not implausible_reason(key.metric, value)  # without a target: a signal of ours of a metric's name
@@ -35,7 +35,7 @@ def histograms(store: Store, run: str, deriver: Deriver, since: int) -> None:
 
     A process that died had committed more than it derived, by a tick at most: the minutes hold that already.
     """
-    minutes, last = store.histogram_windows(run, sorted(WINDOWED), since // 60_000 * 60_000)
+    minutes, last = store.histograms.windows(run, sorted(WINDOWED), since // 60_000 * 60_000)
     for key, total in last:
         if key.target and total.ts / 1000 >= since / 1000 - REMEMBERED_SECONDS:
             item = Histogram(key.metric, total.edges, total.counts, total.total, key.labels)
@@ -49,7 +49,7 @@ def steps(store: Store, run: str, done: Mapping[str, tuple[int, int]]) -> tuple[
     """(those of the window that were answered already, those that were not) of a run."""
     known: list[StepArrival] = []
     fresh: list[StepArrival] = []
-    newest = store.incarnation(run)
+    newest = store.runs.incarnation(run)
     for life in range(newest, -1, -1):
         rows = _steps_back_to(store, run, life, done)
         new = [row for row in rows if _is_new(row, done)]
@@ -64,7 +64,7 @@ def _steps_back_to(store: Store, run: str, life: int, done: Mapping[str, tuple[i
     """Every step of a life not yet done and, per axis, at least a window of those before it."""
     count = KEPT_STEPS
     while True:
-        rows = store.steps(run, last=count, incarnation=life)
+        rows = store.steps.newest(run, last=count, incarnation=life)
         by_axis = {axis: [row for row in rows if row.axis == axis] for axis in {row.axis for row in rows}}
         if all(len(of) < count or (life, of[0].step) <= done.get(axis, (-1, -1)) for axis, of in by_axis.items()):
             return rows

@@ -262,10 +262,12 @@ class SignalResults:
             elif not known.get(name) and (name, ()) not in ids:
                 new[(name, ())] = None
         if new:
-            self._ids.update(zip(new, self._store.intern(self._run, [SeriesKey("", *key) for key in new]), strict=True))
+            self._ids.update(
+                zip(new, self._store.series.intern(self._run, [SeriesKey("", *key) for key in new]), strict=True)
+            )
 
     def series(self, name: str, labels: Labels) -> int:
         known = self._ids.get((name, labels))
         if known is None:
-            known = self._ids[(name, labels)] = self._store.intern(self._run, [SeriesKey("", name, labels)])[0]
+            known = self._ids[(name, labels)] = self._store.series.intern(self._run, [SeriesKey("", name, labels)])[0]
         return known

@@ -42,7 +42,7 @@ def fill(store: Store, run: str, deriver: Deriver, watermark: int) -> Pending:
 
 
 def _published(store: Store, run: str, deriver: Deriver, watermark: int) -> deque[tuple[float, int]]:
-    events = [event for _, event in store.events(run, 0, ALWAYS, [PUBLISHED], PUBLICATIONS)]
+    events = [event for _, event in store.runs.events(run, 0, ALWAYS, [PUBLISHED], PUBLICATIONS)]
     later: deque[tuple[float, int]] = deque()
     for ts, version in versions(events, 0.0):
         if ts * 1000 <= watermark:

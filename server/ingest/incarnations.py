@@ -79,7 +79,7 @@ class ReportedRestarts:
 
     def __init__(self, store: "Store", run: str, incarnations: Incarnations) -> None:
         self._store, self._run, self._incarnations = store, run, incarnations
-        recorded = store.events(run, 0, _ALWAYS, BEGINS)
+        recorded = store.runs.events(run, 0, _ALWAYS, BEGINS)
         self._keys = {event.key for _, event in recorded}
         # When step numbers decreased, epoch ms.
         self._inferred = {ts for ts, event in recorded if event.key.startswith(_INFERRED)}
@@ -108,7 +108,7 @@ class ReportedRestarts:
         after = self._incarnations.next(ts)
         if after is None or _ms(after) not in self._inferred:
             return False
-        before = self._store.steps(self._run, last=1, incarnation=self._incarnations.at(ts))
+        before = self._store.steps.newest(self._run, last=1, incarnation=self._incarnations.at(ts))
         return all(row.ts <= _ms(ts) for row in before)
 
 

@@ -63,20 +63,20 @@ class Ingest:
         self._store, self._complaint = store, complaint
         self._series_ids, self._histogram_throttle = SeriesIdCache(store, run), HistogramThrottle()
         self.run = run
-        self.incarnation = store.incarnation(run)
-        newest = store.steps(run, last=1, incarnation=self.incarnation)
+        self.incarnation = store.runs.incarnation(run)
+        newest = store.steps.newest(run, last=1, incarnation=self.incarnation)
         # Position of each axis at start, and the position each (target, axis) has reached since.
         self._base = {row.axis: _Slot(self.incarnation, row.step, row.ts / 1000) for row in newest}
         self._slots: dict[tuple[str, str], _Slot] = {}
         # (axis, metric, labels) -> the target whose gauge values count, and its newest step.
         self._gauge_sources: dict[tuple[str, str, Labels], tuple[str, int]] = {}
-        self._health: dict[str, TargetRow] = {row.name: row for _, row in store.targets(run)}
+        self._health: dict[str, TargetRow] = {row.name: row for _, row in store.runs.targets(run)}
         # Only of targets that discovery found; see `server.targets.discovery`.
         self.origins: dict[str, Origin] = {}
         # Facts of the run. A mode that a source assumes does not replace a mode that a source reported.
-        self.facts = store.facts(run)
+        self.facts = store.runs.facts(run)
         own_name = str(self.facts.get("run_name", run))
-        row = store.run(run) or store.ensure_run(run)
+        row = store.runs.get(run) or store.ensure_run(run)
         # Pushed rows are read from ``since`` on (default: the watermark); `mark_recovered` excludes those already read.
         self._pushed = _ms(since) if since is not None else row.watermark or 0
         self._seen: dict[tuple[str, str], SandboxRow] = {}
@@ -199,7 +199,7 @@ class Ingest:
         slot = self._slots.get((target, axis)) or self._base.get(axis)
         if slot is None or number >= slot.number:
             return values
-        stored = self._store.steps(self.run, axis, last=1, before=number + 1, incarnation=self.incarnation)
+        stored = self._store.steps.newest(self.run, axis, last=1, before=number + 1, incarnation=self.incarnation)
         if not stored:
             return values  # older than every step of this incarnation: the trainer has restarted
         if stored[0].step < number:
@@ -212,7 +212,7 @@ class Ingest:
 
     def _active_run_keys(self) -> set[str]:
         """Returns the names by which a provider may label sandboxes of runs that are not over."""
-        active = [row for row in self._store.runs() if row.lifecycle not in ("finished", "crashed")]
+        active = [row for row in self._store.runs.all() if row.lifecycle not in ("finished", "crashed")]
         return {row.name for row in active} | {str(row.facts["run_name"]) for row in active if "run_name" in row.facts}
 
     def failure(self, target: Target, error: ScrapeError, now: float, seconds: float) -> tuple[Batch, Arrivals]:
@@ -347,7 +347,7 @@ class Ingest:
     def _begin_incarnation(self, ts: float, batch: Batch) -> None:
         self.incarnation = self._rollouts.incarnations.begin(ts)
         self._incarnation_start = max(self._incarnation_start, ts)
-        batch.lives.append((self.incarnation, _ms(ts)))
+        batch.incarnations.append((self.incarnation, _ms(ts)))
 
     def _counts(self, target: str, sample: Sample) -> bool:
         """Does this target's value count for a gauge that came with a step? Only one of several logs of a run does.

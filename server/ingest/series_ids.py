@@ -51,4 +51,4 @@ class SeriesIdCache:
 
     def intern(self, keys: Sequence[SeriesKey]) -> list[int]:
         """Returns one id per key of any kind."""
-        return self._store.intern(self._run, keys) if keys else []
+        return self._store.series.intern(self._run, keys) if keys else []

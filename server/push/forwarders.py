@@ -45,7 +45,7 @@ class Forwards:
         newest: dict[str, float] = {}
         for row in store.pushes.forwarders(run):
             newest[row.target] = max(newest.get(row.target, 0.0), row.last_ts / 1000)
-        rows = {row.name: row for _, row in store.targets(run)}
+        rows = {row.name: row for _, row in store.runs.targets(run)}
         forwards = cls({name: rows[name].collector for name in newest if name in rows})
         forwards._held = {name: _PendingReadings(newest[name], since + HELD_SECONDS) for name in forwards.kinds}
         return forwards

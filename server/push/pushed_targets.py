@@ -70,14 +70,14 @@ class Pushes:
     ) -> None:  # fmt: skip
         self._store, self._run, self._targets, self._adopted, self._since = store, run, targets, adopted, since
         self._configured = frozenset(targets)
-        self._cursors = store.cursors(run)
+        self._cursors = store.runs.cursors(run)
         self._series: dict[str, set[SeriesKey]] = {}
         self._down: dict[str, float] = {}
         # Ids of bodies that were refused as a group and are tried one by one.
         self._alone: set[int] = set()
         # Targets without a push since our start that are not overdue yet.
         self._waited: set[str] = set()
-        facts = store.facts(run)
+        facts = store.runs.facts(run)
         lifecycle, source = facts.get("lifecycle", ""), facts.get(FROM)
         # An end that a trainer or client reported stands; an end inferred from silence may be revoked.
         self._ended = lifecycle in _OVER and source != "pushes"
@@ -186,7 +186,7 @@ class Pushes:
     def _bounded(self, target: Target, samples: tuple[Sample, ...]) -> Iterator[Sample]:
         present = self._series.get(target.name)
         if present is None:
-            present = self._series[target.name] = {key for _, key in self._store.series(self._run, target.name)}
+            present = self._series[target.name] = {key for _, key in self._store.series.listed(self._run, target.name)}
         for sample in samples:
             key = SeriesKey(target.name, sample.metric, sample.labels, sample.axis)
             if key in present or len(present) < SERIES:
@@ -215,7 +215,7 @@ class Pushes:
             return Batch(self._run, taken=batch.taken), Arrivals()
         (row, *_) = batch.targets
         target = self._targets[row.name][0]
-        self._cursors = self._store.cursors(self._run)
+        self._cursors = self._store.runs.cursors(self._run)
         cause = type(getattr(error, "orig", None) or error).__name__
         refusal = ScrapeError("refused", f"pushed, but the store did not take it: {cause}")
         left, arrivals = ingest.failure(target, refusal, now, 0.0)

@@ -105,7 +105,7 @@ class AlertReader:
 
     def rules(self, status: Status | None = None) -> list[RuleInfo]:
         """Every rule, in the order of evaluation. With a run's status, `why` names the input that the run lacks."""
-        metrics = self._store.metrics(status.run) if status is not None else frozenset()
+        metrics = self._store.series.metrics(status.run) if status is not None else frozenset()
         return [self._rule(rule, status, metrics) for rule in self._settings.rules]
 
     def _rule(self, rule: Rule, status: Status | None, metrics: frozenset[str]) -> RuleInfo:

@@ -11,7 +11,7 @@ from server.query.types import MOST_ENGINES, EngineInfo, EngineMetric
 from server.signals.engine_state import AMOUNTS, Key, engine_keys, labels_above
 from server.store import Store
 from server.store.generators import EngineSeries
-from server.store.ranges import fit_width
+from server.store.samples import fit_width
 from server.store.types import Bucket
 
 _METRICS: Mapping[EngineMetric, str] = {
@@ -48,7 +48,7 @@ class EngineReader:
         pages, owners = _pages(self._store.generators.told(row.name, _READ, end))
         found = [_engine(key, pages, owners) for key in sorted(owners)]
         # An engine that ended is left out; an engine that does not answer is shown.
-        down = {target.name for _, target in self._store.targets(row.name) if not target.up and not target.gone}
+        down = {target.name for _, target in self._store.runs.targets(row.name) if not target.up and not target.gone}
         return [one for one in found if one.last_ts is not None or (at is None and one.target in down)]
 
     def cells(

@@ -95,7 +95,7 @@ class Reader:
         row = stored_run(self._store, run)
         now = self._clock.now()
         by_signal = self.signals.by_name(row)
-        targets = self._store.targets(row.name)
+        targets = self._store.runs.targets(row.name)
         health = _health([target for _, target in targets], now)
         state = state_of(row, now, newest_value(by_signal), step_stale_seconds(by_signal), health)
         signals = tuple(self.signals.now(row, by_signal, now, state))
@@ -125,7 +125,7 @@ class Reader:
         if run is not None:
             position(self._store, run)
         now, states = self._clock.now(), self.runs.states()
-        rows = self._store.targets(run)
+        rows = self._store.runs.targets(run)
         return [_trust(owner, target, now, states.get(owner)) for owner, target in rows if _is_shown(target, now)]
 
     def what_if(self, run: str, changes: Changes) -> WhatIfAnswer:

@@ -39,7 +39,7 @@ def cached(key: Hashable, read: Callable[[], _T]) -> _T:
 
 def stored_run(store: "Store", run: str) -> RunRow:
     """Returns the row of a run; raises `UnknownRun`."""
-    row = store.run(run)
+    row = store.runs.get(run)
     if row is None:
         raise UnknownRun(run)
     return row
@@ -47,7 +47,7 @@ def stored_run(store: "Store", run: str) -> RunRow:
 
 def position(store: "Store", run: str) -> tuple[int, int]:
     """Returns (generation, newest seq) of a run; raises `UnknownRun`."""
-    found = cached((store, "position", run), lambda: store.cursor(run))
+    found = cached((store, "position", run), lambda: store.runs.cursor(run))
     if found is None:
         raise UnknownRun(run)
     return found

@@ -36,7 +36,7 @@ class RunReader:
 
     def all(self) -> list[RunInfo]:
         """All runs, the most recently active first."""
-        rows = sorted(self._store.runs(), key=lambda row: (row.last_ts or 0, row.name), reverse=True)
+        rows = sorted(self._store.runs.all(), key=lambda row: (row.last_ts or 0, row.name), reverse=True)
         return [run_info(row) for row in rows]
 
     def events(
@@ -44,7 +44,7 @@ class RunReader:
     ) -> list[EventInfo]:
         """Events within [start, end), oldest first; of more than ``limit`` the newest."""
         name = stored_run(self._store, run).name
-        rows = self._store.events(name, round(start * 1000), round(end * 1000), kinds, limit)
+        rows = self._store.runs.events(name, round(start * 1000), round(end * 1000), kinds, limit)
         return [EventInfo(ts / 1000, event.kind, event.key, event.detail, event.version) for ts, event in rows]
 
     def now(self) -> list[RunNow]:
@@ -89,7 +89,7 @@ class RunReader:
         }
 
     def _rows(self) -> list[RunRow]:
-        return sorted(self._store.runs()[:MOST_RUNS], key=lambda row: row.name)
+        return sorted(self._store.runs.all()[:MOST_RUNS], key=lambda row: row.name)
 
     def _health(self, ids: list[int], now: float) -> Mapping[int, TargetHealth]:
         return self._store.fleet.targets(ids, round(now * 1000), round(TICK_STALE_SECONDS * 1000))

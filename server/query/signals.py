@@ -153,7 +153,7 @@ class SeriesKeyCache:
         keys = self._keys.get(run, {})
         if all(number in keys for number in numbers):
             return keys
-        keys = dict(self._store.series(run, target=""))
+        keys = dict(self._store.series.listed(run, target=""))
         if len(self._keys) >= CACHED_RUNS:
             self._keys.clear()
         self._keys[run] = keys
@@ -176,7 +176,7 @@ class SignalReader:
     def by_name(self, row: RunRow) -> dict[str, Rows]:
         """signal -> (labels, newest point) of a run."""
         by_signal: dict[str, Rows] = {name: [] for name in ITEMS}
-        rows = self._store.newest(row.name)
+        rows = self._store.runs.newest(row.name)
         keys = self._names.of(row.name, [latest.series for latest in rows])
         for latest in rows:
             key = keys[latest.series]
@@ -206,7 +206,7 @@ class SignalReader:
         """Counters as of the watermark: they persist over restarts of the server and never become stale."""
         ts = row.watermark / 1000 if row.watermark is not None else now
         # Counters first: a series created in between then has its name.
-        totals = self._store.counters(row.name)
+        totals = self._store.runs.counters(row.name)
         names = self._names.of(row.name, totals)
         found = []
         for series, value in totals.items():
@@ -225,8 +225,8 @@ class SignalReader:
     def _one(self, run: str, name: str, start: int, end: int, width: int) -> Series:
         signal, labels = parse_name(name)
         item = ITEMS.get(signal)
-        series = self._store.find(run, SeriesKey("", signal, labels))
-        buckets = self._store.buckets(series, start, end, width) if series is not None else []
+        series = self._store.series.find(run, SeriesKey("", signal, labels))
+        buckets = self._store.samples.buckets(series, start, end, width) if series is not None else []
         return Series(
             name=name,
             unit=item.unit if item else "",
@@ -249,7 +249,7 @@ class SignalReader:
         if match is None or match[1] != generation:
             return Delta(newest, True, now, {})
         seq = int(match[2])
-        rows = self._store.points_since(run, seq, DELTA_ROWS)
+        rows = self._store.samples.points_since(run, seq, DELTA_ROWS)
         # A cursor beyond the newest seq belongs to another store, unless later points exist.
         if len(rows) >= DELTA_ROWS or (not rows and seq > int(last)):
             return Delta(newest, True, now, {})

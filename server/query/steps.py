@@ -10,7 +10,7 @@ from server.query.signals import ITEMS
 from server.query.types import MOST_STEPS, StepAt, StepInfo, StepSeries
 from server.signals.window import TRAINER
 from server.store import Store
-from server.store.ranges import fit_width
+from server.store.samples import fit_width
 from server.store.types import Bucket, SeriesKey, StepRow, StepTime
 
 # The metrics of a step that pages and scripts read; trainers log hundreds more.
@@ -39,18 +39,18 @@ class StepReader:
         """The trainer's newest steps, oldest first, at most `MOST_STEPS`; values of other axes join by step number."""
         row = stored_run(self._store, run)
         last = max(1, min(last, MOST_STEPS))
-        life = self._store.incarnation(row.name)
-        found = _by_step(self._store.steps(row.name, None, last, incarnation=life), last)
+        life = self._store.runs.incarnation(row.name)
+        found = _by_step(self._store.steps.newest(row.name, None, last, incarnation=life), last)
         # A trainer that has just restarted has few steps, so use steps before the restart, too.
         if len(found) < last and life > 0:
-            before = _by_step(self._store.steps(row.name, None, last, incarnation=life - 1), last)
+            before = _by_step(self._store.steps.newest(row.name, None, last, incarnation=life - 1), last)
             found = before[len(found) - last :] + found
         return found
 
     def times(self, run: str, start: float, end: float, most: int = 1000) -> list[StepAt]:
         """The trainer's steps within [start, end] and the one before, oldest first; of more than ``most`` some."""
         name = stored_run(self._store, run).name
-        rows = self._store.step_times(name, TRAINER, round(start * 1000), round(end * 1000), most)
+        rows = self._store.steps.times(name, TRAINER, round(start * 1000), round(end * 1000), most)
         return [StepAt(row.ts / 1000, row.step, row.incarnation) for row in rows]
 
     def series(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[StepSeries]:
@@ -67,14 +67,14 @@ class StepReader:
     def _marks(self, run: str, start: int, end: int, width: int) -> list[StepTime]:
         """Steps that ended from ``start`` (where a bucket begins) on; of more than two a bucket, its newest."""
         buckets = -(-(end - start) // width)
-        found = self._store.step_times(run, TRAINER, start, start + buckets * width, 2 * buckets)
+        found = self._store.steps.times(run, TRAINER, start, start + buckets * width, 2 * buckets)
         return [mark for mark in found if mark.ts >= start]
 
     def _one(self, run: str, name: str, marks: Sequence[StepTime], start: int, end: int, width: int) -> StepSeries:
         signal, labels = parse_name(name)
         item = ITEMS.get(signal)
-        number = self._store.find(run, SeriesKey("", signal, labels)) if marks else None
-        buckets = self._store.buckets(number, start, end, width) if number is not None else []
+        number = self._store.series.find(run, SeriesKey("", signal, labels)) if marks else None
+        buckets = self._store.samples.buckets(number, start, end, width) if number is not None else []
         by_step = joined(buckets, marks)
         sums = [by_step[step] for step in sorted(by_step)]
         return StepSeries(

@@ -201,7 +201,7 @@ def _check_source(store: Store, run: Attached) -> None:
     Raises:
         ConfigError: with both directories and the fix.
     """
-    before = store.facts(run.name).get("source_path") if not run.named else None
+    before = store.runs.facts(run.name).get("source_path") if not run.named else None
     if before is not None and before != run.facts["source_path"]:
         raise ConfigError(
             [f"run {run.name!r} was read from {before} before; give this one another name with --run NAME"]

@@ -80,7 +80,7 @@ class RunLoop:
     ) -> None:  # fmt: skip
         known = collectors.load()
         self.run, self._store, self._writer, self._clock = run, store, writer, clock
-        rows = [row for _, row in store.targets(run)] if discover or awaited else []
+        rows = [row for _, row in store.runs.targets(run)] if discover or awaited else []
         self._waiting = PendingSources(
             awaited, partial(attach, limits=limits, hint=""), rows, [target.name for target in targets]
         )
@@ -113,7 +113,7 @@ class RunLoop:
         self.on_step: Callable[[], None] = lambda: None
         self.on_read: Callable[[], None] = lambda: None
         self.leading: Callable[[], bool] = lambda: True
-        self.readers = readers_of(targets, store.cursors(run), limits or Limits(), begun, TICK_SECONDS)
+        self.readers = readers_of(targets, store.runs.cursors(run), limits or Limits(), begun, TICK_SECONDS)
         self._pending, self._rolled = dict[str, asyncio.Task[Outcome]](), -math.inf
         self._limits = limits or Limits()
         self._lists = TargetDiscovery(
@@ -195,7 +195,7 @@ class RunLoop:
             await asyncio.wrap_future(await asyncio.to_thread(self._commit, self._shown(found)))
 
     def _shown(self, found: "PresentAnswers") -> Batch:
-        ids = self._store.intern(self.run, [key for key, _ in found.rows])
+        ids = self._store.series.intern(self.run, [key for key, _ in found.rows])
         rows = [replace(row, series=number) for number, (_, row) in zip(ids, found.rows, strict=True)]
         self._shown_rows = {row.series: row for row in rows if row.state is PointState.VALUE}
         return Batch(self.run, latest=rows, states=dict(found.states))

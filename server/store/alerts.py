@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from server.store.bulk import Row, clean, upsert
 from server.store.engine import Engines, StoreError
-from server.store.series import pack_labels, text_hash, unpack_labels
+from server.store.labels import pack_labels, text_hash, unpack_labels
 from server.store.tables import alert_groups, alerts, heartbeats, outbox, runs, silences
 from server.store.types import AlertRow, Batch, DeliveryRow, GroupRow, OutboxRow, SilenceRow
 

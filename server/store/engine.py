@@ -55,6 +55,12 @@ class Engines:
     write: Engine | None
     _mark: _Mark | None = None
 
+    def writable(self) -> Engine:
+        """Returns the engine that writes; raises `StoreError` if the store was opened read-only."""
+        if self.write is None:
+            raise StoreError("the store was opened read-only")
+        return self.write
+
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A connection in a transaction: the statements of one query must see one state.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import case, func, select
 
 from server.store.engine import Engines
-from server.store.series import unpack_labels
+from server.store.labels import unpack_labels
 from server.store.tables import latest, runs, series, signal_state, steps, targets
 from server.store.types import GONE, LatestRow, PointState, SeriesKey
 

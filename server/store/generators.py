@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, TextClause, bindparam, text
 
 from collectors.model import Labels
-from server.store import ranges, read
 from server.store.engine import Engines
+from server.store.labels import unpack_labels
 from server.store.retention import expired_before
 from server.store.rollup import MINUTE_MS, floor
-from server.store.series import unpack_labels
+from server.store.runs import one_run, rolled_until
+from server.store.samples import buckets
 from server.store.tables import SLOT_MS
 from server.store.types import Bucket
 
@@ -75,12 +76,12 @@ class GeneratorStore:
             return [EngineSeries(*key) for key in _scope(connection, _values(run, metrics))]
 
     def buckets(self, run: str, series: Sequence[int], start: int, end: int, width: int) -> dict[int, list[Bucket]]:
-        """As `Store.buckets`, of several series of a run."""
+        """As `SampleStore.buckets`, of several series of a run."""
         with self._engines.reading() as connection:
-            found = read.one_run(connection, run)
-            rolled = read.rolled(connection, found.id) if found is not None else None
+            found = one_run(connection, run)
+            rolled = rolled_until(connection, found.id) if found is not None else None
             expired = expired_before(connection, found.id) if found is not None else 0
-            return {n: ranges.buckets(connection, n, start, end, width, rolled, expired) for n in series}
+            return {n: buckets(connection, n, start, end, width, rolled, expired) for n in series}
 
 
 def _told(connection: Connection, run: str, metrics: Sequence[str], at: int) -> list[EngineSeries]:
@@ -121,8 +122,8 @@ def _newest(connection: Connection, scope: dict[str, object], at: int) -> Iterat
 
 def _minutes(connection: Connection, scope: dict[str, object], run: str, at: int) -> dict[int, Minutes]:
     """series -> (mean, first and last) of the five minutes before ``at`` that are closed."""
-    found = read.one_run(connection, run)
-    rolled = read.rolled(connection, found.id) if found is not None else None
+    found = one_run(connection, run)
+    rolled = rolled_until(connection, found.id) if found is not None else None
     if rolled is None:
         return {}
     closed = min(floor(at, MINUTE_MS), rolled)

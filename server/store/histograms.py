@@ -17,9 +17,11 @@ from sqlalchemy import Connection, select
 
 from collectors.model import Histogram
 from server.store.bulk import upsert
+from server.store.engine import Engines
 from server.store.in_list import among
+from server.store.series import SeriesStore
 from server.store.tables import hist, hist_last, hist_layouts
-from server.store.types import HistogramDelta
+from server.store.types import HistogramDelta, SeriesKey
 
 MINUTE_MS = 60_000
 
@@ -88,31 +90,45 @@ def write(connection: Connection, readings: Sequence[Reading], layouts: dict[Edg
     _store_last(connection, changed, layouts)
 
 
-def read(connection: Connection, series: int, start: int, end: int) -> list[HistogramDelta]:
-    """Merged deltas of the minutes that begin in [start, end), one per edge layout."""
-    rows = connection.execute(
-        select(hist_layouts.c.edges, hist.c.deltas, hist.c.total, hist.c.n)
-        .join(hist_layouts, hist_layouts.c.id == hist.c.layout)
-        .where(hist.c.series == series, hist.c.minute >= start, hist.c.minute < end)
-        .order_by(hist.c.minute)
-    )
-    return merge(HistogramDelta(_floats(edges), _floats(deltas), total, n) for edges, deltas, total, n in rows)
+class HistogramStore:
+    """Reached as `Store.histograms`. Times are epoch ms; safe to share between threads."""
 
+    def __init__(self, engines: Engines, series: SeriesStore) -> None:
+        self._engines, self._series = engines, series
 
-def since(connection: Connection, series: Sequence[int], start: int) -> Iterator[tuple[int, int, HistogramDelta]]:
-    """(series, minute in ms, what it added) of every minute that begins at ``start`` or later."""
-    rows = connection.execute(
-        select(hist.c.series, hist.c.minute, hist_layouts.c.edges, hist.c.deltas, hist.c.total, hist.c.n)
-        .join(hist_layouts, hist_layouts.c.id == hist.c.layout)
-        .where(among(hist.c.series, sorted(series)), hist.c.minute >= start)
-    )
-    for number, minute, edges, deltas, total, n in rows:
-        yield number, minute, HistogramDelta(_floats(edges), _floats(deltas), total, n)
+    def merged(self, run: str, key: SeriesKey, start: int, end: int) -> list[HistogramDelta]:
+        """Merged deltas of the minutes that begin in the range, one per edge layout, in order of appearance."""
+        number = self._series.find(run, key)
+        if number is None:
+            return []
+        query = (
+            select(hist_layouts.c.edges, hist.c.deltas, hist.c.total, hist.c.n)
+            .join(hist_layouts, hist_layouts.c.id == hist.c.layout)
+            .where(hist.c.series == number, hist.c.minute >= start, hist.c.minute < end)
+            .order_by(hist.c.minute)
+        )
+        with self._engines.reading() as connection:
+            rows = connection.execute(query).all()
+        return merge(HistogramDelta(_floats(edges), _floats(deltas), total, n) for edges, deltas, total, n in rows)
 
-
-def newest(connection: Connection, series: Iterable[int]) -> dict[int, Total]:
-    """The last reading of each series."""
-    return _load_last(connection, set(series))
+    def windows(
+        self, run: str, metrics: Iterable[str], start: int
+    ) -> tuple[list[tuple[SeriesKey, int, HistogramDelta]], list[tuple[SeriesKey, Total]]]:
+        """State to continue from after a restart: deltas of minutes (ms) from ``start`` on, and the last readings."""
+        keys = dict(self._series.of_metrics(run, metrics))
+        query = (
+            select(hist.c.series, hist.c.minute, hist_layouts.c.edges, hist.c.deltas, hist.c.total, hist.c.n)
+            .join(hist_layouts, hist_layouts.c.id == hist.c.layout)
+            .where(among(hist.c.series, sorted(keys)), hist.c.minute >= start)
+        )
+        with self._engines.reading() as connection:
+            minutes = [
+                (keys[number], minute, HistogramDelta(_floats(edges), _floats(deltas), total, n))
+                for number, minute, edges, deltas, total, n in connection.execute(query)
+            ]
+        with self._engines.reading() as connection:
+            last = _load_last(connection, set(keys))
+        return minutes, [(keys[number], total) for number, total in last.items()]
 
 
 def _sound(h: Histogram) -> bool:

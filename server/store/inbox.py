@@ -12,9 +12,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from server.store.engine import Engines, StoreError
 from server.store.in_list import among
+from server.store.runs import ensure_run
 from server.store.tables import forwarders, inbox, pushers
 from server.store.types import Forwarder, Push, Pusher
-from server.store.write import ensure_run
 
 # About 15 s of what a store takes, as for the writer's queue: longer than a fail-over, small enough on disk.
 INBOX_ROWS = 200_000

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from sqlalchemy import BigInteger, Connection, Engine, Table, Text, delete, func, select, text, update
 
-from server.store import read
 from server.store.engine import Engines, StoreError
 from server.store.in_list import among
+from server.store.runs import one_run
 from server.store.tables import DELETED, SLOT_MS, metadata, postgres_samples, runs, series, sqlite_samples
 
 SERIES_AT_ONCE = 50
@@ -33,7 +33,7 @@ def remove(engines: Engines, name: str, now: int, progress: Callable[[str], None
     if engine is None:
         raise StoreError("the store was opened read-only")
     with engines.reading() as connection:
-        row = read.one_run(connection, name)
+        row = one_run(connection, name)
     if row is None:
         return False
     if row.collected_at is not None and now - row.collected_at < COLLECTED_MS:

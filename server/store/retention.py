@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, delete, exists, func, select, text, update
 
-from server.store import partitions, read, rollup
+from server.store import partitions, rollup
 from server.store.bulk import upsert
 from server.store.engine import Engines, StoreError
 from server.store.in_list import among
@@ -25,6 +25,7 @@ from server.store.rollouts.tables import (
     rollout_groups,
     rollouts,
 )
+from server.store.runs import rolled_until
 from server.store.tables import DAY_MS, SLOT_MS, dirty, expiry, runs, sandboxes, series
 
 HOUR_MS = 3_600_000
@@ -236,7 +237,7 @@ def _repeat(engine: Engine, step: Callable[[Connection], bool]) -> None:
 
 
 def _rolled(connection: Connection, run: int) -> int:
-    return read.rolled(connection, run) or 0
+    return rolled_until(connection, run) or 0
 
 
 def _has_dirty(connection: Connection, run: int, upto: int) -> bool:

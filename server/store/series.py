@@ -1,54 +1,106 @@
 """Series ids: each key gets a permanent number at its first use."""
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sqlalchemy import Connection, select
 
-from collectors.model import Labels
 from server.store.bulk import upsert
+from server.store.engine import Engines
+from server.store.labels import labels_hash, pack_labels, unpack_labels
+from server.store.runs import ensure_run, one_run
 from server.store.tables import runs, series
 from server.store.types import SeriesKey
 
 COLUMNS = ("run", "target", "metric", "labels_hash", "axis", "labels", "unit")
 
 
-def pack_labels(labels: Labels) -> str:
-    """Labels as JSON text, in their order; pure ASCII, so that no label can upset a database."""
-    return json.dumps(labels, separators=(",", ":"))
+class SeriesStore:
+    """Reached as `Store.series`. Caches the ids that this process interned; safe to share between threads."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+        self._guard = threading.Lock()
+        self._ids: dict[str, dict[SeriesKey, int]] = defaultdict(dict)
+
+    def intern(self, run: str, keys: Sequence[SeriesKey], units: Mapping[str, str] | None = None) -> list[int]:
+        """Permanent ids, one per key, made where new. ``units``: metric -> unit; the first unit of a metric stays."""
+        with self._guard:
+            ids = self._ids[run]
+            new = [key for key in dict.fromkeys(keys) if key not in ids]
+        if new:
+            self._intern(run, new, units or {})
+        return [ids[key] for key in keys]
+
+    def _intern(self, run: str, new: list[SeriesKey], units: Mapping[str, str]) -> None:
+        with self._engines.writable().begin() as connection:
+            ensure_run(connection, run)
+            row = one_run(connection, run)
+            assert row is not None
+            rows = [
+                (
+                    row.id,
+                    k.target,
+                    k.metric,
+                    labels_hash(k.labels),
+                    k.axis,
+                    pack_labels(k.labels),
+                    units.get(k.metric, ""),
+                )
+                for k in new
+            ]
+            # Sorted: two processes with the same new keys in different orders would deadlock.
+            upsert(connection, series, COLUMNS, sorted(rows))
+            # Only of the targets concerned: when 1,000 come up, all series would be read 1,000 times.
+            targets = {key.target for key in new}
+            ids = {key: number for target in targets for number, key in _listed(connection, run, target)}
+        # Only after the commit: an id of a failed transaction must not be returned.
+        with self._guard:
+            self._ids[run].update(ids)
+
+    def forget(self, run: str) -> None:
+        """Drops the cached ids of a run that was deleted."""
+        with self._guard:
+            self._ids.pop(run, None)
+
+    def listed(self, run: str, target: str | None = None) -> list[tuple[int, SeriesKey]]:
+        """(id, key) of a run's series, or of one target's, by id."""
+        with self._engines.reading() as connection:
+            return list(_listed(connection, run, target))
+
+    def of_metrics(self, run: str, metrics: Iterable[str] | None) -> list[tuple[int, SeriesKey]]:
+        """(id, key) of a run's series of these metrics; None: of all."""
+        wanted = None if metrics is None else frozenset(metrics)
+        return [(number, key) for number, key in self.listed(run) if wanted is None or key.metric in wanted]
+
+    def metrics(self, run: str) -> frozenset[str]:
+        """Names of the metrics that any target of a run ever reported, without its own signals."""
+        c = series.c
+        query = select(c.metric).distinct().join(runs, runs.c.id == c.run).where(runs.c.name == run, c.target != "")
+        with self._engines.reading() as connection:
+            return frozenset(connection.execute(query).scalars())
+
+    def find(self, run: str, key: SeriesKey) -> int | None:
+        """The id of a series; None if nothing was ever written for it. Never makes one."""
+        if run in self._ids and (number := self._ids[run].get(key)) is not None:
+            return number
+        c = series.c
+        query = select(c.id).join(runs, runs.c.id == c.run)
+        query = query.where(runs.c.name == run, c.target == key.target, c.metric == key.metric)
+        query = query.where(c.labels_hash == labels_hash(key.labels), c.axis == key.axis)
+        with self._engines.reading() as connection:
+            found: int | None = connection.execute(query).scalar()
+        return found
+
+    def unit(self, series_id: int) -> str:
+        """The unit a series was interned with; "" without one."""
+        with self._engines.reading() as connection:
+            return str(connection.execute(select(series.c.unit).where(series.c.id == series_id)).scalar() or "")
 
 
-@lru_cache(maxsize=1 << 14)
-def unpack_labels(text: str) -> Labels:
-    """The labels of :func:`pack_labels`. Kept: a look at a run reads the same few hundred texts every second."""
-    return tuple((name, value) for name, value in json.loads(text))
-
-
-def labels_hash(labels: Labels) -> int:
-    """64 signed bits, the same in every process (Python's own hash is salted)."""
-    return text_hash(pack_labels(labels))
-
-
-def text_hash(text: str) -> int:
-    """64 signed bits that stand for a text in a key."""
-    digest = hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)
-
-
-def intern(connection: Connection, run: int, keys: Sequence[SeriesKey], units: Mapping[str, str]) -> None:
-    """Make rows for the keys that have none. ``units``: metric -> unit, kept from the first time."""
-    rows = [
-        (run, k.target, k.metric, labels_hash(k.labels), k.axis, pack_labels(k.labels), units.get(k.metric, ""))
-        for k in keys
-    ]
-    # One order for everybody: two processes with the same new keys would otherwise wait for each other.
-    upsert(connection, series, COLUMNS, sorted(rows))
-
-
-def listed(connection: Connection, run: str, target: str | None = None) -> Iterator[tuple[int, SeriesKey]]:
-    """The series of a run, or of one of its targets, by id."""
+def _listed(connection: Connection, run: str, target: str | None = None) -> Iterator[tuple[int, SeriesKey]]:
+    """Yields (id, key) of the series of a run, or of one of its targets, by id."""
     c = series.c
     query = select(c.id, c.target, c.metric, c.labels, c.axis).join(runs, runs.c.id == c.run)
     query = query.where(runs.c.name == run).order_by(c.id)
@@ -56,24 +108,3 @@ def listed(connection: Connection, run: str, target: str | None = None) -> Itera
         query = query.where(c.target == target)
     for number, name, metric, labels, axis in connection.execute(query):
         yield number, SeriesKey(name, metric, unpack_labels(labels), axis)
-
-
-def find(connection: Connection, run: str, key: SeriesKey) -> int | None:
-    """The number of one series; None when nothing was ever written for it."""
-    c = series.c
-    query = select(c.id).join(runs, runs.c.id == c.run)
-    query = query.where(runs.c.name == run, c.target == key.target, c.metric == key.metric)
-    query = query.where(c.labels_hash == labels_hash(key.labels), c.axis == key.axis)
-    return connection.execute(query).scalar()
-
-
-def unit(connection: Connection, number: int) -> str:
-    """The unit a series was first given; empty when none was."""
-    return str(connection.execute(select(series.c.unit).where(series.c.id == number)).scalar() or "")
-
-
-def metrics(connection: Connection, run: str) -> frozenset[str]:
-    """Names of the metrics of a run's targets; without its own signals."""
-    c = series.c
-    query = select(c.metric).distinct().join(runs, runs.c.id == c.run).where(runs.c.name == run, c.target != "")
-    return frozenset(connection.execute(query).scalars())

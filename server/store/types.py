@@ -282,7 +282,7 @@ class Batch:
     step_values: list[tuple[int, int, int, float]] = field(default_factory=list)  # series, incarnation, step, value
     histograms: list[tuple[int, int, Histogram]] = field(default_factory=list)  # series, ts, as read
     events: list[tuple[int, Event]] = field(default_factory=list)  # ts, event
-    lives: list[tuple[int, int]] = field(default_factory=list)  # (incarnation, start in ms) of restarts
+    incarnations: list[tuple[int, int]] = field(default_factory=list)  # (incarnation, start in ms) of restarts
     facts: dict[str, str | float] = field(default_factory=dict)
     targets: list[TargetRow] = field(default_factory=list)
     cursors: dict[str, str] = field(default_factory=dict)  # target -> cursor as JSON text

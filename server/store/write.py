@@ -19,6 +19,7 @@ from server.store import alerts, histograms, sandboxes, verdicts
 from server.store.bulk import Row, clean, upsert
 from server.store.in_list import among
 from server.store.rollouts import write as rollouts_write
+from server.store.runs import ensure_run
 from server.store.tables import (
     SLOT_MS,
     counters,
@@ -44,12 +45,6 @@ RUN_FIELDS = frozenset({"framework", "mode", "lifecycle", "watermark", "generati
 
 _TWO, _THREE = itemgetter(0, 1), itemgetter(0, 1, 2)
 _TARGET_COLUMNS = tuple(field.name for field in fields(TargetRow))
-
-
-def ensure_run(connection: Connection, name: str) -> None:
-    """Create the run if it is new."""
-    columns = ("name", "framework", "mode", "lifecycle", "generation", "seq", "facts")
-    upsert(connection, runs, columns, [(name, "", "", "starting", 1, 0, "{}")])
 
 
 def write(connection: Connection, batch: Batch, layouts: dict[histograms.Edges, int]) -> int:
@@ -185,7 +180,7 @@ def _incarnations(connection: Connection, batch: Batch, run: int) -> None:
         own = [stamp for stamp in batch.steps if stamp.incarnation == n]
         begin_incarnation(connection, run, n, min(s.ts for s in own), min(s.step for s in own))
     # A restart is known before its first step: a step of a large run takes an hour.
-    for n, ts in batch.lives:
+    for n, ts in batch.incarnations:
         begin_incarnation(connection, run, n, ts, None)
 
 

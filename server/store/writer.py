@@ -26,7 +26,7 @@ RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Pauses between attempts on a transient error; about as long as a PostgreSQL fail-over takes."""
 
 _LISTS = (
-    "samples", "steps", "step_values", "histograms", "events", "lives", "targets", "points", "latest", "alerts",
+    "samples", "steps", "step_values", "histograms", "events", "incarnations", "targets", "points", "latest", "alerts",
     "groups", "outbox", "verdicts", "sandboxes", "rollouts", "rollout_groups", "rollout_sums", "rollout_bins", "taken",
 )  # fmt: skip
 _DICTS = ("facts", "cursors", "states", "counters", "run_fields")

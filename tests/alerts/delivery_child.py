@@ -59,7 +59,7 @@ def tick(store: Store, fault: Fault) -> None:
         fault.reached("before-commit")
 
     alerts.write = written
-    first = int(store.cursors("r").get("tick", "0"))
+    first = int(store.runs.cursors("r").get("tick", "0"))
     for n in range(first, first + TICKS):
         store.write(batch_of(n))
         fault.reached("after-commit")

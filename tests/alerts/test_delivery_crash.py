@@ -51,7 +51,7 @@ def test_killed_at_every_step(store_url: str) -> None:
     # at one, of which "before" takes its tick back.
     ticks = TICKS * 9 + (0 + 2) + (1 + 3)
     store = Store.open(store_url)
-    assert int(store.cursors("r")["tick"]) == ticks
+    assert int(store.runs.cursors("r")["tick"]) == ticks
     assert [row.seq for row in store.alerts.deliveries("r", 10_000)] == list(range(ticks))[::-1]
     store.close()
     assert logged(store_url) == {n for _, n in got} == set(range(ticks))

@@ -26,7 +26,7 @@ def signal(
     store: Store, name: str, rows: list[tuple[float, float | None]], labels: tuple[tuple[str, str], ...] = ()
 ) -> None:
     """Points of one signal, seconds after T0; None is unknown."""
-    number = store.intern("run", [SeriesKey("", name, labels)])[0]
+    number = store.series.intern("run", [SeriesKey("", name, labels)])[0]
     states = {True: PointState.VALUE, False: PointState.UNKNOWN}
     points = [(number, round((T0 + at) * 1000), value, int(states[value is not None])) for at, value in rows]
     store.write(Batch("run", points=points))
@@ -127,13 +127,13 @@ def test_the_first_of_many_steps_and_lives(tmp_path: Path) -> None:
                 for n in range(first, 700)
             ]
             store.write(
-                Batch(f"from-{first}", steps=stamps, lives=[(n, round((T0 + 1000 * n) * 1000)) for n in (1, 2)])
+                Batch(f"from-{first}", steps=stamps, incarnations=[(n, round((T0 + 1000 * n) * 1000)) for n in (1, 2)])
             )
             assert alerts_replay._first_step(store, f"from-{first}") == T0 + 1000 + first
 
 
 def test_an_increase_looks_back_into_the_hour_before(store: Store) -> None:
-    number = store.intern("run", [SeriesKey("engine-0", "generator_tokens_total")])[0]
+    number = store.series.intern("run", [SeriesKey("engine-0", "generator_tokens_total")])[0]
     rows = [(number, round((T0 + at) * 1000), 0.0 if at < 3250 else 1000.0) for at in range(0, 7201, 5)]
     store.write(Batch("run", samples=rows))
     one = rule("Burst", on="generator_tokens_total", source="metric", of="increase", window=300.0, threshold=500)

@@ -22,7 +22,7 @@ def run(store: Store) -> Iterator[Lived]:
 
 def test_the_funnel_in_tokens_gpu_seconds_and_dollars(run: Lived) -> None:
     """An hour of two engines' 100 tokens/s on 8 GPUs at 2 dollars; 270,000 tokens are recorded."""
-    store, series = run.store, run.store.intern("run", [SeriesKey("", "generator_tokens_per_second")])[0]
+    store, series = run.store, run.store.series.intern("run", [SeriesKey("", "generator_tokens_per_second")])[0]
     sums = [
         RolloutSum(3_600_000, MS, "trained", "math", "train", 90, 0, 180_000, 0, 0.0, 90),
         RolloutSum(3_600_000, MS, "stale", "code", "", 30, 0, 60_000, 0, 0.0, 30),
@@ -60,7 +60,7 @@ def _funnel(run: Lived, *, engines: bool) -> dict[str, Any]:
     ]
     points = []
     if engines:
-        series = store.intern("run", [SeriesKey("", "generator_tokens_per_second")])[0]
+        series = store.series.intern("run", [SeriesKey("", "generator_tokens_per_second")])[0]
         points = [(series, MS + 5000 * n, 100.0, 0) for n in range(721)]
     facts: dict[str, str | float] = {"generator_gpus": 8.0, "usd_per_gpu_hour": 2.0}
     store.write(Batch("run", points=points, rollout_sums=sums, facts=facts, rollouts=[live_row()]))
@@ -71,7 +71,7 @@ def _funnel(run: Lived, *, engines: bool) -> dict[str, Any]:
 
 def test_tokens_of_before_the_first_record_are_no_waste(run: Lived) -> None:
     """Records begin in the last quarter of an hour in which the engines made 100 tokens/s all the time."""
-    store, series = run.store, run.store.intern("run", [SeriesKey("", "generator_tokens_per_second")])[0]
+    store, series = run.store, run.store.series.intern("run", [SeriesKey("", "generator_tokens_per_second")])[0]
     first = MS + 2_700_000
     # 100 rollouts of 60 s each, in the minute in which they left: their tokens were made from 2,640 s on.
     amounts = (100, 0, 90_000, 0, 6000.0, 100)

@@ -113,13 +113,13 @@ def test_what_is_taken_waits_and_what_is_refused_is_named(web: Web) -> None:
 def test_a_request_that_makes_no_sense_is_told_why(web: Web, query: str, said: str) -> None:
     answer = web.write("queue_samples 7\n", query)
     assert answer.status_code == 400 and said in answer.json()["detail"]
-    assert web.store.runs() == []
+    assert web.store.runs.all() == []
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"\xff", b"nope"], ids=["empty", "html", "binary", "no-number"])
 def test_a_body_that_says_nothing_makes_no_run(web: Web, body: bytes) -> None:
     assert web.write(body).status_code in (400, 207)
-    assert web.store.runs() == []
+    assert web.store.runs.all() == []
 
 
 def test_facts_need_no_numbers(web: Web) -> None:
@@ -172,7 +172,7 @@ def test_one_run_too_many_is_refused_by_every_door(store: Store) -> None:
         assert (answer.status_code, answer.json()["detail"]) == (429, TOO_MANY)
     sent = web.otlp((DATA / "delta_0.pb.gz").read_bytes())
     assert (sent.status_code, sent.headers["retry-after"]) == (429, "5") and TOO_MANY.encode() in sent.content
-    assert store.runs() == []
+    assert store.runs.all() == []
     assert web.write("queue_samples 1\n", "run=known").status_code == 200
 
 
@@ -210,7 +210,7 @@ def test_a_request_without_a_run_says_what_to_set(web: Web) -> None:
     assert (answer.status_code, answer.json()) == (400, {"code": 3, "message": otlp.NO_RUN})
     assert web.otlp(json, **plain, **{"x-rollscope-run": "h"}).json() == {}
     assert web.otlp(json, "?run=q", **plain).status_code == 200
-    assert sorted(run.name for run in web.store.runs()) == ["h", "q"]
+    assert sorted(run.name for run in web.store.runs.all()) == ["h", "q"]
     assert waiting(web, "h") == waiting(web, "q") == [("otlp", "generator", 60.0, 1)]
 
 
@@ -252,7 +252,7 @@ def test_otlp_of_another_kind_is_refused_in_words(web: Web) -> None:
         "not an OTLP metrics request"
         in web.otlp(b"{", "?run=r", **{"content-type": otlp.JSON, "content-encoding": ""}).text
     )
-    assert web.store.runs() == []
+    assert web.store.runs.all() == []
 
 
 def test_what_is_unknown_is_still_answered_with_success(web: Web) -> None:

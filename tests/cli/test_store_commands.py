@@ -28,7 +28,7 @@ def test_list_and_remove(store: Store, capsys: pytest.CaptureFixture[str]) -> No
     assert "samples from 2023-11-15 00:00 UTC" in lines[-1]
     assert call(store.url, "runs", "rm", "run", "--yes") == 0
     assert capsys.readouterr().out == "run run is deleted\n"
-    assert [row.name for row in store.runs()] == ["other"]
+    assert [row.name for row in store.runs.all()] == ["other"]
 
 
 def test_refusals(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,8 +63,8 @@ def test_page_and_files_of_one_run_tell_a_step_once(store: Store) -> None:
         run.commit(TRAINER.__class__("page", "run", "prime_rl", "trainer", url="http://127.0.0.1:1"),
                    parse(PAGE), 1795248072.0)  # fmt: skip
         run.advance(1795248072.0)
-        assert len(store.steps("run", axis="trainer")) == 40
-        assert store.incarnation("run") == 0
+        assert len(store.steps.newest("run", axis="trainer")) == 40
+        assert store.runs.incarnation("run") == 0
         # This run logged no solved_* keys: what is not told is not zero.
         assert run.state("zero_advantage_ratio") == "unknown"
         assert "solved" in run.why("zero_advantage_ratio")

@@ -24,7 +24,7 @@ def rows(values: list[float], first: int = 1) -> Reading:
 
 
 def marks(store: Store) -> list[Event]:
-    return [event for _, event in store.events("run", 0, ALWAYS, ["drift"], 100)]
+    return [event for _, event in store.runs.events("run", 0, ALWAYS, ["drift"], 100)]
 
 
 def pack() -> AlertSettings:

@@ -21,8 +21,8 @@ WAIT = "trainer_wait_ratio"
 
 
 def points(store: Store, name: str, labels: tuple[tuple[str, str], ...] = ()) -> list[tuple[int, float | None, int]]:
-    series = store.find("run", SeriesKey("", name, labels))
-    return store.points([series], 0, 1 << 60)[series] if series is not None else []
+    series = store.series.find("run", SeriesKey("", name, labels))
+    return store.samples.points([series], 0, 1 << 60)[series] if series is not None else []
 
 
 def test_ticks_stand_on_the_grid_of_event_time(store: Store) -> None:
@@ -266,16 +266,16 @@ def test_a_step_going_back_begins_a_new_incarnation_once(store: Store) -> None:
         other = tuple(Sample("trainer_samples", 64.0, ts=T0 + 30 * n, step=n, axis="orchestrator") for n in range(1, 9))
         run.commit(TRAINER, Reading(samples=other, cursor={}), T0 + 250)
         run.advance(T0 + 250)
-        first = store.incarnation("run")
+        first = store.runs.incarnation("run")
         run.commit(TRAINER, steps(5, 6, start=T0 + 300), T0 + 500)
         again = tuple(
             Sample("trainer_samples", 64.0, ts=T0 + 300 + 30 * n, step=n, axis="orchestrator") for n in (5, 6)
         )
         run.commit(TRAINER, Reading(samples=again, cursor={}), T0 + 500)
         run.advance(T0 + 500)
-    assert store.incarnation("run") == first + 1
-    assert [event.kind for _, event in store.events("run", 0, 1 << 60)] == ["restart"]
-    assert {row.step for row in store.steps("run", axis="trainer")} == {5, 6}
+    assert store.runs.incarnation("run") == first + 1
+    assert [event.kind for _, event in store.runs.events("run", 0, 1 << 60)] == ["restart"]
+    assert {row.step for row in store.steps.newest("run", axis="trainer")} == {5, 6}
 
 
 def test_a_lost_engine_breaks_the_line_and_says_why(store: Store) -> None:

@@ -20,7 +20,7 @@ from server.signals import Signal
 from server.signals import window as signals_window
 from server.signals.step_windows import row_limit
 from server.store import Store, Writer, migrate
-from server.store.store import Points
+from server.store.samples import Points
 from server.store.types import Batch, PointState
 from tests import recorded
 from tests.derive.naive import NaiveAnswers, NaiveBook, NaiveDeriver, words_of
@@ -161,8 +161,8 @@ def _stored(database: Path, collector: str, run: str) -> dict[tuple[str, Labels]
     target = Target("log", "run", collector, "trainer", path=str(recorded.TESTDATA / collector / run))
     asyncio.run(_read(RunLoop("run", [target], store, writer, ScaledClock(NOW))))
     writer.close()
-    ids = {number: (key.metric, key.labels) for number, key in store.series("run") if not key.target}
-    found = store.points(list(ids), 0, 1 << 60)
+    ids = {number: (key.metric, key.labels) for number, key in store.series.listed("run") if not key.target}
+    found = store.samples.points(list(ids), 0, 1 << 60)
     store.close()
     return {ids[number]: points for number, points in found.items()}
 

@@ -9,8 +9,8 @@ Points = list[tuple[int, float | None, int]]
 
 
 def points(store: Store, name: str) -> Points:
-    series = store.find("run", SeriesKey("", name))
-    return store.points([series], 0, 1 << 60)[series] if series is not None else []
+    series = store.series.find("run", SeriesKey("", name))
+    return store.samples.points([series], 0, 1 << 60)[series] if series is not None else []
 
 
 def growing(first: int, last: int) -> Reading:
@@ -51,7 +51,7 @@ def test_a_late_step_does_not_move_now_back(store: Store) -> None:
         run.commit(TRAINER, Reading(samples=late, cursor={}), T0 + 255)
         run.advance(T0 + 255)
         assert run.value("policy_version") == 8.0
-        assert store.incarnation("run") == 0
+        assert store.runs.incarnation("run") == 0
 
 
 def test_an_old_file_read_again_changes_nothing(store: Store) -> None:

@@ -20,7 +20,7 @@ def rows(*numbers: int, late: float = 0.0, start: float = T0, **facts: str | flo
 
 
 def restarts(run: Bench) -> int:
-    return sum(event.kind == "restart" for _, event in run.store.events("run", 0, 1 << 60))
+    return sum(event.kind == "restart" for _, event in run.store.runs.events("run", 0, 1 << 60))
 
 
 def trained(run: Bench) -> float | None:
@@ -33,7 +33,7 @@ def test_four_histories_count_once(store: Store) -> None:
             run.commit(log, rows(*range(1, 91), late=late), T0 + 200)
             run.advance(T0 + 200)
         assert (trained(run), restarts(run)) == (90_000, 0)
-        assert len(run.store.steps("run", axis="trainer")) == 90
+        assert len(run.store.steps.newest("run", axis="trainer")) == 90
 
 
 def test_logs_that_lag_behind_each_other_are_no_restarts(store: Store) -> None:
@@ -46,7 +46,7 @@ def test_logs_that_lag_behind_each_other_are_no_restarts(store: Store) -> None:
             if number % 15 == 0:
                 run.commit(WANDB, rows(*range(number - 14, number + 1), late=0.1), T0 + number)
             run.advance(T0 + number)
-        assert (restarts(run), run.store.incarnation("run")) == (0, 0)
+        assert (restarts(run), run.store.runs.incarnation("run")) == (0, 0)
         assert trained(run) == 30_000
 
 
@@ -75,9 +75,9 @@ def test_a_resume_is_one_restart_in_all_of_them(store: Store, order: list[Target
                 run.commit(log, rows(9, 10, late=late), T0 + 540)
             run.commit(log, rows(6, 7, late=late, start=T0 + 500), T0 + 540)
         run.advance(T0 + 540)
-        assert (restarts(run), run.store.incarnation("run")) == (1, 1)
-        assert [row.step for row in run.store.steps("run", axis="trainer", incarnation=0)] == list(range(1, 11))
-        assert [row.step for row in run.store.steps("run", axis="trainer", incarnation=1)] == [6, 7]
+        assert (restarts(run), run.store.runs.incarnation("run")) == (1, 1)
+        assert [row.step for row in run.store.steps.newest("run", axis="trainer", incarnation=0)] == list(range(1, 11))
+        assert [row.step for row in run.store.steps.newest("run", axis="trainer", incarnation=1)] == [6, 7]
         assert trained(run) == 12_000
 
 

@@ -59,9 +59,11 @@ def kept(store: Store) -> dict[str, Any]:
 
 def points(store: Store, outcome: str) -> list[tuple[float, float | None]]:
     number = next(
-        n for n, key in store.series("run") if (key.metric, key.labels) == ("bottleneck", (("verdict", outcome),))
+        n
+        for n, key in store.series.listed("run")
+        if (key.metric, key.labels) == ("bottleneck", (("verdict", outcome),))
     )
-    return [(ts / 1000 - T0, value) for ts, value, _ in store.points([number], 0, 1 << 50)[number]]
+    return [(ts / 1000 - T0, value) for ts, value, _ in store.samples.points([number], 0, 1 << 50)[number]]
 
 
 def engine(run: Bench, first: float, last: float, every: float = 5.0, *, live: bool = True) -> None:

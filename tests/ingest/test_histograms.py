@@ -48,7 +48,7 @@ def test_the_store_holds_the_same_as_of_every_reading(store: Store) -> None:
     held = {}
     for run in ("each", "minutes"):
         store.ensure_run(run)
-        held[run] = store.intern(run, [KEY])[0]
+        held[run] = store.series.intern(run, [KEY])[0]
     low = high = 0.0
     for n in range(300):
         at = T0 + n * 5000
@@ -61,6 +61,7 @@ def test_the_store_holds_the_same_as_of_every_reading(store: Store) -> None:
         store.write(Batch("minutes", histograms=rows))
     store.write(Batch("minutes", histograms=minutes.rest("engine")))
     found = {
-        run: [store.histogram(run, KEY, T0 + m * 60_000, T0 + (m + 1) * 60_000) for m in range(25)] for run in held
+        run: [store.histograms.merged(run, KEY, T0 + m * 60_000, T0 + (m + 1) * 60_000) for m in range(25)]
+        for run in held
     }
     assert found["minutes"] == found["each"] and sum(delta.n for (delta,) in found["each"]) > 300

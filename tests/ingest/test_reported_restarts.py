@@ -68,7 +68,7 @@ def test_staleness_across_a_pushed_restart_is_unknown(store: Store, order: Seque
     assert staleness(store) == {"over": None, "old": 2, "new": 2}
     assert {row.record.rollout_id: "two lives" in row.unknown for row in _rows(store)}["over"]
     assert {len(row.record.consumptions) for row in _rows(store)} == {1}
-    assert [event for _, event in store.events("run", 0, 1 << 60)] == [RESTART]
+    assert [event for _, event in store.runs.events("run", 0, 1 << 60)] == [RESTART]
     assert [cell[1:] for cell in store.rollouts.bins("run", "staleness", 0, 1 << 60, 60_000)] == [(2, 1), (2, 1)]
 
 
@@ -79,12 +79,12 @@ def test_the_same_event_is_one_life_and_survives_a_start_of_ours(store: Store, k
         with bench(store) as run:
             push(run, event, event)
             push(run, event)
-            assert (run.ingest.incarnation, store.incarnation("run"), store.lives("run")) == (
+            assert (run.ingest.incarnation, store.runs.incarnation("run"), store.runs.incarnation_starts("run")) == (
                 1, 1, [1000 * int(T0 + 100)],
             )  # fmt: skip
     with bench(store) as run:
         push(run, Event("checkpoint", "c", T0 + 120), Event(kind, "deploy-8", T0 + 200))  # type: ignore[arg-type]
-        assert store.incarnation("run") == 2
+        assert store.runs.incarnation("run") == 2
 
 
 def test_restarts_that_are_told_in_another_order_give_the_same_lives(store: Store) -> None:
@@ -114,20 +114,20 @@ def test_steps_after_a_pushed_restart_are_of_its_life(store: Store) -> None:
         run.commit(TRAINER, steps(1, 3), T0 + 95)
         push(run, RESTART)
         run.commit(TRAINER, steps(2, 4, start=T0 + 60), T0 + 190)
-        assert store.incarnation("run") == 1
-    assert [row.step for row in store.steps("run", incarnation=1)] == [2, 3, 4]
+        assert store.runs.incarnation("run") == 1
+    assert [row.step for row in store.steps.newest("run", incarnation=1)] == [2, 3, 4]
 
 
 def test_a_restart_that_its_steps_gave_away_is_told_for_nothing(store: Store) -> None:
     with bench(store) as run:
         run.commit(TRAINER, steps(1, 3), T0 + 95)
         run.commit(TRAINER, steps(2, 4, start=T0 + 60), T0 + 190)
-        assert store.incarnation("run") == 1
+        assert store.runs.incarnation("run") == 1
     with bench(store) as run:
         push(run, RESTART)  # after the step of 90 s, before that of 120 s
-        assert store.incarnation("run") == 1
+        assert store.runs.incarnation("run") == 1
         push(run, Event("restart", "other", T0 + 80))  # a step followed: another one
-        assert store.incarnation("run") == 2
+        assert store.runs.incarnation("run") == 2
 
 
 def test_it_comes_through_the_inbox(store: Store) -> None:
@@ -139,4 +139,4 @@ def test_it_comes_through_the_inbox(store: Store) -> None:
         store.pushes.offer([Push("run", PUSHED, "generator", 1200.0, round(1000 * (T0 + 160)), 5, body)])
     with lived(store, 160) as run:
         run.loop._collect_pushes(run.clock.now())
-    assert (waiting(store), store.incarnation("run"), staleness(store)) == (0, 1, {"over": None})
+    assert (waiting(store), store.runs.incarnation("run"), staleness(store)) == (0, 1, {"over": None})

@@ -134,7 +134,9 @@ def test_counters_never_fall_and_a_restart_changes_none(
     left = sum(n for (name, _), n in straight.items() if name == "rollouts_total")
     # r5 is an evaluation, which whoever told of its use first may not have known.
     assert left in (5, 6)
-    stored = {series.metric: 0.0 for _, series in store.series(run + "-deaths") if series.metric.endswith("s_total")}
+    stored = {
+        series.metric: 0.0 for _, series in store.series.listed(run + "-deaths") if series.metric.endswith("s_total")
+    }
     assert {"rollouts_total", "groups_total"} <= stored.keys()
 
 
@@ -161,7 +163,7 @@ def test_what_moves_again_is_counted_once_over_a_restart(store: Store, writer: W
     assert life.shown() == {("rollouts_total", "trained"): 1.0}
     life.advance(T0 + 60)
     assert life.shown() == {("rollouts_total", "trained"): 1.0}
-    state = json.loads(store.states("again")["rollouts_total"][1])
+    state = json.loads(store.runs.states("again")["rollouts_total"][1])
     assert list(state[0].values()) == [1.0]
 
 

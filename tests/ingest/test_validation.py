@@ -32,7 +32,7 @@ def test_a_huge_value_is_refused_and_the_run_goes_on(store: Store) -> None:
         named = {one.name for one in run.reader.status("run").signals}
         assert 'generator_requests_now{state="running"}' not in named
         assert run.value("generator_tokens_per_second") == 40.0  # 2 engines x 400 tokens / 20 s
-        row = dict(store.targets("run"))[next(n for n, t in store.targets("run") if t.name == "engine-0")]
+        row = dict(store.runs.targets("run"))[next(n for n, t in store.runs.targets("run") if t.name == "engine-0")]
         assert row.dropped == 5
         assert row.error == "dropped 1: generator_requests_running 1e+308: requests cannot be above 1e+15"
         # Only that value is lost; the answer counts as whole.
@@ -132,7 +132,7 @@ def test_a_target_is_distrusted_only_for_what_else_is_missing(
     with bench(store) as run:
         run.commit(TRAINER, Reading(samples=samples, **more), T0)
         run.advance(T0 + 5)
-        assert [row.error for _, row in store.targets("run")] == [error]
+        assert [row.error for _, row in store.runs.targets("run")] == [error]
         assert run.value('trusted_targets_ratio{actor="trainer"}') == share
 
 

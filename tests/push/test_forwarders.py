@@ -42,7 +42,7 @@ def test_a_forwarded_run_looks_like_a_local_one(web: Web) -> None:
     assert value(status, 'generator_requests{state="running"}') == 5.0
     assert value(status, 'sandboxes{state="running"}') == 1.0
     assert {one.target: one.kind for one in status.trust} == {"out": "prime_rl", "engine": "vllm", "modal": "modal"}
-    rows = {row.name: row for _, row in web.store.targets("run")}
+    rows = {row.name: row for _, row in web.store.runs.targets("run")}
     assert (rows["engine"].samples, rows["engine"].unmapped) == (41, {"new": 1})
     assert rows["out"].last_ok_ts == round((T0 + 91) * 1000) and rows["out"].scrape_seconds == 0.25
     assert waiting(web) == 0
@@ -79,10 +79,10 @@ def derived(web: Web, *times: float) -> list[float | None]:
     """The signal's points at these times."""
     (series,) = [
         id
-        for id, key in web.store.series("run", "")
+        for id, key in web.store.series.listed("run", "")
         if key.metric == "generator_requests" and ("state", "running") in key.labels
     ]
-    found = {ts: one for ts, one, _ in web.store.points([series], 0, round((T0 + 2 * HOUR) * 1000))[series]}
+    found = {ts: one for ts, one, _ in web.store.samples.points([series], 0, round((T0 + 2 * HOUR) * 1000))[series]}
     return [found.get(round((T0 + at) * 1000)) for at in times]
 
 

@@ -85,7 +85,7 @@ def waiting(store: Store) -> int:
 def test_pushed_steps_become_signals(store: Store) -> None:
     for number in range(1, 4):
         push(store, number, *step(number), Sample("queue_samples", 7.0))
-    assert (waiting(store), store.runs()[0].name) == (3, "run")
+    assert (waiting(store), store.runs.all()[0].name) == (3, "run")
     with lived(store, 3) as run:
         status = run.at(5)
     assert status.lifecycle == "running"
@@ -147,8 +147,8 @@ def test_a_step_that_goes_back(store: Store, then: tuple[Sample, ...], life: int
     push(store, 8, *then)
     with lived(store) as run:
         run.at(5, 10)
-    assert store.incarnation("run") == life
-    assert [row.step for row in store.steps("run")] == steps
+    assert store.runs.incarnation("run") == life
+    assert [row.step for row in store.steps.newest("run")] == steps
 
 
 def test_a_target_is_up_while_it_is_heard(store: Store) -> None:
@@ -262,7 +262,7 @@ def test_series_of_a_target_are_bounded(store: Store, monkeypatch: pytest.Monkey
     with lived(store) as run:
         status = run.at(5)
     assert health(status) == {"push": (True, "dropped 2: more than 3 series of one target")}
-    assert len([key for _, key in store.series("run", "push") if key.metric == "in_flight_rollouts"]) == 3
+    assert len([key for _, key in store.series.listed("run", "push") if key.metric == "in_flight_rollouts"]) == 3
 
 
 def test_the_inbox_is_bounded_in_rows_and_per_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +341,7 @@ def test_runs_are_adopted_when_they_are_pushed_and_left_when_they_are_over(store
         assert loops == []
 
     adopting(store, scene)
-    assert store.run("run").lifecycle == "crashed"  # type: ignore[union-attr]
+    assert store.runs.get("run").lifecycle == "crashed"  # type: ignore[union-attr]
 
 
 def test_a_target_that_is_configured_takes_no_pushes(store: Store) -> None:

@@ -159,7 +159,7 @@ def test_one_odd_record_is_dropped_and_counted(change: dict[str, Any], why: str)
 def test_what_is_no_reading_is_refused(body: bytes, web: Web) -> None:
     with pytest.raises(ValueError, match=r"the body|must be|not a"):
         readings.read(body)
-    assert web.post(body, **QUERY).status_code == 400 and web.store.runs() == []
+    assert web.post(body, **QUERY).status_code == 400 and web.store.runs.all() == []
 
 
 JSON = st.recursive(
@@ -218,7 +218,7 @@ def test_a_request_that_makes_no_sense_is_told_why(web: Web, change: dict[str, s
     (body,) = readings.bodies(Outcome(T0, 0.1, step(1)))
     answer = web.post(body, **{**QUERY, **change})
     assert answer.status_code == 400 and said in answer.json()["detail"]
-    assert web.store.runs() == []
+    assert web.store.runs.all() == []
 
 
 def test_a_time_that_cannot_be_is_refused(web: Web) -> None:

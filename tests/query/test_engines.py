@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*httpx.*:DeprecationWarning")
 
 
 def put(store: Store, target: str, metric: str, values: Mapping[int, float], labels: Labels = RANK) -> None:
-    series = store.intern(RUN, [SeriesKey(target, metric, labels)])[0]
+    series = store.series.intern(RUN, [SeriesKey(target, metric, labels)])[0]
     store.write(
         Batch(RUN, samples=[(series, ts, value) for ts, value in values.items()], run_fields={"watermark": NOW})
     )
@@ -119,7 +119,7 @@ def test_columns_of_the_heat_map(store: Store) -> None:
 def step(store: Store, number: int, life: int = 0, **values: float) -> None:
     axes = {"trainer_samples": "orchestrator"}
     keys = [SeriesKey("trainer", name, (), axes.get(name, "trainer")) for name in values]
-    ids = store.intern(RUN, keys)
+    ids = store.series.intern(RUN, keys)
     stamps = [
         StepStamp(axis, life, number, T0 + 40_000 * (number + 100 * life)) for axis in ("trainer", "orchestrator")
     ]
@@ -134,7 +134,7 @@ def test_steps_as_they_were_logged(store: Store) -> None:
     assert [(one.step, one.ts, one.life) for one in found] == [(n, T0 / 1000 + 40 * n, 0) for n in (3, 4, 5)]
     # What an orchestrator logs of the same step is of it.
     assert dict(found[-1].values) == {"trainer_step_seconds": 45.0, "trainer_samples": 256.0}
-    store.start_incarnation(RUN, 1, T0 + 4_000_000, 4)
+    store.write(Batch(RUN, incarnations=[(1, T0 + 4_000_000)]))
     step(store, 4, 1, trainer_step_seconds=50.0)
     assert [(one.step, one.life) for one in reader(store).steps.newest(RUN, 3)] == [(4, 0), (5, 0), (4, 1)]
 

@@ -26,7 +26,7 @@ def verdict(outcome: str, as_of: float) -> tuple[int, str]:
 
 def put(store: Store, run: str, lifecycle: str, wait: float | None, age: float, **more: Any) -> None:
     """A run whose wait was measured ``age`` seconds ago, and that our own tick has told of just now."""
-    ids = store.intern(run, [WAIT, STEP, TRUST])
+    ids = store.series.intern(run, [WAIT, STEP, TRUST])
     at = MS - round(age * 1000)
     state = PointState.VALUE if wait is not None else PointState.UNKNOWN
     store.write(
@@ -100,7 +100,7 @@ def test_an_empty_store_has_no_runs(store: Store) -> None:
 
 
 def points(store: Store, key: SeriesKey, rows: list[tuple[float, float | None]], **more: Any) -> None:
-    [number] = store.intern("r", [key])
+    [number] = store.series.intern("r", [key])
     made = [(number, MS + round(1000 * ts), v, 0 if v is not None else 1) for ts, v in rows]
     store.write(Batch("r", points=made, **more))
 

@@ -75,7 +75,7 @@ def test_the_end_of_a_long_log_is_shown_before_its_history(store: Store, store_u
         assert "nothing is collected" not in first.verdict["summary"]
         assert content(store_url)["points"] == []
         await loop.step(NOW)
-        row = store.run("run")
+        row = store.runs.get("run")
         assert row is not None
         behind = loads(row.catch_up)
         assert behind is not None
@@ -109,7 +109,7 @@ def test_killed_while_history_is_read(store_url: str, long_log: Path) -> None:
     writer = Writer(store)
     asyncio.run(fill(loop_of(store, writer, str(long_log))))
     writer.close()
-    states = store.states("run")
+    states = store.runs.states("run")
     store.close()
     assert states.get("history:latest", (1, "")) == (1, "")
     killed, whole = content(store_url), read_whole(f"sqlite:///{long_log.parent}/whole.db", long_log)

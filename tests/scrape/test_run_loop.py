@@ -49,8 +49,8 @@ def drive(loop: RunLoop, clock: ScaledClock, times: list[float], *, patient: boo
 
 def running(store: Store) -> list[float]:
     """Times of the engine's points, seconds after T0."""
-    series = store.find("run", SeriesKey("", "generator_requests_now", (("state", "running"),)))
-    found = store.points([series], 0, 1 << 60)[series] if series is not None else []
+    series = store.series.find("run", SeriesKey("", "generator_requests_now", (("state", "running"),)))
+    found = store.samples.points([series], 0, 1 << 60)[series] if series is not None else []
     return [ts / 1000 - T0 for ts, value, _ in found if value is not None]
 
 
@@ -96,7 +96,7 @@ def test_an_absurd_row_is_dropped_and_counted(store: Store, monkeypatch: pytest.
     writer.close()
     trust = {target.target: target for target in Reader(store, clock).targets("run")}
     assert trust["file"].dropped == 1 and trust["file"].up
-    assert [row.step for row in store.steps("run")] == [1]
+    assert [row.step for row in store.steps.newest("run")] == [1]
     assert running(store) == [0.0, 5.0]
 
 
@@ -135,7 +135,7 @@ def test_a_chunk_without_a_sample_is_read_over(store: Store, monkeypatch: pytest
     clock, writer = ScaledClock(T0), Writer(store)
     drive(loop_with(monkeypatch, store, writer, clock, tail), clock, [T0])
     writer.close()
-    assert len(next(iter(store.window("run", ["queue_samples"], 0)))[2]) == 3
+    assert len(next(iter(store.samples.window("run", ["queue_samples"], 0)))[2]) == 3
 
 
 def test_a_clock_that_goes_back_does_not_stop_the_scrapes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,10 +172,10 @@ def test_history_in_chunks_with_one_restart_has_one_restart(store: Store, monkey
     clock, writer = ScaledClock(T0 + 500), Writer(store)
     drive(loop_with(monkeypatch, store, writer, clock, tail), clock, [T0 + 500])
     writer.close()
-    assert [event.kind for _, event in store.events("run", 0, 1 << 60)] == ["restart"]
+    assert [event.kind for _, event in store.runs.events("run", 0, 1 << 60)] == ["restart"]
     for axis in ("trainer", "orchestrator"):
-        assert [row.step for row in store.steps("run", axis=axis, incarnation=0)] == list(range(60))
-        assert [row.step for row in store.steps("run", axis=axis, incarnation=1)] == list(range(40, 90))
+        assert [row.step for row in store.steps.newest("run", axis=axis, incarnation=0)] == list(range(60))
+        assert [row.step for row in store.steps.newest("run", axis=axis, incarnation=1)] == list(range(40, 90))
 
 
 def test_a_listing_that_never_ends_holds_nobody_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

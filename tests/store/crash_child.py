@@ -30,8 +30,8 @@ def batch_of(n: int, ids: list[int]) -> Batch:
 def main(url: str) -> None:
     """Go on from the stored cursor until killed. A few batches are in flight at a time, so that they merge."""
     store = Store.open(url)
-    ids = store.intern("run", KEYS)
-    n = int(store.cursors("run").get("tail", "0"))
+    ids = store.series.intern("run", KEYS)
+    n = int(store.runs.cursors("run").get("tail", "0"))
     print(f"from {n}", flush=True)
     writer = Writer(store, commit_seconds=0.001)
     while True:

@@ -17,7 +17,7 @@ SIGNAL = SeriesKey("", "queue_samples")
 
 def one(store: Store, run: str = "run", key: SeriesKey = SCRAPED) -> int:
     """The id of one series."""
-    return store.intern(run, [key])[0]
+    return store.series.intern(run, [key])[0]
 
 
 def put(store: Store, series: int, rows: Iterable[tuple[int, float]], run: str = "run") -> None:

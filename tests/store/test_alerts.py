@@ -368,7 +368,7 @@ def test_a_store_of_the_first_version_is_upgraded_with_its_data(empty_url: str) 
     engine.dispose()
     migrate(empty_url)
     store = Store.open(empty_url)
-    assert store.cursor("old") == (1, 41)
+    assert store.runs.cursor("old") == (1, 41)
     store.write(Batch("old", alerts=[FIRING], groups=[GROUP], outbox=[note(1)]))
     assert store.alerts.active("old", 0) == [FIRING]
     store.close()

@@ -16,15 +16,15 @@ KILLS = 20
 
 def check(store: Store, acknowledged: set[int], resumed: list[int]) -> int:
     """Rows, points, events and histogram all end where the cursor says; the number of source rows."""
-    cursor = int(store.cursors("run")["tail"])
-    sample, point, _ = store.intern("run", KEYS)
-    rows = next(rows for number, _, rows in store.window("run", ["row"], T0) if number == sample)
+    cursor = int(store.runs.cursors("run")["tail"])
+    sample, point, _ = store.series.intern("run", KEYS)
+    rows = next(rows for number, _, rows in store.samples.window("run", ["row"], T0) if number == sample)
     want = [float(n) for n in range(cursor)]
     assert [v for _, v in rows] == [v for v in want for _ in range(300)]
-    assert [value for _, value, _ in store.points([point], 0, FOREVER)[point]] == want
-    assert [event.key for _, event in store.events("run", 0, FOREVER)] == [f"row-{n}" for n in range(cursor)]
+    assert [value for _, value, _ in store.samples.points([point], 0, FOREVER)[point]] == want
+    assert [event.key for _, event in store.runs.events("run", 0, FOREVER)] == [f"row-{n}" for n in range(cursor)]
     # The reading of row n counts n observations, the first is the base line: in all, the last row's number.
-    assert sum(delta.n for delta in store.histogram("run", KEYS[2], 0, FOREVER)) == cursor - 1
+    assert sum(delta.n for delta in store.histograms.merged("run", KEYS[2], 0, FOREVER)) == cursor - 1
     assert acknowledged <= set(range(cursor))
     assert all(n <= cursor for n in resumed)
     return cursor

@@ -57,7 +57,7 @@ def test_what_was_observed_is_what_is_stored(
     store: Store, scrapes: list[tuple[list[int], str]], split: int, again: bool
 ) -> None:
     run = f"run-{next(RUNS)}"
-    (series,) = store.intern(run, [KEY])
+    (series,) = store.series.intern(run, [KEY])
     readings, truth = live(scrapes)
     rows = [(series, T0 + n * 20_000, h) for n, h in enumerate(readings)]
     for at in range(0, len(rows), split):
@@ -65,14 +65,14 @@ def test_what_was_observed_is_what_is_stored(
         store.write(batch)
         if again:
             store.write(batch)
-    found = {delta.edges: delta for delta in store.histogram(run, KEY, 0, FOREVER)}
+    found = {delta.edges: delta for delta in store.histograms.merged(run, KEY, 0, FOREVER)}
     want = {edges: [float(n) for n in counts] for edges, counts in truth.items() if sum(counts)}
     assert {edges: list(delta.counts) for edges, delta in found.items()} == want
     assert all(delta.n == sum(delta.counts) for delta in found.values())
 
 
 def test_expected_numbers_by_minute(store: Store) -> None:
-    (series,) = store.intern("run", [KEY])
+    (series,) = store.series.intern("run", [KEY])
     edges = (1.0, 2.0)
     told = [
         (0, reading((5, 0, 0), edges, 2.0)),  # base line
@@ -83,40 +83,42 @@ def test_expected_numbers_by_minute(store: Store) -> None:
     ]
     for at, histogram in told:
         store.write(Batch("run", histograms=[(series, T0 + at, histogram)]))
-    assert store.histogram("run", KEY, T0, T0 + MINUTE) == [HistogramDelta(edges, (1.0, 1.0, 0.0), 2.0, 2.0)]
-    assert store.histogram("run", KEY, T0 + MINUTE, FOREVER) == [HistogramDelta(edges, (1.0, 0.0, 2.0), 10.5, 3.0)]
-    assert store.histogram("run", KEY, T0 + 2 * MINUTE, FOREVER) == []
+    assert store.histograms.merged("run", KEY, T0, T0 + MINUTE) == [HistogramDelta(edges, (1.0, 1.0, 0.0), 2.0, 2.0)]
+    assert store.histograms.merged("run", KEY, T0 + MINUTE, FOREVER) == [
+        HistogramDelta(edges, (1.0, 0.0, 2.0), 10.5, 3.0)
+    ]
+    assert store.histograms.merged("run", KEY, T0 + 2 * MINUTE, FOREVER) == []
 
 
 def test_a_late_reading_is_already_in_the_later_one(store: Store) -> None:
-    (series,) = store.intern("run", [KEY])
+    (series,) = store.series.intern("run", [KEY])
     edges = (1.0,)
     for at, n in ((0, 1), (40_000, 9), (20_000, 4), (60_000, 10)):
         store.write(Batch("run", histograms=[(series, T0 + at, reading((n, 0), edges))]))
-    (whole,) = store.histogram("run", KEY, 0, FOREVER)
+    (whole,) = store.histograms.merged("run", KEY, 0, FOREVER)
     assert whole.n == 9.0
 
 
 def test_the_layout_cache_survives_a_new_process_and_a_failure(store: Store) -> None:
-    (series,) = store.intern("run", [KEY])
+    (series,) = store.series.intern("run", [KEY])
     bad = Batch("run", histograms=[(series, T0, reading((1, 0), (1.0,)))], cursors={"t": None})  # type: ignore[dict-item]
     with pytest.raises(DBAPIError, match="cursors"):
         store.write(bad)
     other = Store.open(store.url)
-    (else_,) = other.intern("run", [SeriesKey("t", "else")])
+    (else_,) = other.series.intern("run", [SeriesKey("t", "else")])
     other.write(Batch("run", histograms=[(else_, T0, reading((1, 0), (7.0,)))]))  # takes the id that was given back
     store.write(Batch("run", histograms=[(series, T0, reading((1, 0), (1.0,)))]))
     other.write(Batch("run", histograms=[(series, T0 + 1, reading((2, 0), (1.0,)))]))
     other.write(Batch("run", histograms=[(series, T0, reading((2, 0), (1.0,)))]))
-    assert store.histogram("run", KEY, 0, FOREVER) == [HistogramDelta((1.0,), (1.0, 0.0), 0.0, 1.0)]
+    assert store.histograms.merged("run", KEY, 0, FOREVER) == [HistogramDelta((1.0,), (1.0, 0.0), 0.0, 1.0)]
     other.close()
 
 
 def test_a_malformed_histogram_does_not_stop_its_batch(store: Store) -> None:
-    (series,) = store.intern("run", [KEY])
+    (series,) = store.series.intern("run", [KEY])
     wrong = [Histogram("h", (1.0,), (1.0,), 0.0), Histogram("h", (1.0,), (1.0, float("nan")), 0.0)]
     store.write(Batch("run", histograms=[(series, T0 + n, h) for n, h in enumerate(wrong)], cursors={"t": "{}"}))
-    assert store.cursors("run") == {"t": "{}"}
+    assert store.runs.cursors("run") == {"t": "{}"}
 
 
 DELTAS = st.builds(

@@ -107,7 +107,7 @@ def _acquire_soon(url: str) -> Lease:
 @pytest.mark.postgres
 def test_a_leader_whose_session_ends_knows(postgres_store: Store) -> None:
     lease = acquire(postgres_store.url)
-    with postgres_store._write_engine().begin() as connection:
+    with postgres_store._engines.writable().begin() as connection:
         connection.execute(
             text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'rollscope %'")
         )

@@ -12,7 +12,7 @@ from tests.store.test_write import everything
 
 
 def samples(store: Store) -> list[float]:
-    return [value for _, _, value in store.samples_after("run", 0)]
+    return [value for _, _, value in store.samples.after("run", 0)]
 
 
 def test_reads_of_a_block_see_nothing_that_comes_meanwhile(store: Store) -> None:
@@ -78,14 +78,14 @@ def settled(store: Store, age: float) -> int | None:
 
 
 def test_the_cursor_is_the_runs_own(store: Store) -> None:
-    assert store.cursor("run") is None
+    assert store.runs.cursor("run") is None
     one(store)
-    run = store.run("run")
+    run = store.runs.get("run")
     assert run is not None
-    assert store.cursor("run") == (run.generation, run.seq)
+    assert store.runs.cursor("run") == (run.generation, run.seq)
 
 
 def test_the_newest_without_their_keys_are_the_newest(store: Store) -> None:
     store.write(everything(store))
-    assert store.newest("run") == [row for _, row in store.latest("run")] != []
-    assert store.newest("nobody") == []
+    assert store.runs.newest("run") == [row for _, row in store.runs.latest("run")] != []
+    assert store.runs.newest("nobody") == []

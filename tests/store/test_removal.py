@@ -15,7 +15,7 @@ NOW = T0 + 10 * DAY
 
 def fill(store: Store, run: str) -> tuple[int, int]:
     """Rows of several kinds; (ids of a sample's and a signal's series)."""
-    scraped, signal = store.intern(run, [SCRAPED, SIGNAL])
+    scraped, signal = store.series.intern(run, [SCRAPED, SIGNAL])
     put(store, scraped, [(T0 + n * MINUTE, float(n)) for n in range(3 * 60)], run)
     points = [(signal, T0 + n * MINUTE, 1.0, PointState.VALUE) for n in range(120)]
     batch = Batch(
@@ -24,7 +24,7 @@ def fill(store: Store, run: str) -> tuple[int, int]:
     batch.counters[signal] = 4.0
     store.write(batch)
     store.rollup(run, T0 + 3 * HOUR)
-    store.start_incarnation(run, 1, T0)
+    store.write(Batch(run, incarnations=[(1, T0)]))
     return scraped, signal
 
 
@@ -43,8 +43,8 @@ def test_nothing_of_the_run_is_left(store: Store) -> None:
     left = rows(store)
     # The highest ids stay as one hidden row each, so that they are not given out again.
     assert left == before | {"runs": 2, "series": 3}
-    assert [row.name for row in store.runs()] == ["other"]
-    assert store.run("run") is None
+    assert [row.name for row in store.runs.all()] == ["other"]
+    assert store.runs.get("run") is None
 
 
 def test_a_run_of_the_same_name_begins_empty(store: Store) -> None:
@@ -53,8 +53,8 @@ def test_a_run_of_the_same_name_begins_empty(store: Store) -> None:
     store.remove("run", NOW)
     new = fill(store, "run")
     assert not set(old) & set(new)
-    assert sorted(len(found) for _, _, found in store.window("run", None, 0)) == [120, 180]
-    assert store.run("run").facts == {"gpus": 8.0}  # type: ignore[union-attr]
+    assert sorted(len(found) for _, _, found in store.samples.window("run", None, 0)) == [120, 180]
+    assert store.runs.get("run").facts == {"gpus": 8.0}  # type: ignore[union-attr]
 
 
 def test_another_process_deletes_the_run(store: Store) -> None:
@@ -65,7 +65,7 @@ def test_another_process_deletes_the_run(store: Store) -> None:
     other.close()
     store.ensure_run("run")
     fill(store, "run")
-    assert {key for _, key in store.series("run")} == {SCRAPED, SIGNAL}
+    assert {key for _, key in store.series.listed("run")} == {SCRAPED, SIGNAL}
 
 
 def test_a_run_in_use_is_refused(store: Store) -> None:
@@ -79,8 +79,8 @@ def test_a_run_in_use_is_refused(store: Store) -> None:
 
 def test_many_series(store: Store) -> None:
     """More than one transaction takes; the highest id is not given out again."""
-    ids = store.intern("run", [SeriesKey("e", f"m{n}") for n in range(120)])
+    ids = store.series.intern("run", [SeriesKey("e", f"m{n}") for n in range(120)])
     store.write(Batch("run", samples=[(n, T0, 1.0) for n in ids]))
     store.remove("run", NOW)
     assert rows(store)["samples"] == 0
-    assert store.intern("next", [SIGNAL])[0] > max(ids)
+    assert store.series.intern("next", [SIGNAL])[0] > max(ids)

@@ -20,14 +20,14 @@ def path(tmp_path: Path) -> Path:
 def open_store(path: Path):  # type: ignore[no-untyped-def]
     store = Store.open(f"sqlite:///{path}")
     put(store, one(store), [(T0, 1.0)])
-    assert store.runs() != []
+    assert store.runs.all() != []
     yield store
     store.close()
 
 
 def refused(store: Store, word: str) -> None:
     with pytest.raises(StoreError, match=f"a.db was {word} while it was in use: start again"):
-        store.runs()
+        store.runs.all()
     with pytest.raises(StoreError, match=word):
         put(store, 1, [(T0 + 1, 2.0)])
     with pytest.raises(StoreError, match=word):
@@ -51,4 +51,4 @@ def test_a_file_that_was_moved_away_and_back_goes_on(open_store: Store, path: Pa
     refused(open_store, "removed")
     path.with_name("b.db").rename(path)
     put(open_store, 1, [(T0 + 1, 2.0)])
-    assert [value for _, _, value in open_store.samples_after("run", 0)] == [1.0, 2.0]
+    assert [value for _, _, value in open_store.samples.after("run", 0)] == [1.0, 2.0]

@@ -16,7 +16,7 @@ NOW = T0 + 5 * DAY
 
 def attached(store: Store, at: int) -> None:
     """As if every run had been attached at this time."""
-    with store._write_engine().begin() as connection:
+    with store._engines.writable().begin() as connection:
         connection.execute(text("UPDATE runs SET attached_at = :at"), {"at": at})
 
 
@@ -45,11 +45,11 @@ def days_of_samples(store: Store, days: int = 5, run: str = "run") -> int:
 def test_raw_rows_go_and_rollups_stay(store: Store) -> None:
     """Five days, two are kept: 3 x 144 of 720 rows go, and no bucket of an hour changes."""
     series = days_of_samples(store)
-    before = store.buckets(series, T0, NOW, 2 * HOUR)
+    before = store.samples.buckets(series, T0, NOW, 2 * HOUR)
     attached(store, T0)
     expire(store, RAW_ONLY)
     assert count(store, "samples") == 2 * 144
-    assert store.buckets(series, T0, NOW, 2 * HOUR) == before
+    assert store.samples.buckets(series, T0, NOW, 2 * HOUR) == before
     assert before[0] == Bucket(T0, 12, 0.0, 11.0, 66.0, 11.0)
 
 
@@ -58,7 +58,7 @@ def test_a_narrow_chart_of_deleted_rows_reads_rollups(store: Store) -> None:
     series = days_of_samples(store)
     attached(store, T0)
     expire(store, RAW_ONLY)
-    found = store.buckets(series, T0, T0 + HOUR, 5_000)
+    found = store.samples.buckets(series, T0, T0 + HOUR, 5_000)
     assert [(b.ts - T0, b.n, b.last) for b in found] == [(n * SLOT, 1, float(n)) for n in range(6)]
 
 
@@ -72,7 +72,7 @@ def test_a_backfilled_run_is_not_born_expired(store: Store) -> None:
     assert count(store, "samples") == 720
     expire(store, RAW_ONLY, years + 2 * DAY)
     assert count(store, "samples") == 0
-    assert len(store.buckets(series, T0, NOW, HOUR * 2)) == 60
+    assert len(store.samples.buckets(series, T0, NOW, HOUR * 2)) == 60
 
 
 def test_what_was_never_rolled_up_is_rolled_up_first(store: Store) -> None:
@@ -82,7 +82,7 @@ def test_what_was_never_rolled_up_is_rolled_up_first(store: Store) -> None:
     attached(store, T0)
     expire(store, RAW_ONLY)
     assert count(store, "samples") == 0
-    assert store.buckets(series, T0, T0 + HOUR, 2 * MINUTE) == [Bucket(T0, 3, 0.0, 2.0, 3.0, 2.0)]
+    assert store.samples.buckets(series, T0, T0 + HOUR, 2 * MINUTE) == [Bucket(T0, 3, 0.0, 2.0, 3.0, 2.0)]
 
 
 def test_late_rows_are_added_to_the_rollups(store: Store) -> None:
@@ -92,11 +92,11 @@ def test_late_rows_are_added_to_the_rollups(store: Store) -> None:
     expire(store, RAW_ONLY)
     put(store, series, [(T0 + 1000, -10.0), (T0 + 2 * HOUR - 1, 99.0)])
     store.rollup("run", NOW)
-    (bucket,) = store.buckets(series, T0, T0 + 2 * HOUR, 2 * HOUR)
+    (bucket,) = store.samples.buckets(series, T0, T0 + 2 * HOUR, 2 * HOUR)
     assert bucket == Bucket(T0, 14, -10.0, 99.0, 66.0 - 10 + 99, 99.0)
     assert count(store, "samples") == 2 * 144
     store.rollup("run", NOW)
-    assert store.buckets(series, T0, T0 + 2 * HOUR, 2 * HOUR) == [bucket]
+    assert store.samples.buckets(series, T0, T0 + 2 * HOUR, 2 * HOUR) == [bucket]
 
 
 def test_late_rows_before_the_deletion_count_once(store: Store) -> None:
@@ -104,14 +104,14 @@ def test_late_rows_before_the_deletion_count_once(store: Store) -> None:
     put(store, series, [(T0 + 1000, -10.0)])
     attached(store, T0)
     expire(store, RAW_ONLY)
-    (bucket,) = store.buckets(series, T0, T0 + 2 * HOUR, 2 * HOUR)
+    (bucket,) = store.samples.buckets(series, T0, T0 + 2 * HOUR, 2 * HOUR)
     assert (bucket.n, bucket.low, bucket.total) == (13, -10.0, 56.0)
 
 
 def test_many_series_go_in_pieces(store: Store) -> None:
     """250 series are more than one step takes; a restart in the middle goes on where the last one ended."""
     keys = [replace(SCRAPED, target=f"engine-{n}") for n in range(250)]
-    ids = store.intern("run", keys)
+    ids = store.series.intern("run", keys)
     store.write(Batch("run", samples=[(n, T0 + 1000 * k, 1.0) for n in ids for k in range(4)]))
     attached(store, T0)
     for _ in range(2):
@@ -121,8 +121,8 @@ def test_many_series_go_in_pieces(store: Store) -> None:
     store.rollup("run", NOW)
     expire(store, RAW_ONLY)
     assert count(store, "samples") == 0
-    assert [b.n for b in store.buckets(ids[0], T0, T0 + HOUR, 2 * MINUTE)] == [5]
-    assert [b.n for b in store.buckets(ids[249], T0, T0 + HOUR, 2 * MINUTE)] == [4]
+    assert [b.n for b in store.samples.buckets(ids[0], T0, T0 + HOUR, 2 * MINUTE)] == [5]
+    assert [b.n for b in store.samples.buckets(ids[249], T0, T0 + HOUR, 2 * MINUTE)] == [4]
 
 
 def test_signals_expire_by_themselves(store: Store) -> None:
@@ -135,7 +135,7 @@ def test_signals_expire_by_themselves(store: Store) -> None:
     attached(store, T0)
     expire(store, Retention(raw=None, signals=2 * DAY, records=None))
     assert count(store, "points") == 48
-    assert [(b.n, b.last) for b in store.buckets(series, T0, T0 + 3 * HOUR, 2 * MINUTE)] == [
+    assert [(b.n, b.last) for b in store.samples.buckets(series, T0, T0 + 3 * HOUR, 2 * MINUTE)] == [
         (1, 0.0),
         (0, None),
         (1, 2.0),
@@ -157,8 +157,8 @@ def test_rollups_expire_where_that_is_configured(store: Store) -> None:
     series = days_of_samples(store)
     attached(store, T0)
     expire(store, Retention(raw=2 * DAY, signals=None, rollups=3 * DAY, records=None))
-    assert store.buckets(series, T0, T0 + 2 * DAY, 2 * HOUR) == []
-    assert len(store.buckets(series, T0 + 2 * DAY, NOW, 2 * HOUR)) == 36
+    assert store.samples.buckets(series, T0, T0 + 2 * DAY, 2 * HOUR) == []
+    assert len(store.samples.buckets(series, T0 + 2 * DAY, NOW, 2 * HOUR)) == 36
 
 
 def test_another_run_is_left_alone(store: Store) -> None:

@@ -195,9 +195,9 @@ def test_what_no_database_takes_is_taken(store: Store) -> None:
 def test_events_carry_versions_and_come_by_kind(store: Store) -> None:
     said = [Event("weights_published", f"v{n}", version=n) for n in range(5)] + [Event("eval", "e")]
     store.write(Batch("run", events=[(T0 + n, event) for n, event in enumerate(said)]))
-    found = store.events("run", T0, T0 + 10, ["weights_published"], 2)
+    found = store.runs.events("run", T0, T0 + 10, ["weights_published"], 2)
     assert [(ts, event.version) for ts, event in found] == [(T0 + 3, 3), (T0 + 4, 4)]
-    assert store.events("run", T0, T0 + 10)[-1][1].version is None
+    assert store.runs.events("run", T0, T0 + 10)[-1][1].version is None
 
 
 # ---- pages

@@ -42,7 +42,7 @@ def test_any_split_and_order_gives_the_same(
         ]
         store.write(Batch(run, points=points))
         store.rollup(run, T0 + tick)
-    assert store.buckets(series, T0, T0 + 5 * HOUR + 1, width) == expected(told, width)
+    assert store.samples.buckets(series, T0, T0 + 5 * HOUR + 1, width) == expected(told, width)
 
 
 @PROPERTY
@@ -56,7 +56,7 @@ def test_samples_too(store: Store, rows: dict[int, int | None], cut: int, width:
     store.rollup(run, T0 + cut)
     put(store, series, told[1::2], run)
     store.rollup(run, T0 + cut)
-    assert store.buckets(series, T0, T0 + 5 * HOUR + 1, width) == expected(told, width)
+    assert store.samples.buckets(series, T0, T0 + 5 * HOUR + 1, width) == expected(told, width)
 
 
 def test_expected_numbers(store: Store) -> None:
@@ -64,10 +64,12 @@ def test_expected_numbers(store: Store) -> None:
     series = one(store)
     put(store, series, [(T0 + n * 5_000, float(n)) for n in range(1440)])
     store.rollup("run", T0 + 3 * HOUR)
-    assert store.buckets(series, T0, T0 + 2 * HOUR, 20 * MINUTE)[0] == Bucket(T0, 240, 0.0, 239.0, 28_680.0, 239.0)
-    (whole,) = store.buckets(series, T0, T0 + 2 * HOUR, 2 * HOUR)
+    assert store.samples.buckets(series, T0, T0 + 2 * HOUR, 20 * MINUTE)[0] == Bucket(
+        T0, 240, 0.0, 239.0, 28_680.0, 239.0
+    )
+    (whole,) = store.samples.buckets(series, T0, T0 + 2 * HOUR, 2 * HOUR)
     assert whole == Bucket(T0, 1440, 0.0, 1439.0, 1_036_080.0, 1439.0)
-    minute = store.buckets(series, T0, T0 + 2 * MINUTE, 2 * MINUTE)
+    minute = store.samples.buckets(series, T0, T0 + 2 * MINUTE, 2 * MINUTE)
     assert minute == [Bucket(T0, 24, 0.0, 23.0, 276.0, 23.0)]
 
 
@@ -79,7 +81,7 @@ def test_what_no_coarse_bucket_holds_yet_is_read_finer(store: Store, closed: int
     put(store, series, told)
     store.rollup("run", T0 + closed * MINUTE, lateness_ms=0)
     for width in (2 * MINUTE, SLOT, 2 * SLOT, HOUR, 2 * HOUR):
-        assert store.buckets(series, T0, T0 + 5 * HOUR, width) == expected(told, width)
+        assert store.samples.buckets(series, T0, T0 + 5 * HOUR, width) == expected(told, width)
 
 
 def test_a_spike_survives_every_zoom(store: Store) -> None:
@@ -87,7 +89,7 @@ def test_a_spike_survives_every_zoom(store: Store) -> None:
     put(store, series, [(T0 + n * 5_000, 1e6 if n == 777 else 1.0) for n in range(3000)])
     store.rollup("run", T0 + DAY)
     for width in (5_000, 2 * MINUTE, 20 * MINUTE, 2 * HOUR):
-        assert max(b.high or 0 for b in store.buckets(series, T0, T0 + 5 * HOUR, width)) == 1e6
+        assert max(b.high or 0 for b in store.samples.buckets(series, T0, T0 + 5 * HOUR, width)) == 1e6
 
 
 def test_gaps_break_the_line_and_do_not_count(store: Store) -> None:
@@ -95,10 +97,10 @@ def test_gaps_break_the_line_and_do_not_count(store: Store) -> None:
     points = [(series, T0, 2.0, 0), (series, T0 + 5_000, None, 1), (series, T0 + MINUTE * 2, None, 2)]
     store.write(Batch("run", points=points))
     want = [Bucket(T0, 1, 2.0, 2.0, 2.0, 2.0), Bucket(T0 + 2 * MINUTE, 0, None, None, 0.0, None)]
-    assert store.buckets(series, T0, T0 + HOUR, 2 * MINUTE) == want
+    assert store.samples.buckets(series, T0, T0 + HOUR, 2 * MINUTE) == want
     store.rollup("run", T0 + HOUR)
-    assert store.buckets(series, T0, T0 + HOUR, 2 * MINUTE) == want
-    assert list(store.window("run", None, 0)) == [(series, SIGNAL, [(T0, 2.0)])]
+    assert store.samples.buckets(series, T0, T0 + HOUR, 2 * MINUTE) == want
+    assert list(store.samples.window("run", None, 0)) == [(series, SIGNAL, [(T0, 2.0)])]
 
 
 def test_a_late_row_reaches_every_tier(store: Store) -> None:
@@ -108,7 +110,7 @@ def test_a_late_row_reaches_every_tier(store: Store) -> None:
     put(store, series, [(T0 + 90_000, 50.0)])
     store.rollup("run", T0 + 5 * HOUR)  # the same watermark: only the dirty slot is due
     for width in (2 * MINUTE, 20 * MINUTE, 2 * HOUR):
-        assert store.buckets(series, T0, T0 + 1, width)[0].high == 50.0
+        assert store.samples.buckets(series, T0, T0 + 1, width)[0].high == 50.0
 
 
 def test_a_bucket_stays_open_for_the_lateness(store: Store) -> None:
@@ -117,10 +119,10 @@ def test_a_bucket_stays_open_for_the_lateness(store: Store) -> None:
     put(store, series, [(T0, 1.0), (T0 + MINUTE, 1.0)])
     store.rollup("run", T0 + 2 * MINUTE + 9_999, lateness_ms=10_000)
     put(store, series, [(T0 + 1, 5.0), (T0 + MINUTE + 1, 5.0)])
-    both = store.buckets(series, T0, T0 + 2 * MINUTE, 2 * MINUTE)
+    both = store.samples.buckets(series, T0, T0 + 2 * MINUTE, 2 * MINUTE)
     assert [(b.n, b.total) for b in both] == [(3, 7.0)]
     store.rollup("run", T0 + 2 * MINUTE + 10_000, lateness_ms=10_000)
-    assert [(b.n, b.total) for b in store.buckets(series, T0, T0 + 2 * MINUTE, 2 * MINUTE)] == [(4, 12.0)]
+    assert [(b.n, b.total) for b in store.samples.buckets(series, T0, T0 + 2 * MINUTE, 2 * MINUTE)] == [(4, 12.0)]
 
 
 def test_a_hole_of_a_year_is_jumped_over(store: Store) -> None:
@@ -128,7 +130,7 @@ def test_a_hole_of_a_year_is_jumped_over(store: Store) -> None:
     series = one(store, key=SIGNAL)
     store.write(Batch("run", points=[(series, T0, 1.0, 0), (series, T0 + 365 * DAY, 2.0, 0)]))
     store.rollup("run", T0 + 366 * DAY)
-    assert [b.total for b in store.buckets(series, 0, T0 + 366 * DAY, 2 * HOUR)] == [1.0, 2.0]
+    assert [b.total for b in store.samples.buckets(series, 0, T0 + 366 * DAY, 2 * HOUR)] == [1.0, 2.0]
 
 
 def test_runs_do_not_mix(store: Store) -> None:
@@ -138,16 +140,16 @@ def test_runs_do_not_mix(store: Store) -> None:
     store.rollup("a", T0 + HOUR)
     put(store, other, [(T0 + 1, 3.0)], "b")
     store.rollup("b", T0 + HOUR)
-    assert [b.total for b in store.buckets(mine, T0, T0 + 1, 2 * MINUTE)] == [1.0]
-    assert [b.total for b in store.buckets(other, T0, T0 + 1, 2 * MINUTE)] == [5.0]
+    assert [b.total for b in store.samples.buckets(mine, T0, T0 + 1, 2 * MINUTE)] == [1.0]
+    assert [b.total for b in store.samples.buckets(other, T0, T0 + 1, 2 * MINUTE)] == [5.0]
 
 
 def test_edges_are_whole_buckets(store: Store) -> None:
     series = one(store)
     put(store, series, [(T0 + n * 1_000, 1.0) for n in range(60)])
-    found = store.buckets(series, T0 + 15_000, T0 + 25_000, 10_000)
+    found = store.samples.buckets(series, T0 + 15_000, T0 + 25_000, 10_000)
     assert [(b.ts - T0, b.n) for b in found] == [(10_000, 10), (20_000, 10)]
-    assert store.buckets(series, T0 + HOUR, FOREVER, 10_000) == []
+    assert store.samples.buckets(series, T0 + HOUR, FOREVER, 10_000) == []
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_a_read_only_store_must_exist_and_cannot_write(store_url: str, tmp_path:
         Store.open(f"sqlite:///{tmp_path}/none.db")
     assert not (tmp_path / "none.db").exists()
     store = Store.open(store_url, read_only=True)
-    assert store.runs() == []
+    assert store.runs.all() == []
     with pytest.raises(StoreError, match="read-only"):
         store.ensure_run("run")
     store.close()
@@ -168,7 +168,7 @@ def test_partitions_for_any_day(postgres_store: Store) -> None:
     series = one(postgres_store)
     far = T0 + 36_525 * 86_400_000
     postgres_store.write(Batch("run", samples=[(series, T0, 1.0), (series, far, 2.0)]))
-    assert postgres_store.samples_after("run", 0) == [(series, T0, 1.0), (series, far, 2.0)]
+    assert postgres_store.samples.after("run", 0) == [(series, T0, 1.0), (series, far, 2.0)]
 
 
 @pytest.mark.postgres
@@ -184,7 +184,7 @@ def test_a_dropped_partition_is_made_again(postgres_store: Store, rows: int) -> 
     made.dispose()
     again = [(series, T0 + n, 2.0) for n in range(rows)]
     postgres_store.write(Batch("run", samples=again))
-    assert postgres_store.samples_after("run", 0) == again
+    assert postgres_store.samples.after("run", 0) == again
 
 
 def test_what_is_no_database_is_explained(tmp_path: Any) -> None:

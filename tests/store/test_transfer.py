@@ -32,9 +32,10 @@ def test_move_to_the_other_database(store: Store, target_url: str) -> None:
     moved = Store.open(target_url)
     try:
         assert rows(moved) == rows(store)
-        assert moved.buckets(signal, T0, T0 + HOUR, 60_000) == store.buckets(signal, T0, T0 + HOUR, 60_000)
-        assert list(moved.window("run", None, 0)) == list(store.window("run", None, 0))
-        assert one(moved, "third") > max(number for number, _ in store.series("other"))
+        minutes = [one_store.samples.buckets(signal, T0, T0 + HOUR, 60_000) for one_store in (moved, store)]
+        assert minutes[0] == minutes[1]
+        assert list(moved.samples.window("run", None, 0)) == list(store.samples.window("run", None, 0))
+        assert one(moved, "third") > max(number for number, _ in store.series.listed("other"))
         assert one(moved, "run", SCRAPED) == scraped
     finally:
         moved.close()
@@ -48,7 +49,7 @@ def test_backup_and_restore(store: Store, tmp_path: Path) -> None:
     restored = f"sqlite:///{tmp_path}/restored.db"
     assert {c.table: c.rows for c in restore(tmp_path / "backup.db", restored)} == rows(store)
     opened = Store.open(restored)
-    assert list(opened.window("run", None, 0)) == list(store.window("run", None, 0))
+    assert list(opened.samples.window("run", None, 0)) == list(store.samples.window("run", None, 0))
     opened.close()
     with pytest.raises(StoreError, match="the target store holds runs already"):
         restore(tmp_path / "backup.db", restored)
@@ -58,7 +59,7 @@ def test_backup_and_restore(store: Store, tmp_path: Path) -> None:
 
 def test_backup_of_one_moment(store: Store, tmp_path: Path) -> None:
     """While a thread commits pairs of rows, each back-up holds whole pairs only."""
-    a, b = store.intern("run", [SCRAPED, SIGNAL])
+    a, b = store.series.intern("run", [SCRAPED, SIGNAL])
     stop = threading.Event()
     written = threading.Event()
 

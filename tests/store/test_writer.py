@@ -202,9 +202,9 @@ def test_merging_is_writing_one_after_the_other(store: Store) -> None:
     ]
     assert batch_rows(merge(parts)) == 6  # two points, two facts, one counter, one run field
     store.write(merge(parts))
-    assert store.points([series], 0, FOREVER)[series] == [(T0, 2.0, 0)]
-    assert store.counters("run") == {series: 2.0}
-    assert store.facts("run") == {"a": 1.0, "b": 1.0}
+    assert store.samples.points([series], 0, FOREVER)[series] == [(T0, 2.0, 0)]
+    assert store.runs.counters("run") == {series: 2.0}
+    assert store.runs.facts("run") == {"a": 1.0, "b": 1.0}
 
 
 def test_against_the_real_store(store: Store) -> None:
@@ -217,7 +217,9 @@ def test_against_the_real_store(store: Store) -> None:
     assert futures[-1].result() == 100
     assert bad.exception() is not None
     assert other.result() == 0
-    assert [value for _, value, _ in store.points([series], 0, FOREVER)[series]] == [float(n) for n in range(100)]
+    assert [value for _, value, _ in store.samples.points([series], 0, FOREVER)[series]] == [
+        float(n) for n in range(100)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -239,14 +241,14 @@ def test_a_connection_the_server_ends_is_replaced(postgres_store: Store) -> None
     """pg_terminate_backend under the writer: the batch is repeated on a new connection, nothing is lost."""
     series = one(postgres_store, key=SIGNAL)
     writer = Writer(postgres_store, pause=lambda _: None)
-    engine = postgres_store._write_engine()
+    engine = postgres_store._engines.writable()
     for n in range(5):
         writer.submit(Batch("run", points=[(series, T0 + n, 1.0, 0)]))
         with engine.begin() as connection:
             connection.execute(KILL_OTHERS)
         writer.flush()
     writer.close()
-    assert len(postgres_store.points([series], 0, FOREVER)[series]) == 5
+    assert len(postgres_store.samples.points([series], 0, FOREVER)[series]) == 5
 
 
 @pytest.mark.postgres
@@ -259,7 +261,7 @@ def test_a_connection_lost_inside_a_copy(postgres_store: Store, monkeypatch: pyt
         name = real(connection, table, columns)
         if kills:
             kills.pop()
-            with postgres_store._write_engine().begin() as other:
+            with postgres_store._engines.writable().begin() as other:
                 other.execute(KILL_OTHERS)
         return name
 
@@ -270,4 +272,4 @@ def test_a_connection_lost_inside_a_copy(postgres_store: Store, monkeypatch: pyt
     assert done.exception() is None
     assert (writer.retries, kills) == (1, [])
     postgres_store.write(Batch("run", samples=[(series, 0, 0.0)]))
-    assert len(postgres_store.samples_after("run", -1)) == 500
+    assert len(postgres_store.samples.after("run", -1)) == 500

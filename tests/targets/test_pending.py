@@ -122,13 +122,13 @@ def test_a_better_log_that_appears_later_is_adopted_and_no_step_counts_twice(kep
         shutil.copy(recorded / "trainer_state.json", folder)
         run.step(3)
         assert shown(run) == {"out": ("trl", True)}
-        assert len(kept.steps("run", axis="trainer")) == 90
+        assert len(kept.steps.newest("run", axis="trainer")) == 90
         shutil.copy(recorded / "grpo-tiny.db", folder)
         run.step(3)
         # Of the two only trackio reports what the phases of a step took.
         assert run.value('trainer_phase_seconds{phase="generation"}') is not None
-        assert [row.step for row in kept.steps("run", axis="trainer", incarnation=0)] == list(range(1, 91))
-        assert (kept.incarnation("run"), shown(run)) == (0, {"out": ("trl", True)})
+        assert [row.step for row in kept.steps.newest("run", axis="trainer", incarnation=0)] == list(range(1, 91))
+        assert (kept.runs.incarnation("run"), shown(run)) == (0, {"out": ("trl", True)})
         assert run.value("trained_tokens_total") == pytest.approx(tokens)
 
 

@@ -31,7 +31,7 @@ class RolloutFeed:
 
     def __init__(self, store: "Store", run: str, facts: Mapping[str, str | float], incarnation: int) -> None:
         self._store, self._run = store.rollouts, run
-        self.incarnations = Incarnations(incarnation, (ts / 1000 for ts in store.lives(run)))
+        self.incarnations = Incarnations(incarnation, (ts / 1000 for ts in store.runs.incarnation_starts(run)))
         self._clock = published(store, run)
         rows = self._store.live(run)
         self._ingest = RolloutIngest(rows, self.incarnations, self._clock, facts, self._store.environments(run))
@@ -101,7 +101,7 @@ def versions(events: Iterable[Event], now: float) -> list[tuple[float, int]]:
 def published(store: "Store", run: str, until: int = ALWAYS) -> VersionClock:
     """Returns the version clock of a run from the store, up to ``until`` (epoch ms)."""
     clock = VersionClock()
-    for ts, event in store.events(run, 0, until, [PUBLISHED], KEPT_VERSIONS):
+    for ts, event in store.runs.events(run, 0, until, [PUBLISHED], KEPT_VERSIONS):
         if event.version is not None:
             clock.publish(event.version, ts / 1000)
     return clock

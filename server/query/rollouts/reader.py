@@ -24,11 +24,11 @@ from server.query.run_lookup import stored_run
 from server.rollouts.state import CENSUS, left
 from server.signals.gpus import fleet
 from server.store import Store
-from server.store.ranges import fit_width
 from server.store.rollouts.fields import RECORD, by_place
 from server.store.rollouts.pages import BadKey
 from server.store.rollouts.read import DEFAULT, HOUR, MINUTE, Find, order_of
 from server.store.rollouts.write import OTHER
+from server.store.samples import fit_width
 from server.store.types import PointState, RolloutGroupRow, RolloutRow, RolloutSum, RunRow, SandboxRow, SeriesKey
 
 SIBLINGS = 256
@@ -169,12 +169,12 @@ class RolloutReader:
 
     def _generated(self, run: str, start: float, end: float) -> float | None:
         """Tokens that the engines generated within [start, end); None if no engine reports them."""
-        series = self._store.find(run, _RATE)
+        series = self._store.series.find(run, _RATE)
         if series is None or end <= start:
             return None
         low, high = round(start * 1000), round(end * 1000)
         width = fit_width(max(MINUTE, (high - low) // _RATE_BUCKETS))
-        known = [bucket for bucket in self._store.buckets(series, low, high, width) if bucket.n]
+        known = [bucket for bucket in self._store.samples.buckets(series, low, high, width) if bucket.n]
         if not known:
             return None
         overlaps = [max(0, min(one.ts + width, high) - max(one.ts, low)) / 1000 for one in known]

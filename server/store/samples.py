@@ -1,16 +1,98 @@
-"""Reads over time: raw rows of a series, and buckets for charts."""
+"""Reads over time: raw samples, points of signals, and buckets for charts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, bindparam, select, text
 
+from server.store.engine import Engines
 from server.store.rollup import TIERS, floor, last_value
-from server.store.tables import SLOT_MS, points
-from server.store.types import Bucket
+from server.store.runs import rolled_of_series
+from server.store.series import SeriesStore
+from server.store.tables import SLOT_MS, points, runs
+from server.store.types import Bucket, SeriesKey
 
+# A tier is used for buckets of at least twice its width, so that rounding up to it loses little resolution.
 FINEST = 2
-"""A tier is used for buckets of at least twice its width, so that rounding them up costs little sharpness."""
+Points = list[tuple[int, float | None, int]]
+"""(ts, value, PointState)."""
+
+# A subquery, not a join: the index on (run, seq) then gives the rows in order, without a sort.
+_POINTS = (
+    select(points.c.seq, points.c.series, points.c.ts, points.c.v, points.c.state)
+    .where(points.c.run == select(runs.c.id).where(runs.c.name == bindparam("name")).scalar_subquery())
+    .where(points.c.seq > bindparam("seq"))
+    .order_by(points.c.seq)
+    .limit(bindparam("most"))
+)
+
+
+class SampleStore:
+    """Reached as `Store.samples`. Times are epoch ms; safe to share between threads."""
+
+    def __init__(self, engines: Engines, series: SeriesStore) -> None:
+        self._engines, self._series = engines, series
+
+    def points(self, series_ids: Sequence[int], start: int, end: int) -> dict[int, Points]:
+        """series -> points in [start, end), oldest first; a series without points has an empty list."""
+        c = points.c
+        found: dict[int, Points] = {}
+        with self._engines.reading() as connection:
+            # A query per series: each is one range of the key; an IN list would sort all rows.
+            for number in series_ids:
+                query = select(c.ts, c.v, c.state).where(c.series == number, c.ts >= start, c.ts < end).order_by(c.ts)
+                found[number] = [tuple(row) for row in connection.execute(query)]
+        return found
+
+    def points_since(self, run: str, seq: int, limit: int) -> list[tuple[int, int, int, float | None, int]]:
+        """(seq, series, ts, value, PointState) of the points after ``seq``, in the order of seq."""
+        with self._engines.reading() as connection:
+            rows = connection.execute(_POINTS, {"name": run, "seq": seq, "most": limit}).all()
+        return [tuple(row) for row in rows]
+
+    def buckets(self, series_id: int, start: int, end: int, width_ms: int) -> list[Bucket]:
+        """Whole buckets of ``fit_width(width_ms)`` that touch the range, oldest first, from raw rows or rollups.
+
+        Buckets without rows are left out; ``n == 0`` holds gap points only: the line breaks there.
+        """
+        with self._engines.reading() as connection:
+            rolled, expired = rolled_of_series(connection, series_id)
+            return buckets(connection, series_id, start, end, width_ms, rolled, expired)
+
+    def window(
+        self, run: str, metrics: Iterable[str] | None, since_ms: int, until_ms: int | None = None
+    ) -> Iterator[tuple[int, SeriesKey, list[tuple[int, float]]]]:
+        """(series, key, [(ts, value), ...]) of the metrics (None: all) in [since, until).
+
+        Series without rows are left out. One short read per series: a long read would keep SQLite's WAL from
+        being merged into the database.
+        """
+        end = until_ms if until_ms is not None else 1 << 62
+        for number, key in self._series.of_metrics(run, metrics):
+            with self._engines.reading() as connection:
+                rows = _raw(connection, number, since_ms, end)
+            if rows:
+                yield number, key, rows
+
+    def newest(
+        self, run: str, metrics: Iterable[str] | None, since_ms: int = 0
+    ) -> list[tuple[int, SeriesKey, int, float]]:
+        """(series, key, ts, value) of each series' newest sample at or after ``since_ms``."""
+        keys = dict(self._series.of_metrics(run, metrics))
+        with self._engines.reading() as connection:
+            found = _newest(connection, list(keys), since_ms)
+        return [(number, keys[number], *found[number]) for number in keys if number in found]
+
+    def after(self, run: str, ts: int) -> list[tuple[int, int, float]]:
+        """(series, ts, value) of every sample later than ``ts``, oldest first."""
+        with self._engines.reading() as connection:
+            slot = "x.slot >= :slot AND " if connection.dialect.name == "sqlite" else ""
+            sql = text(
+                "SELECT x.series, x.ts, x.v FROM samples x JOIN series s ON s.id = x.series "
+                f"WHERE {slot}x.ts > :ts AND s.run = (SELECT id FROM runs WHERE name = :run) ORDER BY x.ts, x.series"
+            )
+            rows = connection.execute(sql, {"run": run, "ts": ts, "slot": ts // SLOT_MS})
+            return [(series, at, v) for series, at, v in rows]
 
 
 def fit_width(width: int) -> int:
@@ -131,7 +213,7 @@ g AS (
 SELECT g.bucket, g.n, g.low, g.high, g.total, {last_value(dialect)} FROM g ORDER BY g.bucket"""
 
 
-def raw(connection: Connection, series: int, start: int, end: int) -> list[tuple[int, float]]:
+def _raw(connection: Connection, series: int, start: int, end: int) -> list[tuple[int, float]]:
     """(ts, value) of a series in [start, end), oldest first; gap points are left out."""
     rows = _SQLITE_ROWS if connection.dialect.name == "sqlite" else _POSTGRES_ROWS
     sql = text(f"{rows} SELECT ts, v FROM raw WHERE v IS NOT NULL ORDER BY ts")
@@ -139,31 +221,7 @@ def raw(connection: Connection, series: int, start: int, end: int) -> list[tuple
     return [(ts, v) for ts, v in connection.execute(sql, values)]
 
 
-def signal_points(
-    connection: Connection, series: Sequence[int], start: int, end: int
-) -> dict[int, list[tuple[int, float | None, int]]]:
-    """series -> [(ts, value, PointState)] in [start, end), oldest first; a series without points has an empty list."""
-    found: dict[int, list[tuple[int, float | None, int]]] = {number: [] for number in series}
-    c = points.c
-    # A query per series: each is one stretch of the key, which an IN list would make a sort of all.
-    for number in found:
-        query = select(c.ts, c.v, c.state).where(c.series == number, c.ts >= start, c.ts < end).order_by(c.ts)
-        found[number] = [tuple(row) for row in connection.execute(query)]
-    return found
-
-
-def after(connection: Connection, run: int, ts: int) -> list[tuple[int, int, float]]:
-    """(series, ts, value) of a run's samples later than ``ts``, oldest first."""
-    slot = "x.slot >= :slot AND " if connection.dialect.name == "sqlite" else ""
-    sql = text(
-        "SELECT x.series, x.ts, x.v FROM samples x JOIN series s ON s.id = x.series "
-        f"WHERE {slot}x.ts > :ts AND s.run = :run ORDER BY x.ts, x.series"
-    )
-    rows = connection.execute(sql, {"run": run, "ts": ts, "slot": ts // SLOT_MS})
-    return [(series, at, v) for series, at, v in rows]
-
-
-def newest(connection: Connection, series: Sequence[int], since: int) -> dict[int, tuple[int, float]]:
+def _newest(connection: Connection, series: Sequence[int], since: int) -> dict[int, tuple[int, float]]:
     """series -> (ts, value) of its newest sample at or after ``since``."""
     if connection.dialect.name == "sqlite":
         return _newest_sqlite(connection, set(series), since)
