@@ -59,6 +59,7 @@ def test_a_run_of_the_same_name_begins_empty(store: Store) -> None:
 
 def test_another_process_deletes_the_run(store: Store) -> None:
     """The ids that this process cached are void when the run is made again."""
+    store.ensure_run("run")
     fill(store, "run")
     other = Store.open(store.url)
     assert other.remove("run", NOW)
