@@ -9,7 +9,7 @@ from bench.verdict.sim import Row, Sim
 
 # Below that nothing is worth a change; between the two either word is right ("about 15 %").
 BALANCED, CLEARLY = 1.10, 1.22
-# The best two are not told apart where their log gains differ by less than a fifth.
+# The best two are not reported apart where their log gains differ by less than a fifth.
 NEAR = 1.2
 # A curriculum is uneven, not the limiter, below this where it is not filtered (DESIGN section 5, the published 55 %);
 # every synchronous step has a tail, and a third of the step lost is where it is worth a change. Both are conventions:

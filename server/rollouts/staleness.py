@@ -1,7 +1,7 @@
 """How stale a rollout was when it was trained on, at three levels, in policy versions. One rule each; pure.
 
 Trajectory: the version just before the first update that uses it - the oldest version that produced one of its kept
-tokens. Token: the mean of that over its loss tokens. Environment state: see `environments`. What is not told is
+tokens. Token: the mean of that over its loss tokens. Environment state: see `environments`. What is not reported is
 unknown and says what to log; versions of two lives of a trainer are never compared, nor clamped.
 """
 
@@ -19,7 +19,7 @@ from server.rollouts.versions import VersionClock
 ORIGIN_HINT = "log `token_versions` ([[version, loss tokens], ...]) or `version_start`"
 CONSUMED_HINT = "log `version_consumed`, the policy version just before the first update that uses the rollout"
 TOKEN_HINT = "log `token_versions` ([[version, loss tokens], ...]): more than one policy version made it"
-FINISH_HINT = "log `version_finish` or `token_versions`: whether one policy version made all of it is not told"
+FINISH_HINT = "log `version_finish` or `token_versions`: whether one policy version made all of it is not reported"
 BACKWARDS = (
     "used at an older policy version than made it: after a restart from a checkpoint log `incarnation`, else the two "
     "versions are counted differently"

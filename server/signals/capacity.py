@@ -89,8 +89,8 @@ COMPUTE_CAPACITY_SAMPLES_PER_SECOND = Signal(
 _STAGE = {name: (("stage", name),) for name in ("dispatched", "completed", "delivered", "trainable")}
 
 _UNTOLD = {
-    "dispatched": "no record tells when it began: log `dispatched_at`",
-    "completed": "no record tells when it ended: log `finished_at`",
+    "dispatched": "no record reports when it began: log `dispatched_at`",
+    "completed": "no record reports when it ended: log `finished_at`",
 }
 
 
@@ -108,7 +108,7 @@ def _production_samples_per_second(view: View, found: Window) -> Answer:
         for name, rate in rates
     ]
     if not found.consumed:
-        return [*values, *missing("no record tells a consumption: log `consumed_at`", _STAGE["delivered"])]
+        return [*values, *missing("no record reports a consumption: log `consumed_at`", _STAGE["delivered"])]
     return [*values, Value(found.used.count / seconds, _STAGE["delivered"]), _trainable(view, found, seconds)]
 
 
@@ -118,11 +118,11 @@ def _trainable(view: View, found: Window, seconds: float) -> Value:
     kinds = [(kind[2], found.fruitless(kind), count) for kind, count in found.kinds]
     told = [(stale, idle, count) for stale, idle, count in kinds if idle is not None]
     if not told:
-        return missing("no record tells `advantage`, or the group that would", _STAGE["trainable"])[0]
+        return missing("no record reports `advantage`, or the group that would", _STAGE["trainable"])[0]
     # How stale one is matters only where the run has a bound; of the others as many count as of those that tell it.
     known = [(stale, idle, count) for stale, idle, count in told if bound is None or stale is not None]
     if not known:
-        why = f"no record tells how stale it is against the run's bound: {ORIGIN_HINT}"
+        why = f"no record reports how stale it is against the run's bound: {ORIGIN_HINT}"
         return missing(why, _STAGE["trainable"])[0]
     fresh = sum(n for stale, idle, n in known if not idle and (bound is None or (stale is not None and stale <= bound)))
     # Of the few that nobody tells as many carry a gradient as of the others.

@@ -36,12 +36,12 @@ _OVERHEADS = (
 STEP_INPUTS = (
     "trainer_step_seconds", "trainer_wait_seconds", "generation_seconds", *(metric for _, metric in _OVERHEADS),
 )  # fmt: skip
-_UNSEEN = "no target of this run has answered yet: whether its GPUs are held is not told"
+_UNSEEN = "no target of this run has answered yet: whether its GPUs are held is not reported"
 _NO_STEPS = "no trainer step so far: add the run's directory as a target"
 _NO_OVERHEAD = "this trainer reports neither weight sync nor checkpoint time"
 _NO_WAIT = "this trainer reports no wait time"
 _NO_GENERATION = "this trainer reports no generation time, and no engine is attached"
-_NO_ENGINE = "no engine that is attached tells its running requests: add the engines' /metrics"
+_NO_ENGINE = "no engine that is attached reports its running requests: add the engines' /metrics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def parts(view: View) -> list[Part]:
 def over(view: View) -> NotApplicable | None:
     """Of a run that ended nobody knows whether its GPUs are still paid for."""
     words = OVER.get(view.lifecycle) if view.lifecycle != "paused" else None
-    return NotApplicable(f"{words}: whether its GPUs are still held is not told") if words else None
+    return NotApplicable(f"{words}: whether its GPUs are still held is not reported") if words else None
 
 
 def priced(view: View) -> Answer:

@@ -254,7 +254,7 @@ def _prefix_cache_hit_ratio(view: View) -> Answer:
         return [Value(hits / queries)]
     ratios = view.fresh("prefix_cache_hit_ratio")
     if ratios and not queries:
-        # The engine's window is its own, and what it weighs by is not told: the plain mean is all there is.
+        # The engine's window is its own, and what it weighs by is not reported: the plain mean is all there is.
         return [Value(fmean(gauge.mean(view.now) for gauge in ratios))]
     return Unknown(
         _PREFIX_CACHE_HIT_RATIO_HINT if queries is None or hits is None else "no prompt was looked up within 5 minutes"

@@ -54,7 +54,7 @@ def _live(engine: Engine, view: View) -> LiveSequences | None:
         return None
     by_usage = usage * capacity if usage is not None and capacity is not None else None
     # The engine's own sum of lengths first; what its cache holds counts a shared prompt once. Running sequences of no
-    # tokens are not told: SGLang's sum is 0 until its decode log has written it.
+    # tokens are not reported: SGLang's sum is 0 until its decode log has written it.
     told = (mean("live_sequence_tokens"), mean("kv_cache_used_tokens"), by_usage)
     tokens = next((one for one in told if one), None if running else 0.0)
     if usage is None and tokens is not None and capacity:

@@ -110,6 +110,6 @@ def distribution(name: str, what: str, *stats: str) -> Recorded:
 
     def compute(_: View, found: Window) -> Answer:
         values = found.made.values.get(name)
-        return spread(values, *stats) if values else Unknown(f"no record of the window tells it: log `{what}`")
+        return spread(values, *stats) if values else Unknown(f"no record of the window reports it: log `{what}`")
 
     return compute

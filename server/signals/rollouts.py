@@ -34,7 +34,7 @@ ROLLOUTS_TOTAL = Counter(
 
 # How rollouts leave: trained, or thrown away for a cause. The first cause counts.
 
-NO_EXITS = "no record tells how a rollout left: log `consumed_at` or `exit`"
+NO_EXITS = "no record reports how a rollout left: log `consumed_at` or `exit`"
 
 
 def no_exits(found: Window) -> Unknown:
@@ -269,7 +269,7 @@ FAILURE_RATIO = Signal(
 # The share of rollouts that their infrastructure lost: beside a zero-advantage share it says what not to blame.
 
 _UNTOLD = (
-    "no record tells how a rollout failed: log `exit` (infra_error, env_error) of those that did, or tell of each "
+    "no record reports how a rollout failed: log `exit` (infra_error, env_error) of those that did, or tell of each "
     "while it is under way"
 )
 

@@ -72,7 +72,7 @@ SANDBOX_QUOTA_LIMIT = Signal(
 
 # How much of each quota is used: the last tenth is gone within one burst of dispatches.
 
-_SANDBOX_QUOTA_USED_RATIO_HINT = "no provider tells both a limit and its use; state limits with `rollscope preflight`"
+_SANDBOX_QUOTA_USED_RATIO_HINT = "no provider reports both a limit and its use; state limits with `rollscope preflight`"
 
 
 def _sandbox_quota_used_ratio(view: View) -> Answer:
@@ -108,7 +108,7 @@ SANDBOX_QUOTA_USED_RATIO = Signal(
 
 # Credit left with the sandbox providers.
 
-_SANDBOX_CREDIT_USD_HINT = "no provider tells its credit (Prime does, by its wallet)"
+_SANDBOX_CREDIT_USD_HINT = "no provider reports its credit (Prime does, by its wallet)"
 
 
 def _sandbox_credit_usd(view: View) -> Answer:
@@ -133,7 +133,7 @@ SANDBOX_CREDIT_USD = Signal(
 
 # How long the credit lasts at the rate it falls.
 
-_SANDBOX_CREDIT_HOURS_HINT = "no provider tells its credit (Prime does, by its wallet)"
+_SANDBOX_CREDIT_HOURS_HINT = "no provider reports its credit (Prime does, by its wallet)"
 # Bills are booked in steps: over less than a minute a rate is noise.
 SHORTEST_SECONDS = 60.0
 # A credit that hardly falls lasts "for ever"; a year stands for it.
@@ -185,7 +185,7 @@ SANDBOX_CREDIT_HOURS = Signal(
 
 # What the run's sandboxes cost an hour: as the providers say, else by the prices of the live ones.
 
-_SANDBOX_COST_USD_PER_HOUR_HINT = "no provider tells a spending rate or prices"
+_SANDBOX_COST_USD_PER_HOUR_HINT = "no provider reports a spending rate or prices"
 
 
 def _sandbox_cost_usd_per_hour(view: View) -> Answer:

@@ -42,7 +42,7 @@ _STATS: Mapping[str, Callable[[Mapping[int, int]], float]] = {
 }  # fmt: skip
 _HINTS = {TRAJECTORY: ORIGIN_HINT, TOKEN: TOKEN_HINT, ENVIRONMENT: ENVIRONMENT_HINT}
 _STALENESS_VERSIONS_BOUND = (
-    "upper bound: nobody tells which tool calls changed the environment (`mutated`), so each counts"
+    "upper bound: no record reports which tool calls changed the environment (`mutated`), so each counts"
 )
 
 
@@ -77,7 +77,7 @@ def _of_level(level: str, ages: Mapping[int, int], found: Window, why: str = "")
 def _gap(level: str, found: Window) -> str:
     """The most frequent reason among the window's rollouts."""
     if not found.consumed:
-        return "no record tells a consumption: log `version_consumed` (and `consumed_at`)"
+        return "no record reports a consumption: log `version_consumed` (and `consumed_at`)"
     reasons = found.used.gaps.get(level)
     return max(sorted(reasons), key=reasons.__getitem__) if reasons else _HINTS[level]
 
@@ -109,7 +109,7 @@ def _staleness_part_versions(_: View, found: Window) -> Answer:
     part = found.used
     if not part.parted:
         return Unknown(
-            "the parts of staleness are not told: log `version_finish` (or `token_versions`) of a group's members, "
+            "the parts of staleness are not reported: log `version_finish` (or `token_versions`) of a group's members, "
             "`version_consumed`, and `group_complete_at` where versions are published meanwhile"
         )
     return [Value(total / part.parted, (("part", name),)) for name, total in zip(PARTS, part.parts, strict=True)]
@@ -138,7 +138,7 @@ STALENESS_PART_VERSIONS = Signal(
 # second. Departures are trained and dropped.
 
 _AFTER_COMPLETION = ("trained", "truncated_drop", "surplus", "stale", "zero_advantage")
-_NO_QUEUE = "how many wait for the trainer is not told: push records as rollouts end, or log the queue's depth"
+_NO_QUEUE = "how many wait for the trainer is not reported: push records as rollouts end, or log the queue's depth"
 _ABOUT = "estimate, +-1 version"
 
 
@@ -239,7 +239,7 @@ STALENESS_BOUND_RATIO = Signal(
 # How many policy versions the engines serve behind the trainer: what a rollout that begins now starts with.
 
 _GENERATOR_STALENESS_VERSIONS_HINT = (
-    "no engine tells the version of its weights "
+    "no engine reports the version of its weights "
     "(vLLM's /weight_info with VLLM_SERVER_DEV_MODE=1, SGLang's /model_info, once a version is set)"
 )
 # The trainer's row of a step is written after its weights went out: an engine may be this far ahead of the log.
@@ -288,12 +288,14 @@ def _sample_age_seconds(view: View) -> Answer:
     if not book.met:
         return Unknown(NO_RECORDS)
     if not book.consumption_told:
-        return Unknown("no record tells when a rollout was used: log `consumed_at` (and `version_consumed`)")
+        return Unknown("no record reports when a rollout was used: log `consumed_at` (and `version_consumed`)")
     waiting = [one.waits_since for one in book.in_flight(view.now) if one.state in _WAITING]
     ages = [max(0.0, view.now - since) for since in waiting if since is not None]
     found, gap = recorded_window(view), "no rollout waits for the trainer now, as far as records tell"
     used = found.used.values.get("age") if not found.why else None
-    why = found.why or "no record tells both its end and its use: log `finished_at` (or `scored_at`) and `consumed_at`"
+    why = (
+        found.why or "no record reports both its end and its use: log `finished_at` (or `scored_at`) and `consumed_at`"
+    )
     return [
         Value(max(ages, default=math.nan), _OLDEST, "" if ages else gap),
         Value(quantile(used, 0.95) if used else math.nan, _P95, "" if used else why),
@@ -324,7 +326,8 @@ def _mixed_version_ratio(_: View, found: Window) -> Answer:
     part = found.made
     if not part.told:
         return Unknown(
-            "no record of the window tells who made it: log `token_versions`, or `version_start` and `version_finish`"
+            "no record of the window reports its policy version: log `token_versions`, or `version_start` and "
+            "`version_finish`"
         )
     return [Value(part.mixed / part.told)]
 
@@ -348,7 +351,9 @@ MIXED_VERSION_RATIO = Signal(
 
 # The share of turns that were played on an environment which an older policy had changed.
 
-_OLD_STATE_TURN_RATIO_BOUND = "upper bound: every tool call counts as a change, for nobody tells which were (`mutated`)"
+_OLD_STATE_TURN_RATIO_BOUND = (
+    "upper bound: every tool call counts as a change, for no record reports which were (`mutated`)"
+)
 
 
 def _old_state_turn_ratio(view: View, found: Window) -> Answer:
@@ -358,7 +363,7 @@ def _old_state_turn_ratio(view: View, found: Window) -> Answer:
         return [Value(old / sum(turns.values()), (), _OLD_STATE_TURN_RATIO_BOUND if bound else "")]
     if view.fact("has_sandbox") == 0:
         return NotApplicable("the task has no environment that keeps a state")
-    return Unknown(f"no record of the window tells its turns: {HINT}")
+    return Unknown(f"no record of the window reports its turns: {HINT}")
 
 
 OLD_STATE_TURN_RATIO = Signal(

@@ -141,7 +141,7 @@ def test_rollouts_of_several_turns_have_the_tokens_of_all_of_them() -> None:
     row = {"num_turns_mean": 4.0, "num_turns_var": 1.0, "num_turns_max": 9.0, "output_tokens_mean": 100.0}
     piece = pipeline_rl_keys.Piece("orchestrator", 1, 0.0, {**row, "output_tokens_max": 400.0})
     out = {metric: number for metric, _, number in pipeline_rl_keys.derive(piece, pipeline_rl_keys.Context({}, {}, ""))}
-    assert out == {"response_tokens_mean": 400.0, "turns_max": 9.0}  # the longest rollout is not told
+    assert out == {"response_tokens_mean": 400.0, "turns_max": 9.0}  # the longest rollout is not reported
 
 
 def test_a_step_that_was_not_logged_leaves_its_waiting_unknown(run: Path) -> None:

@@ -18,7 +18,7 @@ INFOS = (
     SignalInfo("generator_engines", "Engines", "engines", "", NO_ENGINES, "generator"),
     SignalInfo("generator_requests_now", "Requests", "requests", "", NO_ENGINES, "generator"),
     SignalInfo("generator_requests", "Requests", "requests", "", NO_ENGINES, "generator"),
-    SignalInfo("kv_concurrency_limit", "KV ceiling", "requests", "", "no engine tells its KV capacity", "generator"),
+    SignalInfo("kv_concurrency_limit", "KV ceiling", "requests", "", "no engine reports its KV capacity", "generator"),
     SignalInfo("generator_preemption_ratio", "Preemptions", "ratio", "", NO_ENGINES, "generator", 0.02, 0.10),
     SignalInfo("trainer_mfu_ratio", "MFU", "ratio", "", NO_MFU, "trainer"),
     SignalInfo("trainer_step_seconds", "Trainer step", "seconds", "", "no step yet", "trainer"),

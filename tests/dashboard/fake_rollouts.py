@@ -18,7 +18,7 @@ PUBLISHED, FIRST = 42.0, 400
 SIZE, EVERY, GROUPS = 8, 14.0, 250
 # The one that is opened: made by three versions, in a sandbox that stayed.
 OPEN = "r-0147-3"
-BOUND = "upper bound: nobody tells which tool calls changed the environment (`mutated`), so each counts"
+BOUND = "upper bound: no record reports which tool calls changed the environment (`mutated`), so each counts"
 TOLD = "push rollouts, or log version_start and version_consumed"
 ENVIRONMENTS = ("swe-bench", "terminal", "math")
 INFOS = (

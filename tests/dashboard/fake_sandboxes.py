@@ -23,7 +23,7 @@ INFOS = (
     SignalInfo("sandbox_exec_seconds", "Commands", "seconds", "", NO_EXEC, "sandbox"),
     SignalInfo("sandboxes", "Sandboxes", "sandboxes", "", NOT_READ, "sandbox"),
     SignalInfo("sandboxes_dangling", "Dangling", "sandboxes", "", NOT_READ, "sandbox", 1.0),
-    SignalInfo("sandbox_credit_hours", "Credit lasts", "hours", "", "no provider tells its credit", "sandbox", 48.0,
+    SignalInfo("sandbox_credit_hours", "Credit lasts", "hours", "", "no provider reports its credit", "sandbox", 48.0,
                24.0, higher_is_worse=False),
 )  # fmt: skip
 IMAGES = ("swe-bench/astropy:1.3", "swe-bench/django:3.2", "swe-bench/sympy:1.9", "swe-bench/matplotlib:3.5")

@@ -233,7 +233,7 @@ def test_pages_keep_run_and_range(open_page: Open) -> None:
     assert page.locator("#charts").is_hidden() and page.locator("#history").is_visible()
     assert page.title() == f"(2) Alerts · {fake.RICH} · Rollscope"
     page.go_back()
-    until(page, "() => RS.boot.key === 'overview' && RS.boot.end - RS.boot.start === 21600 && RS.chartsReady()")
+    until(page, "() => RS.boot.key === 'overview' && location.search.includes('range=6h') && RS.chartsReady()")
     assert page.locator("#charts").is_visible()
     # The charts are the size of their boxes again, and not of a hidden one.
     until(page, "() => RS.plots().every(([, gd]) => Math.abs(gd._fullLayout.width - gd.parentNode.clientWidth) < 2)")

@@ -175,7 +175,7 @@ def test_heat_map_has_a_column_a_minute_and_the_sick_first(reader: MemoryReader)
 def test_heat_map_of_something_else(reader: MemoryReader) -> None:
     found = cells(reader, search="?heat=preemptions")
     column = found[f"gh.{int((actors.NOW - 60) // 60)}"]
-    # In the order of the rows; the last engine is not told.
+    # In the order of the rows; the last engine is not reported.
     assert column == [3, 5, 6, 0, 1, 2, 4, None] and found["gh.top"] == 6
     assert (found["gh.metric"], found["gh.unit"]) == ("preemptions", "per minute")
     assert cells(reader, search="?heat=waiting")["gh.none"] == "No engine reported waiting in this range."

@@ -64,7 +64,7 @@ def test_steps_one_by_one(reader: MemoryReader) -> None:
     found = cells(reader)
     bars = rows(found, "ts.")
     assert len(bars) == 40 and [bar[0] for bar in bars[-2:]] == [139, 140]
-    # wait, generation, compute, weight sync, checkpoint, evaluation, other: what is not told is no zero.
+    # wait, generation, compute, weight sync, checkpoint, evaluation, other: what is not reported is no zero.
     assert bars[-2][2] == [24.0, None, 14.0, 1.5, 0.0, None, 0.5] and bars[-1][4] == 70.0
     assert bars[-11][0] == 130 and bars[-11][2][4] == 5.0
     assert (found["ts.median"], found["ts.words"]) == (40.0, "median 40 s")

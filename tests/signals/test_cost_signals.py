@@ -279,7 +279,7 @@ def test_while_it_starts_or_is_paused_all_of_it_idles(lifecycle: str) -> None:
 def test_a_run_of_which_nothing_ever_answered_bills_nobody() -> None:
     """An address that is wrong looks the same as engines that load. One that answered once, or a push, is a run."""
     never, once = health("engine", "generator", None, up=False), health("trainer", "trainer", 3600.0, up=False)
-    words = "no target of this run has answered yet: whether its GPUs are held is not told"
+    words = "no target of this run has answered yet: whether its GPUs are held is not reported"
     assert idle(view(lifecycle="starting", targets=(never,), **SPLIT)) == {"starting": words}
     assert idle(view(lifecycle="starting", targets=(never, once), **SPLIT)) == {"starting": pytest.approx(407.04)}
     assert idle(view(lifecycle="starting", targets=(replace(never, gone=True),), **SPLIT)) == {

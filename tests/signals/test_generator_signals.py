@@ -325,7 +325,7 @@ def test_versions_of_another_clock_are_not_compared() -> None:
         staleness.GENERATOR_STALENESS_VERSIONS.compute(view(*serve(640), steps=steps))
     )
     assert "no policy version" in why(staleness.GENERATOR_STALENESS_VERSIONS.compute(view(*serve(3))))
-    assert "no engine tells" in why(staleness.GENERATOR_STALENESS_VERSIONS.compute(view(steps=steps)))
+    assert "no engine reports" in why(staleness.GENERATOR_STALENESS_VERSIONS.compute(view(steps=steps)))
 
 
 def call(name: str, *counts: float, target: str = "e0", metric: str = "requests") -> Gauge:

@@ -193,7 +193,7 @@ CASES = (
     ),
     Case(
         "missing flags",
-        "nobody tells which calls changed anything: each counts, and the value is an upper bound",
+        "no record reports which calls changed anything: each counts, and the value is an upper bound",
         rollout(turns=(turn(3, None), turn(3, None), turn(5, None), Turn(5, 0, None, sandbox_id=BOX))),
         {
             "environment_staleness": 1.0, "environment_latest": 0.5, "environment_bound": True, "old_state_turns": 2,

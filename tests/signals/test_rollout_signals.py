@@ -209,7 +209,7 @@ def test_no_failure_is_known_only_where_failures_are_told() -> None:
     """Files of batches tell what was trained on and what had no gradient: that none failed is not known of them."""
     batches = [used(f"r{v}", v, v - 1) for v in range(1, 5)]
     idle = Rollout("idle", exit="zero_advantage", exited_at=T + 45.0)
-    assert why(INFRA.compute(seen(fed(*batches, idle)))).startswith("no record tells how a rollout failed")
+    assert why(INFRA.compute(seen(fed(*batches, idle)))).startswith("no record reports how a rollout failed")
     assert values(INFRA.compute(seen(fed(*batches, Rollout("s", exit="stale", exited_at=T + 45.0))))) == {(): 0.0}
     assert values(INFRA.compute(seen(fed(*batches, Rollout("runs", started_at=T + 45.0))))) == {(): 0.0}
     # One of the four trained and it.
@@ -238,7 +238,7 @@ def test_environments_that_nobody_names_have_no_share() -> None:
 
 def test_one_turn_that_says_nothing_is_on_no_known_state() -> None:
     alone = [used(f"r{v}", v, v - 1, turns=(Turn(v - 1),)) for v in range(1, 5)]
-    assert why(OLD_STATE.compute(seen(fed(*alone)))).startswith("no record of the window tells its turns")
+    assert why(OLD_STATE.compute(seen(fed(*alone)))).startswith("no record of the window reports its turns")
     told = [replace(one, turns=(Turn(v, tool_calls=1),)) for v, one in enumerate(alone)]
     assert values(OLD_STATE.compute(seen(fed(*told)))) == {(): 0.0}
 
@@ -334,7 +334,7 @@ def test_statistics_of_counted_values_are_those_of_the_values() -> None:
     assert deviation([1.0, 3.0]) == 1.0
 
 
-AGE_HINT = "no record tells both its end and its use: log `finished_at` (or `scored_at`) and `consumed_at`"
+AGE_HINT = "no record reports both its end and its use: log `finished_at` (or `scored_at`) and `consumed_at`"
 
 
 def at_use(book: RolloutBook) -> Value:
@@ -347,7 +347,7 @@ def at_use(book: RolloutBook) -> Value:
 @pytest.mark.parametrize(
     ("told", "age"),
     [
-        ({}, None),  # consumed_at alone: its own end is not told, and 0 s would be invented
+        ({}, None),  # consumed_at alone: its own end is not reported, and 0 s would be invented
         ({"finished_at": 4.0, "scored_at": 7.0}, 26.0),
         ({"scored_at": 7.0}, 23.0),
         ({"group_complete_at": 9.0}, 21.0),
