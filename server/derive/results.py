@@ -11,6 +11,7 @@ from server.alerts.inputs import SignalState
 from server.derive.deriver import Deriver, Emission
 from server.signals import Counter, Signal
 from server.signals.availability import missing_metrics
+from server.signals.gaps import LAST_VALUE, NO_CURRENT_REPORT, lapsed
 from server.signals.model import Answer, NotApplicable, Value, is_gap, unknown_reason
 from server.signals.step_windows import row_limit
 from server.store import Store
@@ -181,15 +182,25 @@ class SignalResults:
         texts = (self._why(name, answer), self._deriver.source(self._items[name]))
         if self._silent.get(name) == (state, *texts):
             return
-        known, stamp = self.known.setdefault(name, {}), round(ts * 1000)
+        known, stamp, reason = self.known.setdefault(name, {}), round(ts * 1000), texts
         for labels in list(known) or [()]:
             series = known.get(labels)
+            texts = (self._lapsed(series, answer) or reason[0], reason[1])
             if series is not None and series.state is PointState.VALUE:
                 self._break(name, labels, stamp, state, texts, batch)
             elif series is None or series.state is not state or (series.why, series.source) != texts:
                 self._latest(name, labels, stamp, None, state, texts)
-        if all(series.state is state and (series.why, series.source) == texts for series in known.values()):
-            self._silent[name] = (state, *texts)
+        if all(series.state is state and series.source == reason[1] for series in known.values()):
+            self._silent[name] = (state, *reason)
+
+    def _lapsed(self, series: _Series | None, answer: Answer) -> str:
+        """The reason of a series whose inputs were reported earlier: "not reported" would contradict its chart."""
+        item = None if series is None else self._items[series.name]
+        if series is None or not isinstance(item, Signal) or unknown_reason(answer) != item.hint:
+            return ""
+        if series.state is PointState.VALUE:
+            return lapsed(NO_CURRENT_REPORT, series.value, item.unit)
+        return series.why if series.why.startswith(NO_CURRENT_REPORT + LAST_VALUE) else ""
 
     def _why(self, name: str, answer: Answer) -> str:
         """The reason of a gap; cached until other metrics or other targets report."""

@@ -16,6 +16,7 @@ from server.config.alerts import AlertSettings
 from server.notify.model import SEVERITIES
 from server.query.run_lookup import cached, position
 from server.query.types import AlertInfo, DeliveryInfo, RuleInfo, SignalNow, SilenceInfo, Status
+from server.signals.gaps import LAST_VALUE
 from server.store.types import AlertRow, DeliveryRow, SilenceRow
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def missing(condition: Condition, status: Status | None, metrics: frozenset[str]
 
 def _no_signal(rows: Sequence[SignalNow]) -> str:
     # A signal that had a value once has a source, also if it is unknown now.
-    if not rows or any(row.value is not None or "the last value was" in row.why for row in rows):
+    if not rows or any(row.value is not None or LAST_VALUE in row.why for row in rows):
         return "" if rows else "no source: nothing counted yet"
     kind = "not applicable" if rows[0].state == "not_applicable" else "no source"
     return f"{kind}: {rows[0].why}"

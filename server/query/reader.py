@@ -19,7 +19,14 @@ from server.query.run_lookup import one_state, position, stored_run
 from server.query.run_state import RunState, state_of
 from server.query.runs import RunReader
 from server.query.sandboxes import SandboxReader
-from server.query.signals import TICK_STALE_SECONDS, SignalReader, newest_value, step_stale_seconds, words
+from server.query.signals import (
+    TICK_STALE_SECONDS,
+    SignalReader,
+    newest_value,
+    step_stale_seconds,
+    without_withheld,
+    words,
+)
 from server.query.steps import StepReader
 from server.query.summary import RunSummary, summary
 from server.query.types import SignalNow, Status, TargetTrust
@@ -98,14 +105,15 @@ class Reader:
         targets = self._store.runs.targets(row.name)
         health = _health([target for _, target in targets], now)
         state = state_of(row, now, newest_value(by_signal), step_stale_seconds(by_signal), health)
-        signals = tuple(self.signals.now(row, by_signal, now, state))
+        verdict = self.verdicts.now(row, state)
+        signals = tuple(without_withheld(self.signals.now(row, by_signal, now, state), verdict))
         return Status(
             run=row.name,
             framework=row.framework,
             mode=row.mode,
             lifecycle=row.lifecycle or "starting",
             now=now,
-            verdict=self.verdicts.now(row, state),
+            verdict=verdict,
             signals=signals,
             alerts=tuple(shape.alert_now(alert, now) for alert in self.alerts.unresolved(run)),
             trust=tuple(_trust(owner, target, now, state) for owner, target in targets if _is_shown(target, now)),

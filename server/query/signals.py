@@ -1,7 +1,9 @@
 """Reads signals: newest values with their states, history in buckets, and points since a cursor."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from collectors.model import Labels
 from server import signals
@@ -10,6 +12,7 @@ from server.query.names import format_name, parse_name
 from server.query.run_lookup import position, stored_run
 from server.query.run_state import RunState
 from server.query.types import Delta, Series, SignalInfo, SignalNow, SignalState
+from server.signals.gaps import lapsed
 from server.signals.model import Counter, Signal
 from server.signals.step_windows import stale_seconds
 from server.store import Store
@@ -88,10 +91,20 @@ def signal_now(
     else:
         silence = ""
     if silence:
-        state, why, value = "unknown", f"{silence}; the last value was {latest.value:.4g}", None
+        state, why, value = "unknown", lapsed(silence, latest.value, item.unit), None
     name = format_name(item.name, labels)
     ts = latest.ts / 1000
     return SignalNow(name, item.name, dict(labels), value, item.unit, state, age, latest.source, why, ts)
+
+
+def without_withheld(found: Iterable[SignalNow], verdict: Mapping[str, Any] | None) -> Iterator[SignalNow]:
+    """The signals; that of a withheld verdict has no value, as the verdict has no outcome."""
+    is_withheld = verdict is not None and "last" in verdict
+    for signal in found:
+        if is_withheld and verdict is not None and signal.signal == "bottleneck" and signal.value is not None:
+            yield replace(signal, value=None, state="unknown", why=str(verdict["summary"]))
+        else:
+            yield signal
 
 
 def _silence(item: Signal, age: float, row: RunRow, now: float, stale: float) -> str:

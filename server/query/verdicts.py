@@ -81,7 +81,7 @@ def told(text: str | None, state: RunState, now: float) -> dict[str, Any] | None
     found: dict[str, Any] = {**stored["verdict"], "as_of": stored["as_of"]}
     if state.over:
         return found
-    if state.name == "catching_up" and now - stored["as_of"] > STALE_SECONDS:
+    if state.name == "catching_up":
         return _withheld(found, "history is being read; the verdict there was")
     if state.name == "not_collected" or now - stored["as_of"] > STALE_SECONDS:
         return _withheld(found, "nothing is collected of this run now; the last verdict was")

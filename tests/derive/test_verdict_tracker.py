@@ -95,7 +95,9 @@ def test_a_run_of_steps_alone_has_a_past(store: Store) -> None:
         assert (found[1].rule, found[1].confidence, found[1].rules_version) == ("X01", 0.9, RULES_VERSION)
         assert found[1].summary == "the trainer waits 40%" == found[1].verdict["summary"]
         now = run.reader.status("run").verdict
-        assert now is not None and (now["outcome"], now["cause"], now["as_of"]) == ("balanced", None, T0 + 900)
+        # The newest step is 8 minutes old, and steps take 40 s: the run is stale, and the verdict is withheld.
+        assert now is not None and (now["outcome"], now["cause"], now["as_of"]) == ("unknown", "incomplete", T0 + 900)
+        assert (now["last"]["outcome"], now["last"]["cause"]) == ("balanced", None)
 
 
 def test_a_history_older_than_a_day_is_judged_by_the_minute(store: Store) -> None:
@@ -343,7 +345,7 @@ def test_the_api_has_the_history(store: Store) -> None:
             "replayed": True, "verdict": whole[1]["verdict"],
         }  # fmt: skip
         now = get("GET", "/api/v1/runs/run/status").json()["verdict"]
-        assert whole[1]["verdict"].keys() == now.keys() - {"as_of"}
+        assert whole[1]["verdict"].keys() == now.keys() - {"as_of", "last"}
         part = get("GET", f"{path}?start={T0 + 100}&end={T0 + 200}").json()
         assert [(one["start"] - T0, one["end"] - T0) for one in part] == [(90.0, 420.0)], "it ended after that time"
         assert [one["outcome"] for one in get("GET", f"{path}?limit=1").json()] == ["balanced"]

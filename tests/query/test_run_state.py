@@ -202,7 +202,7 @@ def test_every_exit_says_the_same(store: Store, writer: Writer, monkeypatch: pyt
     assert status.state.since == last
     [signal] = [signal for signal in status.signals if signal.signal == "trainer_wait_ratio"]
     assert (signal.state, signal.value) == ("unknown", None)
-    assert signal.why == "not collected for 25 s; the last value was 0.2"
+    assert signal.why == "not collected for 25 s; the last value was 20%"
     assert [(one.up, one.error) for one in status.trust] == [
         (False, "not read for 25 s: no collector follows this run")
     ]

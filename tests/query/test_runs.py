@@ -67,7 +67,7 @@ def test_every_run_with_what_holds_it_back(store: Store) -> None:
     a, c = found["a"], found["c"]
     assert a.verdict is not None and a.verdict["outcome"] == "balanced" and a.newest == NOW - 90_000
     assert c.verdict is not None and c.verdict["outcome"] == "unknown"
-    assert (c.signals[0].value, c.signals[0].why) == (None, "no step for 67 min; the last value was 0.3")
+    assert (c.signals[0].value, c.signals[0].why) == (None, "no step for 67 min; the last value was 30%")
     d = found["d"]
     assert (d.verdict, d.signals, d.step, d.newest, d.up, d.targets) == (None, (), None, None, 0, 0)
     assert d.info.lifecycle == "starting"

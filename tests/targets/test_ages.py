@@ -45,7 +45,7 @@ def test_an_engine_that_is_read_every_minute_is_known_between_two_looks(kept: St
         # Nobody ticks any more: then nothing is known, whatever was carried.
         run.clock.set(run.now + 61)
         assert told(run).value is None
-        assert told(run).why == "not collected for 61 s; the last value was 3"
+        assert told(run).why == "not collected for 61 s; the last value was 3 requests"
 
 
 def test_what_remains_is_told_when_the_source_that_was_newest_has_fallen_silent(kept: Store) -> None:

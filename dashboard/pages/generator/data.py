@@ -240,7 +240,7 @@ def _measured(facts: StatusFacts, fleet: list[Engine]) -> str:
     verdict = facts.status.verdict or {}
     outcome = str(verdict.get("outcome", "unknown"))
     other = outcome not in ("unknown", "generator_bound")
-    held = f"The run is {_low(named(outcome, verdict.get('cause')))}" if other else ""
+    held = f"The run {'was' if facts.over else 'is'} {_low(named(outcome, verdict.get('cause')))}" if other else ""
     running, waiting = (facts.value("generator_requests", state=state) for state in ("running", "waiting"))
     kv = facts.say("kv_cache_usage_ratio")
     measured = joined(

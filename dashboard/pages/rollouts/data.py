@@ -120,7 +120,8 @@ def _headline(facts: StatusFacts, infos: Mapping[str, SignalInfo], known: bool) 
         words = "Synchronous: staleness is 0 by definition. The policy that generated a rollout trains on it."
         return _line("Every rollout is fresh", "", "", words) | {"k.ro_policy.n": "synchronous: by definition"}
     figure = f"{number(mean.value)} version{'' if mean.value == 1 else 's'}"
-    return _line("Trained rollouts are ", figure, " behind", _beside(facts))
+    verb = "were" if facts.over else "are"
+    return _line(f"Trained rollouts {verb} ", figure, " behind", _beside(facts))
 
 
 def _line(head: str, num: str, tail: str, words: str) -> View:

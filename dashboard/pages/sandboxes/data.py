@@ -277,7 +277,11 @@ def _starting(facts: StatusFacts) -> View:
     used = facts.say("sandbox_quota_used_ratio", resource="starting")
     known = facts.value("sandboxes", state="starting") is not None
     # The number of starting sandboxes is judged against the limit only.
-    note = joined(f"{used} of the limit" if used else "limit not reported", *words)
+    # The verdict infers a limit from a constant number of starting sandboxes; its cause may be of the last verdict.
+    verdict = facts.status.verdict or {}
+    causes = {verdict.get("cause"), (verdict.get("last") or {}).get("cause")}
+    inferred = "at a limit that the verdict infers" if "starting_limit" in causes else "limit not reported"
+    note = joined(f"{used} of the limit" if used else inferred, *words)
     return {"k.sb_starting.n": note} if known else {}
 
 

@@ -186,11 +186,11 @@ def _beside(facts: StatusFacts, found: Sequence[StepInfo]) -> str:
     rate = f"{'Trained' if facts.over else 'Training'} {text(done, 'samples/s')}" if done is not None else ""
     if rate and able:
         rate += f"; it could {'have handled' if facts.over else 'handle'} {text(able, '')}"
-    judged = ""
+    judged, be = "", "was" if facts.over else "is"
     if outcome in limits:
-        judged = "The trainer is the limit" + (f": {because(cause)}" if cause else "")
+        judged = f"The trainer {be} the limit" + (f": {because(cause)}" if cause else "")
     elif outcome != "unknown":
-        judged = f"Not the limit: the run is {_low(named(outcome, cause))}"
+        judged = f"Not the limit: the run {be} {_low(named(outcome, cause))}"
     if not rate and not judged and facts.value("trainer_step_seconds") is None:
         wait = facts.find("trainer_step_seconds")
         return wait.why if wait is not None else "Add the trainer's run directory or its metrics."

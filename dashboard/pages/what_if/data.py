@@ -1,5 +1,6 @@
 """The What-if page's cells: requested changes from the address, today's numbers, and the projected result."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
@@ -68,6 +69,13 @@ _SAME = "no change"
 _UNITS = {"usd": "USD", "usd/h": "USD/h"}
 SIDES = (("trainer_could_take", "trainer", "Trainer"), ("generator_could_make", "generator", "Generator side"))
 ASK = "Move a slider to see the projected result. Share this scenario by copying the link."
+TODAY: Mapping[str, str] = {
+    "finished": "At the end the trainer waited ",
+    "catching_up": "At this point of its history the trainer waits ",
+    "stale": "When last reported, the trainer waited ",
+    "not_collected": "When last collected, the trainer waited ",
+}
+"""Beginning of the headline in the states of a run that do not describe the present."""
 LABEL = "An estimate from the verdict's throughput model, not a measurement. See its assumptions."
 
 
@@ -82,7 +90,7 @@ def cells(scope: Scope) -> View:
         answer = scope.reader.what_if(scope.run, Changes())
     found = answer.found
     return (
-        _head(answer, refused)
+        _head(answer, refused, TODAY.get(scope.status.state.name, "Today the trainer waits "))
         | _sliders(answer)
         | {f"wi.side.{i}": _side(found, *side) for i, side in enumerate(SIDES)}
         | {f"wi.row.{i}": row for i, row in enumerate(_rows(found))}
@@ -91,11 +99,11 @@ def cells(scope: Scope) -> View:
     )
 
 
-def _head(answer: WhatIfAnswer, refused: str) -> View:
+def _head(answer: WhatIfAnswer, refused: str, today: str) -> View:
     found = answer.found
     now, then = found.now.figures["wait_ratio"], found.then.figures["wait_ratio"]
     mode = "apart" if answer.inputs.apart else "none" if now.value is None else "then" if found.changes else "now"
-    head, figure, tail = _sentence(found, mode, now, then)
+    head, figure, tail = _sentence(found, mode, now, then, today)
     limit = [found.now.limiter or "", found.then.limiter or ""]
     return {
         "wi.mode": mode, "wi.head": head, "wi.num": figure, "wi.tail": tail, "wi.text": _about(answer, mode, now),
@@ -105,13 +113,13 @@ def _head(answer: WhatIfAnswer, refused: str) -> View:
     }  # fmt: skip
 
 
-def _sentence(found: WhatIf, mode: str, now: Figure, then: Figure) -> tuple[str, str, str]:
+def _sentence(found: WhatIf, mode: str, now: Figure, then: Figure, today: str) -> tuple[str, str, str]:
     if mode == "apart":
         return "No estimate for this run", "", ""
     if mode == "none":
         return "Today's rates are unknown", "", ""
     if mode == "now":
-        return "Today the trainer waits ", text(now.value, "ratio"), " of each step"
+        return today, text(now.value, "ratio"), " of each step"
     if then.value is None:
         return "Projected trainer wait: ", "unknown", ""
     return _projection(now, then)

@@ -1,0 +1,129 @@
+"""Drives a demo scenario from outside without a wall clock, and takes a snapshot in each situation of a run's life."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import closing
+from functools import lru_cache
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+
+from bench.real_runs.play import PATIENT
+from server.api.alerts import add_alerts
+from server.api.app import create_api
+from server.api.engines import add_engines
+from server.api.rollouts import add_rollouts
+from server.api.sandboxes import add_sandboxes
+from server.api.what_if import add_what_if
+from server.cli.demo import HISTORY_SECONDS, RECORDS_SECONDS
+from server.clock import ScaledClock
+from server.config.alerts import defaults
+from server.demo.scenarios import SCENARIOS
+from server.demo.stacks import begin
+from server.ingest.updates import Arrivals
+from server.query import StoreReader
+from server.query.run_state import NOT_COLLECTED_SECONDS, UNANSWERED_SECONDS
+from server.scrape.run_loop import RunLoop
+from server.store import Store, Writer, migrate
+from server.targets.resolve import attach
+from tests.contradictions.snapshot import Snapshot, take
+from tests.demo.watched import START, Posted, Same
+
+MOMENTS = ("catching up", "no pushes", "live", "not collected", "stale", "finished")
+# Seconds between two reads: a mean of 5 minutes then has 20 instants.
+EVERY = 15.0
+# The collector is attached this long before the end of the demo's first hour: each window of 5 minutes is full then.
+ATTACHED_SECONDS = 300.0
+# Records are pushed for this long before the live snapshot.
+PUSHED_SECONDS = 120.0
+# While the run catches up, the collector heads for a present that is this far ahead.
+BEHIND_SECONDS = 1_800.0
+# A run is stale this long after its last target answered, at the latest.
+STALE_SECONDS = 300.0
+
+
+@lru_cache(maxsize=len(SCENARIOS))
+def moments(scenario: str) -> tuple[Snapshot, ...]:
+    """The snapshots of a scenario, in the order of `MOMENTS`."""
+    live = START + HISTORY_SECONDS
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/store.db"
+        migrate(url)
+        with closing(Store.open(url)) as store, closing(Writer(store)) as writer:
+            return asyncio.run(_Drive(scenario, store, writer, Path(folder) / "demo", live).run())
+
+
+class _Drive:
+    """One scenario, its collector and its readers, on a clock that only `step` moves."""
+
+    def __init__(self, scenario: str, store: Store, writer: Writer, folder: Path, live: float) -> None:
+        self.scenario, self.folder, self.live = scenario, folder, live
+        self.t = live - ATTACHED_SECONDS
+        self.demo = begin(scenario, 1, folder, START, live - RECORDS_SECONDS)
+        self.demo.advance(self.t)
+        self.clock, alerts = ScaledClock(self.t), defaults()
+        run = attach(Same(self.demo).settings())
+        self.name, self.reader = run.name, StoreReader(store, self.clock, alerts)
+        self.loop = RunLoop(
+            run.name, run.targets, store, writer, self.clock, facts=run.facts, limits=PATIENT, alerts=alerts
+        )
+        api = create_api(self.reader, version="test", ready=lambda: None)
+        add_alerts(api, self.reader, store, self.clock, lambda token: False)
+        add_sandboxes(api, self.reader, store, self.clock)
+        add_rollouts(api, self.reader, store, self.clock)
+        add_what_if(api, self.reader)
+        add_engines(api, self.reader)
+        self.api = api
+
+    async def run(self) -> tuple[Snapshot, ...]:
+        with TestClient(self.api, base_url="http://127.0.0.1") as client:
+            try:
+                return tuple([snapshot async for snapshot in self._moments(client)])
+            finally:
+                await self.loop.close()
+                self.demo.close()
+
+    async def _moments(self, client: TestClient) -> AsyncIterator[Snapshot]:
+        def snapshot(moment: str) -> Snapshot:
+            return take(self.scenario, moment, self.reader, client, self.name)
+
+        # A collector that works off history: its present is ahead of what it has derived.
+        self.loop.present = lambda t: t + BEHIND_SECONDS
+        await self._until(self.t + 4 * EVERY)
+        yield snapshot("catching up")
+        self.loop.present = lambda t: t
+        await self._until(self.live)
+        yield snapshot("no pushes")
+        if self.demo.teller is not None:
+            self.demo.poster = Posted(client, self.name)
+            self.demo.go_live()
+        await self._until(self.live + PUSHED_SECONDS)
+        yield snapshot("live")
+        self.clock.set(self.t + NOT_COLLECTED_SECONDS + EVERY)
+        yield snapshot("not collected")
+        # The cluster is gone: no engine answers, and its files cannot be read.
+        self.demo.close()
+        shutil.rmtree(self.folder)
+        self.t += NOT_COLLECTED_SECONDS + EVERY
+        while (state := self.reader.status(self.name).state.name) != "stale":
+            assert self.t < self.live + PUSHED_SECONDS + STALE_SECONDS, state
+            self.t += UNANSWERED_SECONDS
+            self.clock.set(self.t)
+            await self.loop.step(self.t, patient=True)
+        yield snapshot("stale")
+        # What a collector reports when the trainer's log ends.
+        self.loop.driver.feed(Arrivals(facts={"lifecycle": "finished"}))
+        for _ in range(2):
+            self.t += EVERY
+            self.clock.set(self.t)
+            await self.loop.step(self.t, patient=True)
+        yield snapshot("finished")
+
+    async def _until(self, end: float) -> None:
+        while self.t < end:
+            self.t += EVERY
+            self.demo.advance(self.t)
+            self.clock.set(self.t)
+            await self.loop.step(self.t, patient=True)
