@@ -86,7 +86,8 @@ def told(text: str | None, state: RunState, now: float) -> dict[str, Any] | None
     if state.name == "not_collected" or now - stored["as_of"] > STALE_SECONDS:
         return _withheld(found, "nothing is collected of this run now; the last verdict was")
     # Without new data only the verdict that nothing moves describes the present.
-    old = state.as_of is None or now - state.as_of > STALE_SECONDS
+    # `as_of` does not show it: counts of engines that are down, and costs, are derived at every tick without a source.
+    old = state.since is None or now - state.since > STALE_SECONDS
     if state.name == "stale" and old and found["outcome"] not in ("stalled", "unknown"):
         return _withheld(found, "there is no new data; the last verdict was")
     return found

@@ -43,6 +43,8 @@ HEADLINES = ("b.", "f.next", "gn.", "tn.", "sb.head", "sb.num", "sb.text", "ro.h
 PRESENT_TENSE = re.compile(
     r"\b(is|are|has waited|waits|runs|holds|spends|takes|could be|can|today|now)\b", re.IGNORECASE
 )
+TIMELESS = re.compile(r"by definition|configured|not applicable", re.IGNORECASE)
+"""In sentences about a definition or a configuration, which no end of a run changes."""
 RESTATED = ("generator_requests", "discarded_rollout_ratio")
 """Signals that the rules restate over another span of time under the signal's own name; the rules must change."""
 
@@ -91,7 +93,7 @@ def no_current_verdict(shown: Snapshot) -> Iterator[str]:
     if not head.startswith(tuple(f"verdict: {one}" for one in allowed)):
         yield f"rollscope status: {head!r} while {shown.state}"
     row = shown.text("runs", "rn.0")
-    if row["colour"] not in ("none", "stalled") or row["since"] is not None and shown.state != "stale":
+    if row["colour"] not in ("none", "stalled") or (row["since"] is not None and shown.state != "stale"):
         yield f"Runs: {row['verdict']} since {row['since']} while {shown.state}"
     for key in ("b.usd", "f.next.0", "b.cause"):
         if shown.text("overview", key) and outcome == "unknown":
@@ -227,7 +229,7 @@ def past_tense(shown: Snapshot) -> Iterator[str]:
     if shown.state != "finished":
         return
     for page, key, words in shown.texts(*RUN_PAGES, "what-if"):
-        if key.startswith(HEADLINES) and (found := PRESENT_TENSE.search(words)):
+        if key.startswith(HEADLINES) and not TIMELESS.search(words) and (found := PRESENT_TENSE.search(words)):
             yield f"{page} {key}: {words!r} ({found[0]!r})"
 
 
@@ -240,7 +242,7 @@ def one_count_of_alerts(shown: Snapshot) -> Iterator[str]:
     counts["Runs"] = shown.text("runs", "rn.0")["fire"]
     counts["Alerts, list"] = len(shown.text("alerts", "al.firing")) if is_evaluated else 0
     for place, words in (("Alerts", shown.text("alerts", "al.head")), ("Overview", shown.text("overview", "o.sum"))):
-        found = re.match(r"(\d+)", words)
+        found = re.match(r"(\d+) .*firing", words)
         counts[place] = int(found[1]) if found else 0
         if not is_evaluated and words != "Not evaluated now":
             yield f"{place}: {words!r} while {shown.state}"
@@ -295,7 +297,8 @@ def census_fits_sandboxes(shown: Snapshot) -> Iterator[str]:
     if shown.text("sandboxes", "sb.mode") != "ok" or shown.text("rollouts", "ro.mode") != "ok":
         return
     rows = [value for key, value in shown.pages["rollouts"]["view"].items() if re.fullmatch(r"ro\.c\.\d+", key)]
-    count = {row[0]: row[1] for row in rows if row}
+    # A fifth cell states that the number is of all rollouts in flight.
+    count = {row[0]: row[1] for row in rows if row and len(row) == 4}
     running = shown.value('sandboxes{state="running"}')
     generating = count.get("generating")
     if running is not None and generating is not None and generating > 1.2 * running and not math.isnan(running):

@@ -23,8 +23,9 @@ from server.config.alerts import defaults
 from server.demo.scenarios import SCENARIOS
 from server.demo.stacks import begin
 from server.ingest.updates import Arrivals
-from server.query import StoreReader
+from server.query import Reader
 from server.query.run_state import NOT_COLLECTED_SECONDS, UNANSWERED_SECONDS
+from server.query.verdicts import STALE_SECONDS as VERDICT_SECONDS
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
 from server.targets.resolve import attach
@@ -65,7 +66,7 @@ class _Drive:
         self.demo.advance(self.t)
         self.clock, alerts = ScaledClock(self.t), defaults()
         run = attach(Same(self.demo).settings())
-        self.name, self.reader = run.name, StoreReader(store, self.clock, alerts)
+        self.name, self.reader = run.name, Reader(store, self.clock, alerts)
         self.loop = RunLoop(
             run.name, run.targets, store, writer, self.clock, facts=run.facts, limits=PATIENT, alerts=alerts
         )
@@ -107,8 +108,8 @@ class _Drive:
         self.demo.close()
         shutil.rmtree(self.folder)
         self.t += NOT_COLLECTED_SECONDS + EVERY
-        while (state := self.reader.status(self.name).state.name) != "stale":
-            assert self.t < self.live + PUSHED_SECONDS + STALE_SECONDS, state
+        while not self._is_stale():
+            assert self.t < self.live + PUSHED_SECONDS + STALE_SECONDS, self.reader.status(self.name).state
             self.t += UNANSWERED_SECONDS
             self.clock.set(self.t)
             await self.loop.step(self.t, patient=True)
@@ -127,3 +128,8 @@ class _Drive:
             self.demo.advance(self.t)
             self.clock.set(self.t)
             await self.loop.step(self.t, patient=True)
+
+    def _is_stale(self) -> bool:
+        """Whether data is missing for so long that the verdict is withheld."""
+        state = self.reader.status(self.name).state
+        return state.name == "stale" and state.since is not None and self.t - state.since > VERDICT_SECONDS

@@ -13,7 +13,7 @@ from dashboard.shell.page import RuleCache, Scope
 from dashboard.state import deltas
 from dashboard.state.cache import TimedCache
 from server.cli import status as cli
-from server.query.types import Reader
+from server.query import Reader
 
 # Pages whose texts do not depend on a run.
 STATIC = ("help",)

@@ -1,10 +1,15 @@
 """No page of any demo scenario contradicts itself, another page, the API, `/metrics` or the command line."""
 
+from copy import deepcopy
+from typing import Any
+
 import pytest
 
 from server.demo.scenarios import SCENARIOS
-from tests.contradictions.checks import CHECKS
+from tests.contradictions import checks
+from tests.contradictions.checks import CHECKS, Check
 from tests.contradictions.recorded import MOMENTS, moments
+from tests.contradictions.snapshot import Snapshot
 
 # One of each stack; the others take 10 to 25 s of CPU each.
 SHORT = ("glm5-easy-curriculum", "math-sync-colocated", "qwen3-235b-slime")
@@ -21,4 +26,62 @@ def test_no_page_contradicts_another(scenario: str) -> None:
     contradictions = [
         f"{shown.moment}: {check.__name__}: {words}" for shown in found for check in CHECKS for words in check(shown)
     ]
-    assert contradictions == []
+    assert not contradictions, "\n".join(contradictions)
+
+
+PLANTED: dict[Check, tuple[str, dict[str, Any]]] = {
+    checks.one_state: ("live", {"trainer:rs": {"name": "stale", "word": "Stale"}}),
+    checks.one_banner: ("catching up", {"overview:b.chip": "Generator-bound", "overview:b.chip.s": "generator"}),
+    checks.no_current_verdict: ("not collected", {"trainer:tn.text": "The trainer is the limit"}),
+    checks.no_current_health: ("catching up", {"generator:k.ge_kv.p": "OK"}),
+    checks.limit_applies: ("live", {"overview:b.chip.s": "sandbox", "overview:f.sandbox.s": "not_applicable"}),
+    checks.rules_of_verdicts: ("live", {"verdict:outcome": "balanced"}),
+    checks.tool_time_with_sandboxes_queued: (
+        "live", {"overview:b.cause": "tool time", "sandboxes:k.sb_starting.n": "limit not reported · 1,553 queued"},
+    ),
+    checks.starved_engines_with_full_engines: (
+        "live",
+        {"verdict:outcome": "sandbox_bound", 'signal:generator_requests_now{state="waiting"}': 900.0},
+    ),
+    checks.evidence_equals_signals: ("live", {"signal:trainer_wait_ratio": 0.11}),
+    checks.headline_equals_card: ("live", {"overview:k.wait.v": "11"}),
+    checks.not_reported_over_points: (
+        "live", {"overview:k.wait.v": "–", "overview:k.wait.n": "not reported by verl", "overview:k.wait.tip": ""},
+    ),
+    checks.limit_not_reported_beside_limit: (
+        "live",
+        {"verdict:summary": "an account limit of 128", "sandboxes:k.sb_starting.n": "limit not reported · 553 queued"},
+    ),
+    checks.past_tense: ("finished", {"what-if:wi.head": "Today the trainer waits "}),
+    checks.one_count_of_alerts: ("live", {"generator:n.firing": 77}),
+    checks.one_count_of_targets: ("live", {"overview:t.sum": "1 of 99 up"}),
+    checks.same_signal_same_figure: ("live", {"trainer:k.tr_wait.v": "11"}),
+    checks.census_fits_sandboxes: (
+        "live",
+        {"sandboxes:sb.mode": "ok", 'signal:sandboxes{state="running"}': 3.0,
+         "rollouts:ro.c.2": ["generating", 960, 100.0, None]},
+    ),
+    checks.finished_has_no_open_health: ("finished", {"runs:rn.0": {"down": 2}}),
+}  # fmt: skip
+"""Check -> (moment, statements that contradict the others): ``page:key``, ``signal:name`` or ``verdict:field``."""
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_each_check_finds_its_contradiction(check: Check) -> None:
+    moment, planted = PLANTED[check]
+    shown = next(one for one in moments(SHORT[0]) if one.moment == moment)
+    assert list(check(shown)) == []
+    assert list(check(_with(shown, planted))) != []
+
+
+def _with(shown: Snapshot, planted: dict[str, Any]) -> Snapshot:
+    changed = deepcopy(shown)
+    for place, value in planted.items():
+        kind, _, key = place.partition(":")
+        if kind == "verdict":
+            changed.verdict[key] = value
+        elif kind == "signal":
+            changed.status["signals"].setdefault(key, {"unit": ""})["value"] = value
+        else:
+            changed.pages[kind]["view"][key] = value
+    return changed

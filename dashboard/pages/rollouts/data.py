@@ -118,7 +118,9 @@ def _headline(facts: StatusFacts, infos: Mapping[str, SignalInfo], known: bool) 
         return _line("Staleness unknown", "", "", why[:1].upper() + why[1:])
     if facts.synchronous and not mean.value:
         words = "Synchronous: staleness is 0 by definition. The policy that generated a rollout trains on it."
-        return _line("Every rollout is fresh", "", "", words) | {"k.ro_policy.n": "synchronous: by definition"}
+        return _line(f"Every rollout {'was' if facts.over else 'is'} fresh", "", "", words) | {
+            "k.ro_policy.n": "synchronous: by definition"
+        }
     figure = f"{number(mean.value)} version{'' if mean.value == 1 else 's'}"
     verb = "were" if facts.over else "are"
     return _line(f"Trained rollouts {verb} ", figure, " behind", _beside(facts))
