@@ -190,7 +190,12 @@ class SignalResults:
                 self._break(name, labels, stamp, state, texts, batch)
             elif series is None or series.state is not state or (series.why, series.source) != texts:
                 self._latest(name, labels, stamp, None, state, texts)
-        if all(series.state is state and series.source == reason[1] for series in known.values()):
+        if all(
+            series.state is state
+            and series.source == reason[1]
+            and series.why in (reason[0], self._lapsed(series, answer))
+            for series in known.values()
+        ):
             self._silent[name] = (state, *reason)
 
     def _lapsed(self, series: _Series | None, answer: Answer) -> str:

@@ -78,7 +78,7 @@ def test_without_new_data_only_a_stall_describes_the_present(store: Store) -> No
     up = TargetRow("a", "vllm", "generator", True, MS - 2000)
     for run, outcome in (("bound", "reward_bound"), ("stuck", "stalled")):
         put(store, run, "running", 0.57, 4000, targets=[up], states={"verdict": verdict(outcome, NOW - 5)})
-        [number] = store.intern(run, [SeriesKey("", "generator_generated_tokens_total")])
+        [number] = store.series.intern(run, [SeriesKey("", "generator_generated_tokens_total")])
         store.write(Batch(run, latest=[LatestRow(number, MS, 9e6, PointState.VALUE)]))
     for run, shown, last in (("bound", "unknown", "reward_bound"), ("stuck", "stalled", None)):
         status = reader(store).status(run)
