@@ -6,6 +6,7 @@ connection); anything else is an error. Callers bound bytes through `BodySink`, 
 """
 
 import asyncio
+import ipaddress
 import re
 import ssl
 from collections.abc import Callable, Mapping
@@ -18,6 +19,18 @@ HEAD_BYTES = 100 << 10
 CHUNK_HEAD_BYTES = 4 << 10
 # As asyncio's default; of two addresses of a host one may not answer.
 HAPPY_EYEBALLS_SECONDS = 0.25
+
+
+def _delay(host: str) -> float | None:
+    """The delay before the next address is tried as well; None for an address, which has no other.
+
+    asyncio loses the socket of such a race if it is cancelled while the connection is made.
+    """
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return HAPPY_EYEBALLS_SECONDS
+    return None
 
 
 class ConnectionLost(OSError):
@@ -77,7 +90,7 @@ class HttpConnection:
         loop, address = asyncio.get_running_loop(), self.address
         _, exchange = await loop.create_connection(
             _Exchange, address.host, address.port, ssl=address.tls,
-            server_hostname=address.host if address.tls else None, happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS,
+            server_hostname=address.host if address.tls else None, happy_eyeballs_delay=_delay(address.host),
         )  # fmt: skip
         return exchange
 

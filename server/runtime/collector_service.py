@@ -130,6 +130,9 @@ class CollectorService(AbstractContextManager[None]):
             if not filling.done():
                 filling.cancel()
                 await asyncio.wait({filling})
+                for loop in loops:
+                    # `live` closes a loop otherwise; without it connections stay open until the interpreter ends.
+                    await loop.close()
                 return
             filling.result()
         retention = RetentionTask(self._store, self._retention, self._leader.leading)
