@@ -2,12 +2,12 @@
 
 import asyncio
 import hashlib
+import logging
 import os
 import re
 import signal
 import socket
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,10 @@ from server.forwarding.sender import TIMEOUT_SECONDS, Forwarder
 from server.forwarding.spool import Spool
 from server.targets import local_scan
 from server.targets.outbound_policy import refuse_target
-from server.targets.resolve import Ambiguous, Attached, attach, run_name, source_of
+from server.targets.pending import PendingSources
+from server.targets.resolve import Attached, attach, run_name, source_of
+
+log = logging.getLogger("rollscope.forward")
 
 # Parallel requests to the server that receives forwarded readings.
 CONNECTIONS = 8
@@ -99,16 +102,24 @@ async def _forward(url: str, token: Secret | None, attached: Attached, spool: Sp
         base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, limits=limits, follow_redirects=False, trust_env=False
     ) as client:
         facts: Callable[[Target], dict[str, str | float]] = partial(_facts, socket.gethostname())
-        await Forwarder(attached.name, attached.targets, spool, client, WallClock().now, facts=facts).run(stop)
+        pending = PendingSources(attached.awaited, attach, (), [target.name for target in attached.targets])
+
+        async def look(taken: Collection[str]) -> Sequence[Target]:
+            found = await pending.look(WallClock().now(), taken)
+            for one in found.lists:
+                log.warning("%s is a list of targets, which --push does not forward", one.name)
+            return found.targets
+
+        forwarder = Forwarder(attached.name, attached.targets, spool, client, WallClock().now, facts=facts, look=look)
+        try:
+            await forwarder.run(stop)
+        finally:
+            await pending.close()
 
 
 def _facts(host: str, target: Target) -> dict[str, str | float]:
     """The source's path with the host it was read on, because the server cannot see that path."""
     return {"source_path": f"{host}:{Path(target.path).resolve()}"} if target.path else {}
-
-
-# Between two attempts to attach to sources that do not exist yet.
-WAIT_SECONDS = 5.0
 
 
 @click.command(cls=Command)
@@ -143,8 +154,7 @@ def command(
     chosen = settings(options)
     targets = tuple(map(source_of, sources))
     named = RunSettings(run or run_name(target.source for target in targets), targets)
-    # A server starts with pending sources. Forwarding needs sources that exist.
-    attached = _wait_for(named) if wait and push is not None else attach(named, wait=wait)
+    attached = attach(named, wait=wait)
     if push is not None and attached.discover:
         raise ConfigError(["--push forwards named sources only: put the list into the server's configuration"])
     for line in introduce(attached, WallClock().now()):
@@ -164,18 +174,3 @@ def _source_path(attached: Attached) -> dict[str, str | float]:
     paths = [target.path for target in attached.targets if target.path]
     paths += [pending.source.source for pending in attached.awaited if not pending.source.is_url]
     return {"source_path": str(Path(paths[0]).expanduser().resolve())} if paths else {}
-
-
-def _wait_for(run: RunSettings) -> Attached:
-    """Attach once every source exists, such as an engine that still loads its model."""
-    printed: list[str] = []
-    while True:
-        try:
-            return attach(run)
-        except Ambiguous:
-            raise
-        except ConfigError as error:
-            if error.problems != printed:
-                printed = error.problems
-                print("waiting: " + "; ".join(printed), flush=True)
-        time.sleep(WAIT_SECONDS)

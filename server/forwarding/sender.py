@@ -9,7 +9,7 @@ import gzip
 import logging
 import random
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import httpx
@@ -38,6 +38,8 @@ RETRY_AFTER_MOST_SECONDS = 300.0
 TIMEOUT_SECONDS = 30.0
 # Pause between checks of a full spool, s.
 FULL_SECONDS = 1.0
+# Interval at which sources that do not exist yet are looked for, s.
+LOOK_SECONDS = 5.0
 # Pause after an error of the spool, s.
 BROKEN_SECONDS = 5.0
 # Time for sending at the end, s. A job's process is killed after 30 s; what remains is sent after the next start.
@@ -49,6 +51,9 @@ _HINTS = {
     404: "; is this the server's URL, and is the server of this version?",
     405: "; is this the server's URL, and is the server of this version?",
 }
+
+
+Look = Callable[[Collection[str]], Awaitable[Sequence[Target]]]
 
 
 class Refused(Exception):
@@ -84,33 +89,41 @@ class Forwarder:
         client: bound to the server, with its token.
         facts: further facts of the run, sent with every reading of a file.
         now: epoch seconds.
+        look: returns targets of sources that exist only now; it gets the names of the run's targets.
     """
 
     def __init__(
         self, run: str, targets: Sequence[Target], spool: Spool, client: httpx.AsyncClient, now: Callable[[], float], *,
         facts: Callable[[Target], dict[str, str | float]] = lambda target: {}, backoff: float = BACKOFF_SECONDS,
+        look: Look | None = None, look_seconds: float = LOOK_SECONDS,
     ) -> None:  # fmt: skip
-        known = collectors.load()
+        self._look, self._look_seconds = look, look_seconds
+        self._reading, self._sending = list[asyncio.Task[None]](), list[asyncio.Task[None]]()
         self._run, self._spool, self._client, self._now, self._facts = run, spool, client, now, facts
         self._backoff, self._faults, self._random = backoff, FaultLog(), random.Random()
-        self.readers = [TargetReader(one, known[one.collector], spool.cursor(one), LIMITS) for one in targets]
+        self.readers = [self._reader(one) for one in targets]
         # Queued bodies of targets that are no longer configured are sent too.
         self._wake = {name: asyncio.Event() for name in {*spool.targets(), *(one.name for one in targets)}}
         self._full = self._broken = self._ended = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Reads and sends until `stop`; then reads each file once more and sends what it can."""
-        sending = [asyncio.create_task(self._send(name)) for name in self._wake]
+        self._sending = [asyncio.create_task(self._send(name)) for name in self._wake]
+        self._reading = [asyncio.create_task(self._read(reader, stop)) for reader in self.readers]
         try:
-            await asyncio.gather(*(self._read(reader, stop) for reader in self.readers))
+            if self._look is not None:
+                await self._attach(self._look, stop)
+            await asyncio.gather(*self._reading)
             self._ended = True
             for event in self._wake.values():
                 event.set()
-            await asyncio.wait(sending, timeout=DRAIN_SECONDS)
+            if self._sending:
+                await asyncio.wait(self._sending, timeout=DRAIN_SECONDS)
         finally:
-            for task in sending:
+            for task in (*self._reading, *self._sending):
                 task.cancel()
-            ends = await asyncio.gather(*sending, return_exceptions=True)
+            await asyncio.gather(*self._reading, return_exceptions=True)
+            ends = await asyncio.gather(*self._sending, return_exceptions=True)
             for reader in self.readers:
                 await reader.close()
         if self._spool.rows:
@@ -120,6 +133,24 @@ class Forwarder:
                 raise end
 
     # ---- reading
+
+    def _reader(self, target: Target) -> TargetReader:
+        return TargetReader(target, collectors.load()[target.collector], self._spool.cursor(target), LIMITS)
+
+    async def _attach(self, look: Look, stop: asyncio.Event) -> None:
+        """Starts targets whose source appears later, until `stop`."""
+        while not stop.is_set():
+            for target in await look({reader.target.name for reader in self.readers}):
+                log.info("%s exists now: it is read as %s", target.name, target.collector)
+                self.readers.append(reader := self._reader(target))
+                if target.name not in self._wake:
+                    self._wake[target.name] = asyncio.Event()
+                    self._sending.append(asyncio.create_task(self._send(target.name)))
+                self._reading.append(asyncio.create_task(self._read(reader, stop)))
+            failed = next((task for task in self._reading if task.done() and not stop.is_set()), None)
+            if failed is not None:
+                await failed
+            await stopped_within(stop, self._look_seconds)
 
     async def _read(self, reader: TargetReader, stop: asyncio.Event) -> None:
         while not stop.is_set():

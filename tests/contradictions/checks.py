@@ -100,7 +100,7 @@ def no_current_verdict(shown: Snapshot) -> Iterator[str]:
             yield f"Overview {key}: {shown.text('overview', key)!r} while {shown.state}"
     for page, key in (("generator", "gn"), ("trainer", "tn")):
         words = " ".join(str(shown.text(page, f"{key}.{part}")) for part in ("head", "num", "tail", "text"))
-        if re.search(r"\blimit\b", words):
+        if outcome == "unknown" and re.search(r"\blimit\b", words):
             yield f"{page}: {words!r} while {shown.state}"
     bound = [labels for name, labels, value in shown.metrics if name == "rollscope_bottleneck" and value == 1.0]
     if [labels for labels in bound if labels["verdict"] not in allowed]:

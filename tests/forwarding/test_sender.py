@@ -6,7 +6,8 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -17,11 +18,14 @@ from hypothesis import strategies as st
 from collectors.model import Target
 from server.cli import watch as command
 from server.config.errors import ConfigError
+from server.config.settings import RunSettings, TargetSettings
 from server.forwarding import sender
 from server.forwarding.sender import Forwarder
 from server.forwarding.spool import Spool
 from server.main import main
 from server.push import readings
+from server.targets.pending import PendingSources
+from server.targets.resolve import attach
 
 NFS = "36 35 98:0 / / rw,noatime - nfs4 server:/home rw\n"
 
@@ -200,9 +204,11 @@ def write(folder: Path, *steps: int) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def agent(spool: Spool, server: Server, targets: Sequence[Target], until: Callable[[], bool]) -> Forwarder:
+def agent(
+    spool: Spool, server: Server, targets: Sequence[Target], until: Callable[[], bool], look: sender.Look | None = None
+) -> Forwarder:
     """Run it until something holds, at most for 500 turns of 20 ms."""
-    made = Forwarder("run", targets, spool, server.client, lambda: 1.8e9, backoff=0.01)
+    made = Forwarder("run", targets, spool, server.client, lambda: 1.8e9, backoff=0.01, look=look, look_seconds=0.01)
 
     async def scene() -> None:
         stop = asyncio.Event()
@@ -233,6 +239,28 @@ def test_a_file_is_read_and_told_with_its_place(spool: Spool, run_dir: Path) -> 
     again = Server()
     agent(spool, again, [target(run_dir)], lambda: bool(again.taken))
     assert again.steps() == [4]
+
+
+def test_a_source_that_exists_later_holds_no_other_back(spool: Spool, run_dir: Path) -> None:
+    server, later = Server(), run_dir.parent / "later"
+    named = RunSettings("run", (TargetSettings(str(run_dir)), TargetSettings(str(later))))
+    attached = attach(named, wait=True)
+    assert [one.name for one in attached.targets] == ["my-run"]
+    pending, clock = PendingSources(attached.awaited, attach, (), ["my-run"]), count(1_800_000_000, 60)
+
+    async def look(taken: Collection[str]) -> Sequence[Target]:
+        if server.steps() == [1, 2, 3] and not later.exists():
+            # The first source is forwarded before the second exists.
+            (later / "orchestrator").mkdir(parents=True)
+            write(later, 7, 8)
+        return (await pending.look(next(clock), taken)).targets
+
+    agent(spool, server, attached.targets, lambda: len(server.steps()) == 5, look)
+    assert server.steps() == [1, 2, 3, 7, 8]
+    assert [query["target"] for query, outcome in server.taken if outcome.reading and outcome.reading.samples] == [
+        "my-run",
+        "later",
+    ]
 
 
 def test_an_error_is_told_too(spool: Spool) -> None:

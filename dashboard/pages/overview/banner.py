@@ -180,6 +180,9 @@ def _headline(facts: StatusFacts) -> View:
     wait = facts.value("trainer_wait_ratio")
     if _named(facts):
         before, figure, after = verdict.headline(str(_verdict(facts).get("summary", "")))
+        if wait is not None and figure == f"{wait:.0%}" and before.endswith("trainer waits "):
+            # The card below shows the same signal; the summary has no decimals.
+            figure = text(wait, "ratio")
     elif wait is not None:
         before, figure, after = "The trainer waits ", text(wait, "ratio"), " of each step for rollouts"
     else:
