@@ -49,7 +49,9 @@ UNKNOWN = "unknown"
 WAITS = re.compile(r"waits (\d+)%")
 MORE_ROLLOUTS = re.compile(r"(?i)(raise the rollouts in flight|more rollouts at once)")
 # Evidence that states the wait of the judged steps next to that of the signal: no reader takes one for the other.
-BOTH_WAITS = re.compile(r"in its last \d+ steps? \(\d+% in the last ten\)")
+BOTH_WAITS = re.compile(r"(\d+)% of the time in its last \d+ steps? \((\d+)% in the last ten\)")
+# A share that is written in whole percent.
+ROUNDING = 0.0051
 STARVED = ("orchestrator_bound", "sandbox_bound")
 
 
@@ -169,9 +171,12 @@ def _numbers_wait_differs(answer: Answer) -> bool:
 
 def _judged_wait(answer: Answer) -> float:
     """The wait of the judged steps where the evidence states both: after a change the signal covers older steps."""
-    judged = answer.number("wait_ratio")
-    both = any(BOTH_WAITS.search(str(item["text"])) for item in answer.verdict["evidence"])
-    return judged if judged is not None and both else _wait(answer)
+    for item in answer.verdict["evidence"]:
+        found = BOTH_WAITS.search(str(item["text"]))
+        # The second share must be the signal's: otherwise the text explains no difference.
+        if found is not None and abs(int(found[2]) / 100 - _wait(answer)) <= ROUNDING:
+            return int(found[1]) / 100
+    return _wait(answer)
 
 
 def _slow_trainer_that_waits(answer: Answer) -> bool:

@@ -38,6 +38,8 @@ _UNKNOWN = {
 _CONFIDENCE = ((0.75, "high"), (0.45, "medium"), (0.0, "low"))
 EVIDENCE = 3
 MISSING = 2
+# In evidence with two waits: of the newest steps, and of the last ten, which the Trainer wait card shows.
+TWO_WAITS = "in the last ten"
 CONTRADICTIONS = 3
 """Lines of each kind that the banner has room for."""
 MOST = 200
@@ -114,9 +116,17 @@ def _contradiction(found: VerdictJson) -> str:
 def _texts(verdict: VerdictJson) -> list[str]:
     # The wait is in the headline and in the bar of the step; the next limit is among the steps.
     beyond = str((verdict.get("next") or {}).get("text") or "").lower()
-    items = (one for one in verdict.get("evidence") or () if one.get("signal") != "trainer_wait_ratio")
+    items = (one for one in verdict.get("evidence") or () if _is_shown(verdict, one))
     words = (str(one["text"]) for one in items if one.get("text"))
     return [tight(text) for text in words if not beyond or not text.lower().startswith(beyond)]
+
+
+def _is_shown(verdict: VerdictJson, item: Mapping[str, Any]) -> bool:
+    """Whether the banner needs this evidence: a single wait is in the headline and on a card already."""
+    words = str(item.get("text"))
+    if item.get("signal") != "trainer_wait_ratio":
+        return True
+    return TWO_WAITS in words and words.lower() not in str(verdict.get("summary") or "").lower()
 
 
 def next_steps(verdict: VerdictJson) -> list[str]:

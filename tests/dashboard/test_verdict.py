@@ -28,6 +28,19 @@ def overview(reader: MemoryReader) -> dict[str, Any]:
     return dict(view(StatusFacts(reader.status(RICH)), reader.infos))
 
 
+def test_a_balanced_verdict_explains_the_wait_on_the_card() -> None:
+    """The card shows 62% of the last ten steps: without the line "Balanced" contradicts it."""
+    both = "The trainer waited 4% of the time in its last 4 steps (62% in the last ten)"
+    wait = {"signal": "trainer_wait_ratio", "text": both}
+    summary = "Generator and trainer are matched"
+    assert verdict.behind({"summary": summary, "evidence": [wait]})["b.e.0"] == both
+    # A headline that has it is not repeated, and a single wait stands in the headline and on the card.
+    starved = {"summary": f"Generation holds the run back: {both[0].lower()}{both[1:]}", "evidence": [wait]}
+    assert "b.e.0" not in verdict.behind(starved)
+    single = {"signal": "trainer_wait_ratio", "text": "The trainer waits 4% of each step"}
+    assert "b.e.0" not in verdict.behind({"summary": summary, "evidence": [single]})
+
+
 def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -> None:
     found = overview(reader)
     assert (found["b.chip"], found["b.chip.s"], found["b.cause"]) == ("Generator-bound", "generator", "KV capacity")

@@ -140,3 +140,16 @@ def test_what_needs_a_minute_is_not_found_before() -> None:
     for at in (0.0, 30.0, 59.0, 60.0):
         walker.check(at, shown, DOWN, {}, "async")
     assert [at for at, _ in walker.found["dead engines without a stall"]] == [60.0]
+
+
+def test_a_second_wait_that_is_not_the_signal_explains_nothing() -> None:
+    """The text must have the number of the card: 82% explains 82%, and no 62%."""
+    for signal, contradicts in ((0.82, False), (0.62, True)):
+        walker = Walker()
+        item = {"text": BOTH_WAITS, "signal": "trainer_wait_ratio"}
+        verdict = {
+            "outcome": "balanced", "cause": None, "confidence": 0.9, "summary": "", "advice": "", "limiters": [],
+            "numbers": {"wait_ratio": 0.0}, "evidence": [item],
+        }  # fmt: skip
+        walker.check(0.0, verdict, {"trainer_wait_ratio": signal}, {}, "async")
+        assert ("balanced while it waits" in walker.found) == contradicts
