@@ -18,9 +18,11 @@ PLOTLY := dashboard/vendor/plotly-basic.min.js
 # $(1): the environment, $(2): what to install there.
 INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(1)/bin/python $(2); } \
   || $(BIN)/python -m pip --python $(1)/bin/python install -q $(2)
+# Markers of the tests that `make test-fast` leaves out.
+NOT_FAST := postgres or browser or writers or sdks or process or crash or slow or long
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check docs bench bench-alerts bench-scrape bench-ui eval-verdict screenshots lock clean
+.PHONY: help setup demo test test-fast test-long check docs bench bench-alerts bench-scrape bench-ui eval-verdict screenshots lock clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +34,9 @@ demo: setup ## start an imaginary cluster and the dashboard: http://127.0.0.1:80
 
 test: $(VENV)/.dev $(PLOTLY) $(SDKS_READY) $(WRITERS)/.ready $(DOCS)/.ready node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-fast: $(VENV)/.dev $(PLOTLY) ## what needs no PostgreSQL, browser, SDK, log writer or other process (below 90 seconds)
+	@env -u PYTHONDONTWRITEBYTECODE ROLLSCOPE_TEST_EXAMPLES=10 $(BIN)/python -m pytest -q -m "not ($(NOT_FAST))" --ignore=tests/e2e -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: $(VENV)/.dev $(PLOTLY) node_modules/.ready ## what `make test` leaves out for its length: more seeds, whole scenarios (10 minutes)
 	@$(BIN)/python -m pytest -q -m long -n 2 --dist loadfile $(ARGS)

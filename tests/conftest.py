@@ -14,6 +14,7 @@ from sqlalchemy import make_url
 
 from server.store import Store, migrate
 from tests import support_postgres
+from tests.markers import mark
 from tests.order import TESTS, compile_a_share, slow_first
 
 pytest_plugins = ["tests.browser_support"]
@@ -50,13 +51,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         compile_a_share(int(worker["workerid"].removeprefix("gw")), worker["workercount"])
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest's own hook selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what ROLLSCOPE_TEST_SKIP names, and sorts the tests. A missing database is never a reason to skip.
+    """Marks and sorts the tests, and skips what ROLLSCOPE_TEST_SKIP names. A missing database is no reason to skip.
 
     With `--no-loadscope-reorder` the workers take files in this order.
     """
     slow_first(items)
     for item in items:
+        mark(item)
         for word in _skipped():
             if item.get_closest_marker(word):
                 item.add_marker(pytest.mark.skip(reason=f"{SKIP}={word}"))
