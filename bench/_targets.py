@@ -2,10 +2,10 @@
 
     python -m bench._targets
 
-Every address of 127.0.0.0/8 is this machine's, so each engine is a host of its own behind one listening port, and a
-scraper pools nothing that it could not pool in a cluster. Pages are laid out (and compressed, for who asks for gzip)
-once, so that serving costs little beside the scraper that is measured. Prints its port. GET /stats?since=SECONDS gives
-what was served since then, /now its clock.
+Every address of 127.0.0.0/8 belongs to this machine, so each engine is a separate host behind one listening port, and
+a scraper cannot reuse connections between engines, as in a cluster. Pages are laid out (and compressed for clients that
+accept gzip) once, so that serving costs little compared with the scraper that is measured. Prints its port. GET
+/stats?since=SECONDS gives what was served since then, /now its clock.
 """
 
 import asyncio

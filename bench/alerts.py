@@ -4,8 +4,8 @@
 
 First the cost of evaluation: a real driver over SQLite with 10,000 series and 100 rules. ``alerts`` is what alerting
 takes of a tick (evaluating, muting, grouping; CPU time), ``whole`` all of `advance` until it is committed; ``target``
-bounds the former. Then from an engine's page to the webhook, beside a real Prometheus with its Alertmanager on the
-same crossings (`bench._crossing`; three minutes). ``--quick``: evaluation only, with fewer ticks.
+bounds the former. Then from an engine's page to the webhook, compared with a real Prometheus with its Alertmanager on
+the same crossings (`bench._crossing`; three minutes). ``--quick``: evaluation only, with fewer ticks.
 """
 
 import argparse
@@ -104,9 +104,9 @@ class Timed:
         self._alerts.tick(*args, **kwargs)
         self._seconds += time.thread_time() - begun
 
-    def tell(self, *args: Any) -> None:
+    def notify(self, *args: Any) -> None:
         begun = time.thread_time()
-        self._alerts.tell(*args)
+        self._alerts.notify(*args)
         self._seconds += time.thread_time() - begun
 
     def take(self) -> float:

@@ -1,4 +1,4 @@
-"""What does attaching to a long run cost? A verl run of 10,000 steps, read by us and by TensorBoard. JSON lines.
+"""Cost of attaching to a long run: a verl run of 10,000 steps, read by Rollscope and by TensorBoard. JSON lines.
 
     python -m bench.attach [sqlite] [postgres] [--steps 10000] [--no-tensorboard]
 
@@ -41,9 +41,9 @@ RECORDED = ROOT / "tests/testdata/verl"
 FURTHER = 16
 TARGET_CPU_SECONDS = 12.0
 TARGET_FIRST_SECONDS = 3.0
-# What an overview shows of such a run, once it is complete.
+# Signals that a complete overview shows of such a run.
 OVERVIEW = ("trainer_step_seconds", "trainer_wait_ratio", "reward", "response_tokens", "policy_version")
-# A busy machine is slow and not broken.
+# Seconds. Long, because a busy machine is slow and not broken.
 PATIENT = Limits(timeout_seconds=600.0)
 
 TENSORBOARD = """
@@ -161,7 +161,7 @@ def run(name: str, url: str, log: Path, steps: int, peer: float | None) -> None:
 
 
 def main() -> None:
-    """Run what was asked for; SQLite by default."""
+    """Runs the requested databases; SQLite by default."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("backends", nargs="*", choices=["sqlite", "postgres", []])
     parser.add_argument("--steps", type=int, default=STEPS)

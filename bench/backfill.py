@@ -3,9 +3,9 @@
     python -m bench.backfill [sqlite] [postgres] [--rows 1000000]
 
 A verl metrics file (eleven keys a row, a step every eight seconds, as its file logger writes it) is read to its end by
-the run's own loop: tail, ingest, store, `advance`. Of a row come eleven step values and some fifteen points of signals;
-``database_rows`` counts them. Parts are CPU microseconds a row on the thread that does them: the store's thread works
-beside the others, so that ``wall`` may be less than their sum. PostgreSQL comes from the tests' wheel.
+the run's own loop: tail, ingest, store, `advance`. A row becomes eleven step values and some fifteen points of signals;
+``database_rows`` counts them. Parts are CPU microseconds a row on the thread that does them. The store's thread runs
+in parallel with the others, so that ``wall`` may be less than their sum. PostgreSQL comes from the tests' wheel.
 """
 
 import argparse

@@ -4,10 +4,10 @@
                                  [--jobs N]
     python -m bench.eval_verdict --seed N [--without SOURCE] [--explain]
 
-Runs are drawn from seeds: rules are tuned on those of TUNING (``--tuning``) alone, and judged on JUDGING. What holds a
-run back is not asserted but measured: the same run is simulated again, relieved of one limiter at a time, and whatever
-gains most useful samples per second is right (`bench.verdict.truth`). The simulator (`bench.verdict.sim`) is one of
-events; it shares no formula with the rules.
+Runs are drawn from seeds: rules are tuned only on those of TUNING (``--tuning``), and judged on JUDGING. The limiter of
+a run is measured, not asserted: the same run is simulated again, each time without one limiter, and the removal that
+gains most useful samples per second is right (`bench.verdict.truth`). The simulator (`bench.verdict.sim`) is
+event-driven; it shares no formula with the rules.
 
 Runs of further seeds have the noise of the recorded real ones (tests/testdata/real_runs): few engines, short steps,
 numbers once a step, records of a few rollouts, bursts, an engine that dies, a trainer that stops.

@@ -1,4 +1,4 @@
-"""Do the tests notice bugs? Plants one bug at a time in product code and runs the tests of its package.
+"""Checks that the tests detect bugs: plants one bug at a time in product code and runs the tests of its package.
 
 `python -m bench.mutants --count 60 --seed 1` draws functions at random over all packages, changes one operator, number,
 condition or return value of each in a copy of the tree, and prints one JSON line per bug: caught, or survived with the
@@ -151,7 +151,7 @@ def drawn(count: int, seed: int) -> list[Bug]:
 
 
 def caught(bug: Bug, tree: Path) -> str | None:
-    """The first test that fails with the bug planted in ``tree``, else None. The tree is mended afterwards."""
+    """The first test that fails with the bug planted in ``tree``, else None. The tree is restored afterwards."""
     target = tree / bug.path
     before = target.read_bytes()
     target.write_text(bug.text, "utf-8")

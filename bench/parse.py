@@ -36,7 +36,7 @@ def milliseconds(call: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 
 def identical(body: bytes) -> bool:
-    """Do both readers return the same names, labels and values, cold and warm?"""
+    """Whether both readers return the same names, labels and values, cold and warm."""
     expected = sorted(
         (sample.name, tuple(sorted(sample.labels.items())), repr(float(sample.value)))
         for family in text_string_to_metric_families(body.decode())

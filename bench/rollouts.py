@@ -4,8 +4,8 @@
     python -m bench.rollouts --store URL [--rows N]
 
 Ingest is measured from outside: a real server, records over HTTP as NDJSON, until the last one is a committed row.
-``cores`` is what the server's process took of the machine meanwhile, ``cpu_us`` what each rollout cost it (PostgreSQL's
-own processes are in neither). Pages are asked of the reader that the dashboard and the API have, in every order, with
+``cores`` is the CPU usage of the server's process meanwhile, ``cpu_us`` its cost per rollout (PostgreSQL's own
+processes are in neither). Pages are queried from the reader of the dashboard and the API, in every order, with
 every filter, at their beginning and deep inside; ``cpu_p95`` is the processor time of both sides (of a PostgreSQL on
 this machine too), which a busy machine changes less.
 PostgreSQL comes from the tests' wheel, or from ROLLSCOPE_TEST_POSTGRES. ``--store`` queries pages of an existing
@@ -81,7 +81,7 @@ def ingest(name: str, url: str, seconds: float, parts: int) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
-        # Before the address it prints that no run is configured, and what could be watched here.
+        # Before the address the server prints that no run is configured, and which targets it found.
         address = next(line for line in process.stdout if line.startswith("Rollscope is at ")).split()[-1]
         run = f"ingest{parts}"
         with httpx.Client(base_url=address, timeout=60) as client:

@@ -2,9 +2,9 @@
 
     python -m bench.scrape [--engines 50,200,1000] [--seconds 60] [--only rollscope]
 
-The page is a recorded one of vLLM (425 samples; snapshots rotate), served by a process of its own whose cost is not
-counted, asked for every 5 s. ``cpu_ms_per_page`` is all CPU of the process that scrapes, stores and derives, over the
-pages served; ``tree_cpu_ms_per_page`` counts the web process beside it too. ``missed`` are scrapes that an engine
+The page is a recorded one of vLLM (425 samples; snapshots rotate), served by a separate process whose cost is not
+counted, and requested every 5 s. ``cpu_ms_per_page`` is all CPU of the process that scrapes, stores and derives,
+divided by the pages served; ``tree_cpu_ms_per_page`` includes the web process. ``missed`` are scrapes that an engine
 waited for in vain, ``p95_ms`` is of each one's own `scrape_duration_seconds`. Prometheus is found on PATH (Debian:
 `prometheus`), or reported as absent. Linux only.
 """

@@ -4,7 +4,7 @@
 
 JSON lines, each with its target; nothing needs a network. Peers show the same run, written by their own writers, in
 the same Chromium in the same minutes: ratios hold where the machine is busy, times are of the machine. ``slowness``
-says how busy: what a fixed piece of work took, 1 on an idle machine. Memory over two hours in real time, or nearly:
+is the duration of a fixed piece of work, 1 on an idle machine. Memory over two hours in real time, or nearly:
 ``--only memory --hours 2 --speed 4``.
 """
 

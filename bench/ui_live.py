@@ -33,7 +33,7 @@ from server.store.types import Batch
 BEAT_SECONDS = 1.037
 ENGINES = 50
 WARM_SECONDS = 5.0
-# Up to where the page shows what is stored is an attribute of it; what follows the frame after is on the screen.
+# The page has the time of its newest datum as an attribute; the datum is on the screen after the next frame.
 _WATCH = """() => {
   const app = document.getElementById("app");
   window.shownSeqs = [];
@@ -128,7 +128,7 @@ def page_request(run: str) -> dict[str, Any]:
 
 
 def beside(browser: Browser, viewers: int, seconds: float) -> None:
-    """Does collection miss a scrape with many viewers? Engines count the requests."""
+    """Measures whether collection misses scrapes with many viewers. Engines count the requests."""
     found = {}
     for count in (0, viewers):
         with scrape.engines() as asked, tempfile.TemporaryDirectory(prefix="rs-bench-") as folder:

@@ -1,7 +1,8 @@
 """The peers of `bench.ui`: TensorBoard and trackio, with their own writers, servers and pages, showing the same run.
 
 One run of verl is written by TensorBoard's event writer (which `rollscope watch` reads as it is) and by trackio, with
-the same steps and keys. Both are in `.venv-writers`, see the Makefile. One that cannot start is reported, not measured.
+the same steps and keys. Both are in `.venv-writers`, see the Makefile. A peer that cannot start is reported, not
+measured.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Is the verdict right of real runs? Recorded runs, played as a live attach. Exits 1 when a phase is missed.
+"""Accuracy of the verdict on real runs: recordings, played as a live attach. Exits 1 when a phase is missed.
 
     python -m bench.real_runs [RUN...] [--ticks]
 

@@ -24,11 +24,11 @@ LOSS_KEY = "train/loss"
 RUNTIME_KEY = "train_runtime"
 # A label holds from its phase's beginning; the verdict may take this long to follow it.
 RIGHT_WITHIN_SECONDS = 60.0
-# An outage needs no statistics: pages stop, so the verdict has half of that.
+# Seconds. An outage needs no statistics, because pages stop, so the verdict has half the time.
 STALLED_WITHIN_SECONDS = 30.0
-# In a label: the run was not built to have one limiter there.
+# Label of a phase in which the run was not built to have one limiter.
 UNSCORED = "not scored"
-# The outcome of a run of which too little is known.
+# The outcome of a run with too little data.
 UNKNOWN = "unknown"
 STARTED_EVENTS = ("product started with --wait", "product started")
 

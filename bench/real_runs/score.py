@@ -1,13 +1,13 @@
-"""What the product stated against the labels, phase by phase."""
+"""Compares the product's verdicts with the labels, phase by phase."""
 
 from dataclasses import dataclass
 
 from bench.real_runs.play import Played, Tick
 from bench.real_runs.recording import UNKNOWN, Phase
 
-# A verdict is believed from here on: the banner shows its advice.
+# Confidence from which the banner shows the verdict's advice.
 BELIEVED = 0.5
-# A verdict is certain from here on.
+# Confidence from which a verdict counts as certain.
 CERTAIN = 0.8
 
 

@@ -1,4 +1,4 @@
-"""Runs composed of recordings: what was not recorded and can be cut out of what was.
+"""Runs composed of recordings: cases that were not recorded and can be derived from recorded ones.
 
 A case is named as on the command line: `RUN`, `RUN+tensorboard`, `RUN+late`, `RUN+engines`, `RUN+stops`, `RUN>RUN`.
 """
@@ -25,7 +25,7 @@ from bench.real_runs.recording import (
 STOP_SECONDS = 90.0
 # While the trainer is stopped the engine is read as often as before.
 IDLE_PAGE_SECONDS = 4.5
-# The trainer stops in the middle of a step: this much of a step after a row.
+# Share of a step after a row at which the trainer stops.
 STOP_AFTER_STEPS = 0.4
 # The second run of a change begins behind its start-up: with the step after this one.
 SETTLED_STEP = 2
@@ -43,7 +43,7 @@ BORN = re.compile(r"^(?:process_start_time_seconds|[\w:]+_created)(?:\{|$)")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is played: a recording, the log that the trainer writes, when the product attaches (None: as recorded)."""
+    """A case: a recording, the log that the trainer writes, when the product attaches (None: as recorded)."""
 
     name: str
     recording: Recording
@@ -87,7 +87,7 @@ def late(name: str, recording: Recording) -> Case:
 
 
 def engines_only(name: str, recording: Recording) -> Case:
-    """Nobody named the trainer's log: engines alone rarely suffice, so that no verdict is right, too."""
+    """The run without the trainer's log. Engines alone rarely suffice, so `unknown` is a right outcome, too."""
     phases = tuple(replace(phase, right=(*phase.right, UNKNOWN)) for phase in recording.phases)
     return Case(name, replace(recording, log=None, phases=phases))
 

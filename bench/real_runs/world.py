@@ -1,4 +1,4 @@
-"""The systems of a recorded run as the product meets them: engines on loopback HTTP, a trainer's log that grows."""
+"""The systems of a recorded run as the product observes them: engines on loopback HTTP and a growing trainer log."""
 
 import os
 import sqlite3

@@ -1,1 +1,1 @@
-"""Is the verdict right? Simulated runs through the real signals and rules, judged against counterfactual truth."""
+"""Accuracy of the verdict: simulated runs through the real signals and rules, compared with counterfactual truth."""

@@ -1,4 +1,4 @@
-"""One seed, judged: steady runs, runs whose limiter changes, runs that stall. What is asked of each is in `Limits`."""
+"""Judges one seed: steady runs, runs whose limiter changes, runs that stall. `Limits` has the requirements."""
 
 import math
 import random
@@ -13,7 +13,7 @@ from bench.verdict.sim import Row, Sim
 from bench.verdict.truth import Truth, truth
 from server.verdict.thresholds import CONFIDENT
 
-# Whoever has three steps has a verdict; half of the run is left to be steady in.
+# With three steps a verdict is expected; half of the run remains for the steady state.
 SETTLED = 0.5
 
 
@@ -34,7 +34,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """A run that does not change. ``without``: what is said with one source missing."""
+    """A run that does not change. ``without``: the verdicts with one source missing."""
 
     config: Config
     truth: Truth
@@ -49,7 +49,7 @@ class Steady:
 
     @property
     def misled(self) -> list[str]:
-        """Sources without which a wrong verdict is a confident one."""
+        """Sources whose absence causes a wrong verdict with confidence."""
         return [of for of, said in self.without.items() if said.sure and said.outcome not in self.truth.right]
 
 
@@ -59,7 +59,7 @@ def _said(told: Told) -> Said:
 
 
 def steady(seed: int, without: Sequence[str] | None = None) -> Steady:
-    """``without``: sources to leave out, one at a time (default: two of the five, by turns)."""
+    """``without``: sources to leave out, one at a time (default: two of the five, in rotation)."""
     config = draw(seed)
     sim = Sim(config).run()
     told = played(config, sim)
@@ -74,7 +74,7 @@ def steady(seed: int, without: Sequence[str] | None = None) -> Steady:
 
 # ---- runs with the noise of the recorded ones
 
-# From here on a verdict is expected, whichever is later; the recordings have 60 s of steps of 1 to 12 s.
+# Seconds and steps from which on a verdict is expected; the recordings have 60 s of steps of 1 to 12 s.
 FIRST_SECONDS, FIRST_STEPS = 60.0, 10.0
 BELIEVED = 0.5
 
@@ -128,7 +128,7 @@ _CHANGES = ("token_s", "tool", "boot", "score", "compute", "publish", "dispatch_
 class Changed:
     """``seconds``: from the onset until the right verdict stood for good (inf: never); ``step``: of the new regime.
 
-    ``onset``: seconds from the change until it holds the run back: until then what waits in the queue is trained.
+    ``onset``: seconds from the change until it limits the run: until then the trainer consumes the queue.
     """
 
     config: Config
@@ -146,7 +146,7 @@ class Changed:
 
     @property
     def judged(self) -> bool:
-        """Is it a change of the limiter?"""
+        """Whether the limiter changes."""
         return not self.before.right & self.after.right
 
 
@@ -214,10 +214,10 @@ def step_seconds(config: Config) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """``seconds``: from the onset until the verdict said so (inf: never); ``early``: said before there was a fault.
+    """``seconds``: from the onset until the verdict reports it (inf: never); ``early``: reported before the fault.
 
-    ``onset``: seconds from the fault until it holds the run up: a frozen engine that nobody asks is as good as any,
-    without engines the trainer makes its steps while the queue lasts, and one that hangs hangs after the open step.
+    ``onset``: seconds from the fault until it has an effect. A frozen engine without requests has none, without engines
+    the trainer continues while the queue lasts, and a trainer that hangs finishes the open step.
     """
 
     config: Config
@@ -233,11 +233,11 @@ class Stalled:
 
 
 FAULTS = ("killed", "frozen", "hung")
-# A trainer's process that stops, as the recorded ones, which step every few seconds; it goes on after so long.
+# Seconds after which a stopped trainer continues, as in the recordings, which have steps of a few seconds.
 STOPPED_SECONDS = 150.0
-# A stop is seen after a minute, or after as many steps as a verdict takes.
+# A stop must be reported after a minute, or after as many steps as a verdict needs.
 STOP_LIMIT_SECONDS, STOP_LIMIT_STEPS = 60.0, 10.0
-# Whatever waits in the queue is trained by then, and production opened again.
+# Seconds after which the queue is consumed and production has resumed.
 LONG = 24
 
 
@@ -290,17 +290,17 @@ def one_dead(seed: int) -> Changed:
 
 
 def held_up(sim: Sim, at: float, fault: str) -> float:
-    """Since when the fault holds the run up: the first request a frozen engine is asked, else the last step."""
+    """Time from which the fault has an effect: the first request to a frozen engine, else the last step."""
     last = max([at, *(row.end for row in sim.rows)])
     if fault != "frozen":
         return last
-    # The page of an engine that froze at rest may show no request ever: then it counts from the last step, too.
+    # The page of an engine that froze while idle may never show a request: then it counts from the last step, too.
     asked = (page.at for page in sim.pages if page.at >= at and any(one[0] + one[1] for one in page.engines if one))
     return next(asked, last)
 
 
 def stall_of(seed: int) -> tuple[Config, str, float, float]:
-    """(configuration, fault, seconds of a step, seconds by which a longer one and a late row may put it off)."""
+    """(configuration, fault, seconds of a step, seconds by which a longer step and a late row may delay it)."""
     rng = random.Random(seed)
     config = draw(seed, rng.choice(("trainer", "balanced", "tool", "generator_slots")))
     config = config.changed(batch=min(config.batch, 64), group=min(config.group, 8))

@@ -21,7 +21,7 @@ REAL_GROUPS = (4, 4, 8)
 REAL_BATCHES = (16, 32, 64)
 # TRL traces 8 rollouts of every 8th policy version.
 REAL_TRACED = (0, 8, 8, 4)
-# Engines of the recordings stood still for 5 to 30 % of the time, in bursts.
+# Engines of the recordings generated nothing for 5 to 30 % of the time, in bursts.
 REAL_BURST_EVERY_SECONDS, REAL_BURST_SHARES = (5.0, 40.0), (0.05, 0.30)
 # Spread of the logarithm of the trainer's seconds on a machine that others use, too.
 REAL_JITTER = (0.05, 0.40)
@@ -44,7 +44,7 @@ class Config:
             (`gate`), or nothing (`none`); bound: in batches, or versions.
         every: steps from checkpoint to checkpoint; pause: engines stand still while weights are published.
         page: seconds between two pages; lag: from the end of a step to its row.
-        census, phases: what tells where rollouts are.
+        census, phases: which sources report the states of rollouts.
         row_only: queue and rollouts in flight are in the step's row alone: no page has them.
         traced: policy versions from one batch with records to the next, of which `traces` rollouts are recorded, and
             the row lacks the groups' outcomes; 0: no records, exact outcomes in each row.
@@ -119,7 +119,7 @@ def draw(seed: int, kind: str = "") -> Config:
 
 
 def is_real(seed: int) -> bool:
-    """Is it a seed of a run with the noise of the recorded ones?"""
+    """Whether the seed is of a run with the noise of the recorded ones."""
     return seed in REAL_TUNING or seed in REAL_JUDGING
 
 
@@ -130,7 +130,7 @@ def between(rng: random.Random, low: float, high: float) -> float:
 
 def _sizes(rng: random.Random) -> dict[str, int]:
     group = rng.choice((4, 8, 16))
-    # A batch of less than four groups is an accident of one of them.
+    # With fewer than four groups a batch depends on single groups.
     return {
         "engines": rng.randint(1, 4),
         "batch": max(4 * group, rng.choice((16, 32, 64, 128, 256, 512))),
@@ -146,12 +146,12 @@ def _noise(rng: random.Random, step: float) -> dict[str, float | bool]:
     }  # fmt: skip
 
 
-# ---- asynchronous: a rollout takes 1, of which its parts are shares; then everything is scaled to the step's length
+# ---- asynchronous: a rollout takes 1 and its phases are shares of it; then all times are scaled to the step's length
 
 # kind -> share of a rollout's time in boot, tools, scoring.
 _SHARES = {"boot": (0.55, 0.0, 0.0), "tool": (0.05, 0.6, 0.02), "score": (0.0, 0.0, 0.6)}
 _LITTLE = ((0.0, 0.0, 0.0), (0.05, 0.15, 0.0), (0.02, 0.1, 0.05), (0.0, 0.0, 0.1), (0.1, 0.3, 0.05))
-# kind -> what production makes over what the trainer takes.
+# kind -> production rate divided by the trainer's rate.
 _STARVED = ("generator", "boot", "tool", "score", "scorer", "zero_filtered", "gate", "prompts")
 
 
@@ -160,7 +160,7 @@ def _async(rng: random.Random, seed: int, kind: str) -> Config:
 
 
 def _real(rng: random.Random, seed: int, kind: str) -> Config:
-    """As the recorded runs: few engines, short steps, a log alone, records of a few rollouts, bursts."""
+    """A run like the recorded ones: few engines, short steps, only a log, records of a few rollouts, bursts."""
     asynchronous = [one for one in KINDS if not one.startswith("sync")]
     sizes = {
         "engines": rng.randint(1, REAL_ENGINES), "batch": rng.choice(REAL_BATCHES), "group": rng.choice(REAL_GROUPS),
@@ -169,7 +169,7 @@ def _real(rng: random.Random, seed: int, kind: str) -> Config:
     step = between(rng, *REAL_STEP_SECONDS)
     made = _of_sizes(rng, seed, kind or asynchronous[seed % len(asynchronous)], sizes, step)
     every = between(rng, *REAL_BURST_EVERY_SECONDS) if rng.random() < 0.5 else 0.0
-    # Records of trained rollouts tell nothing of groups that a filter removed before: there the row has their share.
+    # Records of trained rollouts do not contain groups that a filter removed before, so the row has their share.
     traced = 0 if made.filtered else rng.choice(REAL_TRACED)
     return replace(
         made, page=5.0, lag=min(made.lag, 5.0), census=False, row_only=rng.random() < 0.7, traced=traced,
@@ -194,7 +194,7 @@ def _of_sizes(rng: random.Random, seed: int, kind: str, sizes: dict[str, int], s
 
 
 def _ratio(rng: random.Random, kind: str) -> float:
-    """What the trainer needs for a batch over what production needs."""
+    """The trainer's time for a batch divided by production's."""
     if kind.startswith(_STARVED):
         return rng.uniform(0.35, 0.8)
     return rng.uniform(0.92, 1.1) if kind == "balanced" else rng.uniform(1.1, 2.5)
@@ -216,7 +216,7 @@ def _rollout(rng: random.Random, kind: str, sizes: dict[str, int]) -> dict[str, 
 
 
 def _engines(rng: random.Random, made: Config) -> Config:
-    """Room for what is in flight, or clearly less of it."""
+    """Sets the engines: cache for all rollouts in flight, or clearly less."""
     inside = 1 - made.boot - made.tool * (made.turns - 1) - made.score
     running = max(1.0, made.cap * inside / made.engines)
     loaded = rng.uniform(0.05, 0.45)
@@ -232,7 +232,7 @@ def _engines(rng: random.Random, made: Config) -> Config:
 
 
 def _rate(made: Config) -> float:
-    """Rollouts per unit of time, by arithmetic: only to find a trainer to match."""
+    """Rollouts per unit of time by a formula, used only to choose the trainer's speed."""
     inside = 1 - made.boot - made.tool * (made.turns - 1) - made.score
     running = made.cap * inside / made.engines
     live = made.prompt + 0.6 * made.tokens
@@ -242,7 +242,7 @@ def _rate(made: Config) -> float:
 
 
 def _special(rng: random.Random, made: Config, rate: float) -> tuple[float, Config]:
-    """What production is held back by beside engines and environment."""
+    """Limits of production other than engines and environment."""
     if made.kind == "scorer":
         slow = rate * rng.uniform(0.3, 0.6)
         return slow, made.changed(scorers=1, score=made.group / slow)
@@ -250,7 +250,7 @@ def _special(rng: random.Random, made: Config, rate: float) -> tuple[float, Conf
         slow = rate * rng.uniform(0.25, 0.55)
         return slow, made.changed(dispatch_s=1 / slow)
     if made.kind == "gate":
-        # Nothing is begun before the batch is published, and the slowest of it takes a multiple of the mean.
+        # No rollout begins before the batch is published, and the slowest one takes a multiple of the mean.
         return made.batch / 2.2, made.changed(cap=max(made.cap, 2 * made.batch))
     return rate, made
 

@@ -1,6 +1,6 @@
-"""Pairs of a verdict and a number of the same answer that cannot both be right. No rule knows how a verdict is made.
+"""Pairs of a verdict and a number of the same answer that cannot both be right, independent of the verdict's rules.
 
-A verdict may be wrong without a contradiction; a contradiction is visible to its reader whatever the truth is.
+A verdict may be wrong without a contradiction; a contradiction is visible to the user in any case.
 """
 
 import math
@@ -16,7 +16,7 @@ from server.verdict.model import Verdict
 
 # A trainer that waits this share of its step is not matched with its generators.
 WAIT_OF_UNMATCHED = 0.30
-# A trainer that waits this share of its step is not what the run waits for.
+# A trainer that waits this share of its step is not the limiter.
 WAIT_OF_STARVED = 0.50
 # Two statements of one wait may differ by this much: windows differ a little.
 WAIT_DIFFERENCE = 0.10
@@ -34,7 +34,7 @@ DEAD_SECONDS = 60.0
 PENDING_SHARE = 0.20
 # A cache that is used less than this evicts nothing for lack of room.
 ROOMY_CACHE = 0.50
-# A scorer that is busy less than this is not what the run waits for.
+# A scorer with a smaller busy share is not the limiter.
 IDLE_SCORER = 0.20
 # Groups without a gradient below this share do not hold a run back.
 FEW_FLAT_GROUPS = 0.20
@@ -113,7 +113,7 @@ def engine_load(signals: Mapping[str, float], facts: Mapping[str, str | float]) 
 
 
 def no_engine(signals: Mapping[str, float]) -> bool:
-    """Is no engine in any state but down or silent?"""
+    """Whether every engine is down or silent."""
     states = {name: value for name, value in signals.items() if name.startswith("generator_engines{")}
     gone = sum(states.get(f'generator_engines{{state="{state}"}}', 0.0) for state in ("down", "silent"))
     return gone > 0 and gone == sum(states.values())

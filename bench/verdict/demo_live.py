@@ -1,4 +1,4 @@
-"""Is the verdict right of the demo's scenarios while they are live? Exits 1 when one is wrong with confidence.
+"""Accuracy of the verdict on the demo's live scenarios. Exits 1 when one is wrong with confidence.
 
     python -m bench.verdict.demo_live [SCENARIO...] [--mode MODE]... [--seeds N] [--jobs N] [--minutes N] [--ticks]
 
@@ -125,7 +125,7 @@ class Judged:
 
 
 def modes(scenario: str) -> tuple[str, ...]:
-    """The modes that differ in a scenario: records are pushed where files do not hold what they tell."""
+    """The modes that differ in a scenario: records are pushed where files do not contain the same data."""
     row = SCENARIOS[scenario]
     return MODES if row.sandboxes or row.slime or row.agents else (SILENT,)
 

@@ -1,11 +1,11 @@
-"""One engine: requests share it by a decode curve, hold cache as they grow, and are thrown out when it is full."""
+"""One engine: requests share it by a decode curve, use cache as they grow, and are preempted when it is full."""
 
 import math
 from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-# A cache is filled to here by admission; beyond it only by those that run.
+# Share of the cache that admission fills; only running requests grow beyond it.
 ADMITTED = 0.97
 # Seconds of prefill per token of context, in decode steps of one token.
 PREFILL = 0.002
@@ -27,7 +27,7 @@ class Request:
 class Engine:
     """Processor sharing: every running request has the same progress per second, and less the more there are.
 
-    ``crowded``: its cache once kept a request out, or threw one out.
+    ``crowded``: its cache once delayed or preempted a request.
     """
 
     slots: int
@@ -93,7 +93,7 @@ class Engine:
         return [entry[2] for entry in self._ends if entry[2].state == "running"]
 
     def leave(self, one: Request) -> None:
-        """Out of the running ones; its progress is kept."""
+        """Removes a running request; its progress is kept."""
         grown = self.progress - one.begun
         self.running -= 1
         self.held = max(0.0, self.held - one.context - grown)
@@ -107,7 +107,7 @@ class Engine:
         self.admit()
 
     def done(self) -> list[Request]:
-        """Those that have ended by now, out of the engine."""
+        """Removes and returns the requests that have ended by now."""
         found = []
         while self._ends and (self._ends[0][2].state != "running" or self._ends[0][0] <= self.progress + 1e-6):
             _, _, one = heappop(self._ends)
@@ -119,7 +119,7 @@ class Engine:
         return found
 
     def squeeze(self) -> None:
-        """Throw the youngest out while the cache is full."""
+        """Preempts the youngest requests while the cache is full."""
         while self.held > self.capacity * (1 - 1e-9) and self.running > 1:
             alive = [entry for entry in self._ends if entry[2].state == "running"]
             youngest = max(alive, key=lambda entry: entry[1])[2]
@@ -131,7 +131,7 @@ class Engine:
             self.crowded = True
 
     def next(self) -> float:
-        """When something happens by itself: an end, or a full cache."""
+        """Time of the next event: the end of a request, or a full cache."""
         speed = self.speed()
         while self._ends and self._ends[0][2].state != "running":
             heappop(self._ends)

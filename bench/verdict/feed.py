@@ -1,4 +1,4 @@
-"""A simulated run through the real signals and the real judge, as collectors would bring it.
+"""Feeds a simulated run to the real signals and the real judge, in the form of collectors' readings.
 
 Readings become samples and steps in canonical names, each when it could have been read; `server.derive.deriver` and
 `server.derive.results` make signals of them, `server.verdict.judge` a verdict at every tick. Only the store is left
@@ -43,10 +43,11 @@ _SIGNALS = {item.name: item for item in signals.load()}
 
 
 class _Ids:
-    """The only thing `SignalResults` asks the store for."""
+    """The only part of the store that `SignalResults` uses: series ids."""
 
     def __init__(self) -> None:
         self._ids: dict[SeriesKey, int] = {}
+        self.series = self  # `SignalResults` calls `store.series.intern`
 
     def intern(self, run: str, keys: Sequence[SeriesKey]) -> list[int]:
         return [self._ids.setdefault(key, len(self._ids)) for key in keys]
@@ -54,7 +55,7 @@ class _Ids:
 
 @dataclass(slots=True)
 class Told:
-    """What stood at an instant."""
+    """The verdict and the signals at an instant."""
 
     at: float
     verdict: Verdict
@@ -62,7 +63,7 @@ class Told:
 
 @dataclass(slots=True)
 class Feed:
-    """Plays one run to the pipeline. ``missing``: a source that tells nothing."""
+    """Plays one run to the pipeline. ``missing``: a source without data."""
 
     config: Config
     missing: str = ""
@@ -87,7 +88,7 @@ class Feed:
         self.deriver.mode = "sync_split" if c.sync else "async"
 
     def play(self, rows: Sequence[Row], pages: Sequence[Page]) -> Iterator[Told]:
-        """The verdict that stands at each tick."""
+        """The current verdict at each tick."""
         memory, page, row = None, 0, 0
         for tick in ticks(self.config):
             while page < len(pages) and pages[page].at <= tick:
@@ -167,7 +168,7 @@ class Feed:
             self._traces(row)
 
     def _traces(self, row: Row) -> None:
-        """Records of the first rollouts of every so many batches, as TRL's traces: a sample, which nothing counts."""
+        """Records of the first rollouts of every n-th batch, like TRL's traces: a sample, without the total number."""
         ts, version = T0 + row.end, row.number
         self.deriver.rollouts.publish(version, ts)
         if version % self.config.traced or self.missing == "zero":
@@ -184,7 +185,7 @@ class Feed:
             self.deriver.rollout(arrival)
 
     def _reward(self, dull: bool, place: int) -> float:
-        """Equal ones where the group is dull: all solve it, or none."""
+        """The reward of a rollout; equal in a group without gradient, where all or none solve the task."""
         return float(self.config.easy >= 0.5) if dull else float(place % 2)
 
 

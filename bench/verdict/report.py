@@ -1,4 +1,4 @@
-"""What was judged, in numbers and in words; and whether it is good enough."""
+"""Reports the accuracy of verdicts as tables, and whether each target is met."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,10 @@ class Line:
 
 
 def matrix(runs: Sequence[Steady]) -> Iterable[str]:
-    """Measured (rows) against said (columns). Where several words are right, a right one counts as the truth."""
+    """Confusion matrix: measured (rows) against reported (columns).
+
+    Any of several right outcomes counts as the truth.
+    """
     cells: Counter[tuple[str, str]] = Counter()
     for one in runs:
         cells[one.said.outcome if one.right else one.truth.top, one.said.outcome] += 1
@@ -48,7 +51,7 @@ def calibration(runs: Sequence[Steady]) -> Iterable[str]:
 
 
 def told_without(runs: Sequence[Steady]) -> Iterable[str]:
-    """With one source missing: how much is still said, and how surely. Unknown everywhere would be no answer."""
+    """With one source missing: share of runs with a verdict, and its confidence. Unknown everywhere is a failure."""
     yield f"sure with all sources: {sum(one.said.sure for one in runs)} of {len(runs)}"
     for source in SOURCES:
         told = [(one.without[source], one.truth.right) for one in runs if source in one.without]
@@ -98,7 +101,7 @@ def liveness(runs: Sequence[Stalled], name: str = "e stalls") -> Line:
 
 
 def noise(runs: Sequence[Noisy]) -> Line:
-    """Of runs with the noise of the recorded ones."""
+    """Accuracy on runs with the noise of the recorded ones."""
     good = sum(one.said.outcome in one.truth.right for one in runs)
     wrong = [one for one in runs if one.believed]
     share = sum(one.right for one in runs) / max(1, len(runs))
@@ -117,7 +120,7 @@ def contradicted(runs: Sequence[Noisy]) -> Line:
 
 
 def dead_engine(runs: Sequence[Changed]) -> Line:
-    """No target of its own: most of these do not change their limiter, and must then keep their verdict."""
+    """Runs with a dead engine, without a target: most do not change their limiter and must keep their verdict."""
     late = [one for one in runs if one.seconds > one.limit]
     text = f"{len(runs) - len(late)} of {len(runs)} right within max(2 min, 2 steps) "
     text += str([f"{one.config.seed} {one.after.top}" for one in late])
@@ -125,7 +128,7 @@ def dead_engine(runs: Sequence[Changed]) -> Line:
 
 
 def noisiest(runs: Sequence[Noisy]) -> Iterable[str]:
-    """Wrong ones, those believed for the most ticks first."""
+    """Wrong verdicts, ordered by the number of ticks with confidence."""
     wrong = [one for one in runs if one.believed or one.said.outcome not in one.truth.right]
     for one in sorted(wrong, key=lambda one: -one.believed)[:WORST]:
         yield (f"  seed {one.config.seed} ({one.config.kind}): {one.said}; right {one.right:.0%}, "
@@ -133,7 +136,7 @@ def noisiest(runs: Sequence[Noisy]) -> Iterable[str]:
 
 
 def worst(runs: Sequence[Steady]) -> Iterable[str]:
-    """Wrong ones, the surest first."""
+    """Wrong verdicts, highest confidence first."""
     wrong = sorted((one for one in runs if not one.right), key=lambda one: -one.said.confidence)
     for one in wrong[:WORST]:
         yield f"  seed {one.config.seed} ({one.config.kind}): {one.said}; measured {one.truth}"

@@ -15,7 +15,7 @@ PROGRESS = ("booting", "generating", "in_tool", "scoring")
 
 
 class Sim:
-    """One run, of ``most`` steps at most. ``run()`` plays it; ``rows`` and ``pages`` are what it leaves.
+    """One run, of ``most`` steps at most. ``run()`` plays it; ``rows`` and ``pages`` are its output.
 
     ``held_once``: production was held at some time.
     """
@@ -76,7 +76,7 @@ class Sim:
         return self
 
     def _page(self) -> None:
-        """A page of each engine; a killed one gives none."""
+        """A page of each engine; a killed engine has none."""
         told: list[tuple[float, ...] | None] = []
         for one in self.engines:
             if one in self._gone:
@@ -104,7 +104,7 @@ class Sim:
             self._pump()
 
     def _burst(self, on: bool) -> None:
-        """Engines stand still, and go on."""
+        """Engines pause for a burst and then continue."""
         self._pause(on)
         self.at(self.now + (self.c.burst if on else self.c.burst_every), self._burst, not on)
 
@@ -122,7 +122,7 @@ class Sim:
             self._plan(one)
 
     def _lose(self, engine: Engine) -> None:
-        """It dies; its requests begin again on the others."""
+        """An engine dies; its requests begin again on the others."""
         engine.advance(self.now)
         engine.frozen = True
         self._plan(engine)
@@ -132,7 +132,7 @@ class Sim:
             self._submit(owner)  # type: ignore[arg-type]
 
     def _stop(self) -> None:
-        """The trainer's process stops, with dispatch and scoring in it; engines end what they run, and idle."""
+        """The trainer's process stops, with its dispatch and scoring; engines finish their requests and then idle."""
         self._stopped_until = self.now + self.c.resumes
         goes_on = (self._engine, self._page, self._burst)
         # In place: `run` holds the list.
@@ -187,7 +187,7 @@ class Sim:
         return mean * math.exp(self._rng.gauss(0.0, sigma) - sigma * sigma / 2) if mean > 0 else 0.0
 
     def _enter(self, rollout: Rollout, state: str) -> None:
-        """Into a state; "" is none."""
+        """Moves a rollout into a state; "" is none."""
         if rollout.state:
             self.census[rollout.state] -= 1
             took = self.now - rollout.since
@@ -273,7 +273,8 @@ class Sim:
         if dull and self.c.filtered and not self.c.sync:
             self._accepted -= group.need
             return
-        # What it is worth on average: the luck of forty groups would be noise on the truth.
+        # The expected number of useful samples, because the sampling noise of forty groups would blur the measured
+        # truth.
         self.useful[id(group)] = 1.0 if self.c.filtered and not self.c.sync else 1.0 - self.c.zero
         self.queue.append(group)
         self._taken() if not self.c.sync else self._sync_done()
@@ -298,14 +299,14 @@ class Sim:
         return len(self.queue) * self.c.group
 
     def _closed(self) -> bool:
-        """Is production held?"""
+        """Whether production is held."""
         c = self.c
         if c.policy == "gate":
             return self._accepted + c.group > (self.version + 1 + c.bound) * c.batch
         return c.policy in ("queue", "drop") and self._waiting >= max(1.0, c.bound) * c.batch
 
     def _pump(self) -> None:
-        """Begin rollouts while there is room for them."""
+        """Begins rollouts while the cap allows."""
         while self.in_flight < self.c.cap:
             if self._group is None and self._closed():
                 self._hold(True)
@@ -348,7 +349,7 @@ class Sim:
         self._score_seconds: list[float] = []
 
     def _taken(self) -> None:
-        """Take a batch if the trainer is ready and there is one."""
+        """Consumes a batch if the trainer is ready and a batch is available."""
         if not self._ready:
             return
         while self.c.policy == "drop" and self.queue and self.version - self.queue[0].version > self.c.bound + 1:
@@ -402,7 +403,7 @@ class Sim:
             self._taken()
 
     def _logged(self) -> dict[str, float]:
-        """What the orchestrator adds to a step's row."""
+        """Values that the orchestrator adds to a step's row."""
         c, told = self.c, {"policy_version": float(self.version)}
         if c.policy == "gate":
             told["dispatch_gate_wait_seconds"] = self._held

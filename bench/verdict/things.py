@@ -1,4 +1,4 @@
-"""What a simulated run is made of, and what it leaves to be read."""
+"""Records of a simulated run: its rollouts and groups, and its output."""
 
 from dataclasses import dataclass, field
 
@@ -34,7 +34,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the trainer logs of a step, at its end. ``useful``: samples with a gradient, as many as to be expected.
+    """The trainer's row of a step, logged at its end. ``useful``: expected number of samples with a gradient.
 
     ``groups``: (number, whether all its rewards are equal, version it was begun at) of each group of the batch.
     """
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What can be read at one instant: of each engine (None: it is dead), rollouts by state, samples in the queue."""
+    """The metrics at one instant: of each engine (None: dead), rollouts by state, samples in the queue."""
 
     at: float
     engines: tuple[tuple[float, ...] | None, ...]

@@ -1,4 +1,4 @@
-"""What holds a simulated run back, measured: the same run, relieved of one thing at a time. Nothing is asserted."""
+"""Measures what limits a simulated run: the same run is simulated without one limiter at a time."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 from bench.verdict.config import Config
 from bench.verdict.sim import Row, Sim
 
-# Below that nothing is worth a change; between the two either word is right ("about 15 %").
+# Gains below the first are not worth a change; between the two both outcomes are right ("about 15 %").
 BALANCED, CLEARLY = 1.10, 1.22
-# The best two are not reported apart where their log gains differ by less than a fifth.
+# The best two are not distinguished where their log gains differ by less than a fifth.
 NEAR = 1.2
 # A curriculum is uneven, not the limiter, below this where it is not filtered (DESIGN section 5, the published 55 %);
-# every synchronous step has a tail, and a third of the step lost is where it is worth a change. Both are conventions:
-# a tenth around them either word is right.
+# every synchronous step has a tail, which is worth a change from a third of the step on. Both are conventions: within
+# a tenth of them both outcomes are right.
 UNEVEN, UNEVEN_BAND = 0.50, 0.05
 TAIL, TAIL_BAND = 1.5, 1.1
 WARM = 0.3
-# (batch from which on, share of the horizon): a step of many samples is like the next one, fewer tell as much.
+# (smallest batch, share of the horizon): large batches vary less from step to step, so fewer steps suffice.
 SHORT = ((256, 0.5), (128, 0.65), (0, 1.0))
-# Of a gain: what luck alone makes of none in a dozen steps; and from where on one that stands alone is none.
+# Gains: the largest one that chance alone produces in a dozen steps; and the smallest one that counts on its own.
 LUCK, PLAINLY = 1.04, 1.5
-# Times the run: as many of its steps are looked at where gains are to be told apart.
+# Multiple of the run's steps that are simulated to distinguish similar gains.
 LONG = 3.0
 
 Relief = Callable[[Config], Config]
@@ -49,7 +49,7 @@ RELIEFS: dict[str, tuple[str, Relief, Callable[[Config], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """``gains``: of each relief; ``right``: outcomes that may be said; ``top``: the best of them."""
+    """``gains``: of each removed limiter; ``right``: outcomes that count as right; ``top``: the best of them."""
 
     gains: dict[str, float]
     right: frozenset[str]
@@ -70,15 +70,15 @@ def rate(rows: list[Row]) -> float:
 
 
 def truth(config: Config) -> Truth:
-    """Of one that does not change. Each relief is looked at for as many steps as the run has without it."""
+    """The truth of a run that does not change. Each removal is measured over as many steps as the original run has."""
     short = next(short for least, short in SHORT if config.batch >= least) * config.horizon
     gains = _gains(config.changed(horizon=short), [name for name, (_, _, has) in RELIEFS.items() if has(config)])
-    # What a dozen steps gain is luck by some per cent: those that contend are measured over many more.
+    # Over a dozen steps chance changes a gain by some per cent, so the best candidates are measured over many more.
     return judged(config, gains | _gains(config.changed(horizon=LONG * config.horizon), contend(config, gains)))
 
 
 def _gains(config: Config, names: Collection[str]) -> dict[str, float]:
-    """Useful samples per second without each, over those with all of them."""
+    """Useful samples per second without each limiter, divided by those with all limiters."""
     if not names:
         return {}
     run = Sim(config, watched=False).run()
@@ -88,7 +88,7 @@ def _gains(config: Config, names: Collection[str]) -> dict[str, float]:
 
 
 def contend(config: Config, gains: Mapping[str, float]) -> list[str]:
-    """Those that may decide; none where one outcome gains far more than any other."""
+    """Limiters with similar gains; none where one outcome gains far more than any other."""
     best = max(gains.values(), default=1.0)
     found = [name for name, gain in gains.items() if gain >= LUCK and 2 * math.log(gain) >= math.log(best)]
     clear = len({RELIEFS[name][0] for name in found}) == 1 and best >= PLAINLY
@@ -96,19 +96,19 @@ def contend(config: Config, gains: Mapping[str, float]) -> list[str]:
 
 
 def _idle(run: Sim) -> set[str]:
-    """What never did anything: without it the run is the same to the last event."""
+    """Limiters without any effect: without them the run is identical."""
     crowded = any(one.crowded for one in run.engines)
     return ({"gate"} if not run.held_once else set()) | ({"cache"} if not crowded else set())
 
 
 def judged(config: Config, gains: dict[str, float]) -> Truth:
-    """Which words are right."""
+    """The outcomes that are right."""
     firm = {name: gain for name, gain in gains.items() if not _soft(config, name, gain)}
     best = max(firm.values(), default=1.0)
     right = set(_near(firm)) if best >= BALANCED else set()
     if best < CLEARLY:
         right.add("balanced")
-    # A remedy, an unevenness, or a tail like any, that would gain most may be named, and need not be.
+    # A general remedy, an uneven curriculum or a common tail with the largest gain may be named, but need not be.
     named = {name: gain for name, gain in gains.items() if name not in firm and not _common(config, name, gain)}
     right |= {RELIEFS[name][0] for name, gain in named.items() if gain >= max(CLEARLY, best)}
     top = RELIEFS[max(firm, key=lambda name: firm[name])][0] if best >= _middle() else "balanced"
@@ -120,13 +120,13 @@ def _middle() -> float:
 
 
 def _soft(config: Config, name: str, gain: float) -> bool:
-    """More rollouts at once cure whatever makes each of them slow: no actor. So do a curriculum and a tail like any."""
+    """Reliefs that name no actor, which help against any slowness: more rollouts at once, curriculum, common tail."""
     uneven = name == "zero" and not config.filtered and config.zero < UNEVEN + UNEVEN_BAND
     return name == "cap" or uneven or (name == "tail" and gain < TAIL * TAIL_BAND)
 
 
 def _common(config: Config, name: str, gain: float) -> bool:
-    """A tail so short that it is nobody's limiter."""
+    """Whether the tail is too short to be a limiter."""
     return name == "tail" and gain < TAIL / TAIL_BAND
 
 

@@ -1,7 +1,7 @@
-"""Which signal can be had of which framework: worked out from the registries, and written into the documentation.
+"""Derives from the registries which signal is available with which framework.
 
-Every signal is asked over a made-up window that holds all a collector says it can report: what it answers then is the
-cell. `python -m bench.docs` writes docs/reference/coverage.md from it.
+Each signal is computed over an artificial window with everything a collector can report; its result is the cell.
+`python -m bench.docs` writes docs/reference/coverage.md from it.
 """
 
 import re
@@ -20,11 +20,11 @@ from server.signals.window import TRAINER, Gauge, StepBook, StepKey
 Cell = Literal["native", "derived", "-", "n/a"]
 LETTERS: Mapping[Cell, str] = {"native": "N", "derived": "d", "-": "", "n/a": "/"}
 
-# What a training loop's log is about, as against engines and sandboxes.
+# Metrics of a training loop's log; the others are of engines and sandboxes.
 TRAINED = frozenset(row.name for row in (*trainer.ROWS, *rollout.ROWS))
 NOW, STEP_SECONDS = 1_000_000.0, 30.0
 PRICED = frozenset({"cost_target_ratio", "cost_usd_per_million_tokens", "idle_usd_per_hour"})
-# A configuration in which everything is stated.
+# A configuration with every setting.
 FACTS: Mapping[str, str | float] = {
     "group_size": 8.0,
     "batch_samples": 64.0,
@@ -43,7 +43,7 @@ def frameworks() -> list[Collector]:
 def items() -> list[signals.Signal | signals.Counter]:
     """The signals that come from trainers.
 
-    But for what costs (no framework tells prices), and those with a memory (they watch what has a row of its own).
+    Left out are costs (no framework reports prices) and signals with a memory (they watch a signal with its own row).
     """
     found = (one for one in signals.load() if not (TRAINED.isdisjoint(inputs(one)) or one.name in PRICED))
     return [item for item in found if isinstance(item, signals.Counter) or item.remember is None]
@@ -55,15 +55,15 @@ def inputs(item: signals.Signal | signals.Counter) -> Sequence[str]:
 
 
 def missing_metrics(item: signals.Signal, words: str, reports: Callable[[str], bool], kinds: Iterable[str]) -> str:
-    """Why a signal has no value: by the framework that does not report it, with what turns it on.
+    """Explains why a signal has no value: the framework that does not report its input, and the setting for it.
 
     Args:
-        words: the signal's own; only where they say that its inputs are missing there is more to say.
-        reports: does any target of the run tell this metric?
+        words: the signal's own reason; extended only where it is that the inputs are missing.
+        reports: whether any target of the run reports this metric.
         kinds: the run's framework first, then the collectors of its targets.
     """
     absent = [metric for metric in inputs(item) if metric in TRAINED and not reports(metric)]
-    # Before the first row nothing is known to be left out.
+    # Before the first row no metric is known to be missing.
     if words != item.hint or not absent or not any(map(reports, TRAINED)):
         return words
     known = collectors.load()
@@ -73,7 +73,7 @@ def missing_metrics(item: signals.Signal, words: str, reports: Callable[[str], b
             return f"not reported by {one.name}: {how}"
     if not trainers:
         return words
-    # `custom` and `mlflow` are read for whatever framework there is: examples of others help there.
+    # `custom` and `mlflow` read the logs of any framework, so that examples from other frameworks help there.
     return f"not reported by {trainers[0].name}; {plain(words) if trainers[0].gives else words}"
 
 
@@ -89,7 +89,7 @@ def of_records(collector: Collector) -> Iterator[str]:
 
 
 def plain(words: str) -> str:
-    """A signal's words without its examples from frameworks: another's keys are no advice."""
+    """A signal's reason without its examples from frameworks, because the keys of another framework do not help."""
     kept = re.sub(r" \(([^()]*)\)", lambda match: "" if _framework().search(match[1]) else match[0], words)
     named = _framework().search(kept)
     return kept if named is None else kept[: named.start()].rpartition(":")[0] or kept
@@ -97,7 +97,7 @@ def plain(words: str) -> str:
 
 @cache
 def _framework() -> re.Pattern[str]:
-    """Any framework's name, as it is written in prose."""
+    """A pattern for any framework's name as written in prose."""
     names = "|".join(one.name.replace("_", "[-_ ]?") for one in frameworks())
     return re.compile(rf"\b(?:{names})\b", re.IGNORECASE)
 
@@ -120,7 +120,7 @@ def _cell(item: signals.Signal | signals.Counter, collector: Collector) -> Cell:
 
 
 def modes(collector: Collector) -> list[str]:
-    """Modes its keys speak of: only synchronous steps hold their generation, only others wait."""
+    """Modes that its keys imply: only synchronous steps contain their generation, only other modes wait."""
     given = {metric for metric, _ in collector.gives}
     synchronous = ["sync_colocated"] if "generation_seconds" in given else []
     return synchronous + (["async"] if not synchronous or "trainer_wait_seconds" in given else [])
@@ -129,7 +129,7 @@ def modes(collector: Collector) -> list[str]:
 def _of_mode(item: signals.Signal, mode: str, own: list[StepKey], every: list[StepKey]) -> Cell:
     if isinstance(item.compute(_view(mode, every, FACTS)), NotApplicable):
         return "n/a"
-    # What needs no number is known by the topology, not from a key.
+    # A value without a number comes from the topology, not from a key.
     told = is_gap(item.compute(_view(mode, [], {}))) and item.inputs[0] in {metric for metric, _ in own}
     if told and not is_gap(item.compute(_view(mode, own, {}))):
         return "native"
@@ -137,7 +137,7 @@ def _of_mode(item: signals.Signal, mode: str, own: list[StepKey], every: list[St
 
 
 def _view(mode: str, keys: Sequence[StepKey], facts: Mapping[str, str | float]) -> View:
-    """A window of steps in which every one of ``keys`` was reported; gauges of the moment just now."""
+    """A window of steps that all report ``keys``, and gauges with a current sample."""
     book = StepBook()
     moments = {key for key in keys if METRICS[key[0]].reduction in ("instant", "cumulative")}
     values = {key: STEP_SECONDS if key[0] == "trainer_step_seconds" else 1.0 for key in keys if key not in moments}

@@ -10,7 +10,7 @@ from server.signals.step_windows import SYNC_HAS_NO_WAIT, mean, not_in_sync, too
 
 # ---- capacity_samples_per_second
 
-# What the trainer could take: samples / (step - wait), ratio of sums over the last 10 steps (DESIGN section 4).
+# What the trainer could consume: samples / (step - wait), ratio of sums over the last 10 steps (DESIGN section 4).
 
 _CAPACITY_SAMPLES_PER_SECOND_HINT = (
     "capacity needs samples per step, step time and wait time "
@@ -49,9 +49,9 @@ CAPACITY_SAMPLES_PER_SECOND = Signal(
 
 # ---- compute_capacity_samples_per_second
 
-# What the trainer could take if it did nothing but compute: samples / compute, last 10 steps (DESIGN section 4).
+# What the trainer could consume if it only computed: samples / compute, last 10 steps (DESIGN section 4).
 #
-# Beside `capacity_samples_per_second`, which counts weight sync, checkpoints and the like as the trainer's own time.
+# In contrast, `capacity_samples_per_second` counts weight sync, checkpoints and the like as time of the trainer.
 
 _COMPUTE_CAPACITY_SAMPLES_PER_SECOND_HINT = (
     "needs samples per step and the time the step computes (log-probs, forward, backward, optimizer)"
@@ -84,7 +84,7 @@ COMPUTE_CAPACITY_SAMPLES_PER_SECOND = Signal(
 
 # ---- production_samples_per_second
 
-# How fast samples are produced, by how far they came. An engine's finished requests are no such rate.
+# Rate of production of samples, by the stage they reached. Finished requests of an engine are not samples.
 
 _STAGE = {name: (("stage", name),) for name in ("dispatched", "completed", "delivered", "trainable")}
 
@@ -113,19 +113,19 @@ def _production_samples_per_second(view: View, found: Window) -> Answer:
 
 
 def _trainable(view: View, found: Window, seconds: float) -> Value:
-    """Fresh enough and with a gradient; unknown where nobody tells the gradient of any."""
+    """Samples per second that are fresh enough and have a gradient; unknown where no record reports a gradient."""
     bound = view.fact("max_staleness_versions")
     kinds = [(kind[2], found.fruitless(kind), count) for kind, count in found.kinds]
     told = [(stale, idle, count) for stale, idle, count in kinds if idle is not None]
     if not told:
         return missing("no record reports `advantage`, or the group that would", _STAGE["trainable"])[0]
-    # How stale one is matters only where the run has a bound; of the others as many count as of those that tell it.
+    # Staleness matters only where the run has a bound. Records without it are assumed to be like those that report it.
     known = [(stale, idle, count) for stale, idle, count in told if bound is None or stale is not None]
     if not known:
         why = f"no record reports how stale it is against the run's bound: {ORIGIN_HINT}"
         return missing(why, _STAGE["trainable"])[0]
     fresh = sum(n for stale, idle, n in known if not idle and (bound is None or (stale is not None and stale <= bound)))
-    # Of the few that nobody tells as many carry a gradient as of the others.
+    # Records without an advantage are assumed to carry a gradient as often as the others.
     return Value(fresh / sum(n for _, _, n in known) * found.used.count / seconds, _STAGE["trainable"])
 
 
@@ -148,7 +148,7 @@ PRODUCTION_SAMPLES_PER_SECOND = Signal(
 
 # ---- trainer_samples_per_second
 
-# What the trainer does take: samples / step, ratio of sums over the last 10 steps.
+# What the trainer consumes: samples / step, ratio of sums over the last 10 steps.
 
 _TRAINER_SAMPLES_PER_SECOND_HINT = (
     "needs samples per step and step time "

@@ -90,7 +90,7 @@ COST_USD_PER_MILLION_TOKENS = Signal(
 
 # ---- cost_target_ratio
 
-# What a million trained tokens cost beside what they may cost.
+# Cost of a million trained tokens as a ratio of its target.
 
 _COST_TARGET_RATIO_HINT = "no target price: set [run.NAME.cost] target_usd_per_million_tokens"
 
@@ -126,7 +126,7 @@ COST_TARGET_RATIO = Signal(
 
 # ---- idle_usd_per_hour
 
-# What GPUs that have nothing to work on cost an hour, by why: the causes add up, and never to more than the GPUs.
+# Cost per hour of GPUs without work, by cause. The causes add up, and never to more than the cost of the GPUs.
 
 
 def _idle_usd_per_hour(view: View) -> Answer:
@@ -149,7 +149,7 @@ IDLE_USD_PER_HOUR = Signal(
 
 # ---- idle_usd_total
 
-# Dollars that idle GPUs have cost since Rollscope watches, by cause.
+# Dollars that idle GPUs have cost since the run was first observed, by cause.
 
 IDLE_USD_TOTAL = Counter(
     name="idle_usd_total",
@@ -166,7 +166,7 @@ IDLE_USD_TOTAL = Counter(
 
 # ---- underused_usd_per_hour
 
-# What running engines leave of their KV ceiling, in dollars an hour: beside idle cost, never in it.
+# Unused part of the KV ceiling of running engines, in dollars per hour: in addition to idle cost, never part of it.
 
 _UNDERUSED_USD_PER_HOUR_HINT = (
     "set [run.NAME.cost]: how many GPUs the generator has, and their type or price (docs/concepts/cost.md)"
@@ -205,7 +205,7 @@ UNDERUSED_USD_PER_HOUR = Signal(
 
 # ---- gpu_active_ratio
 
-# How busy the GPUs are: of each the busiest of tensor cores, memory and engines, mean over the GPUs that report.
+# How busy the GPUs are: the maximum of tensor cores, memory and engines of each, averaged over GPUs that report.
 
 # Decode is bound by memory and training by tensor cores: neither alone says that a GPU works.
 ACTIVITIES = ("gpu_tensor_active_ratio", "gpu_dram_active_ratio", "gpu_engine_active_ratio")
@@ -218,7 +218,7 @@ def _gpu_active_ratio(view: View) -> Answer:
     for metric in ACTIVITIES:
         for gauge in view.fresh(metric):
             labels = dict(gauge.labels)
-            # Two exporters of one host tell of the same GPU; without a UUID an index is only its own target's.
+            # Two exporters of one host report the same GPU; without a UUID an index is unique only within its target.
             gpu = labels.get("gpu", "")
             key = (gpu if gpu != labels.get("index") else f"{gauge.target} {gpu}", labels.get("mig", ""))
             busiest[key] = max(gauge.mean(view.now, seconds), busiest.get(key, 0.0))

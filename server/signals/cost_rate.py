@@ -12,7 +12,8 @@ from server.signals.step_windows import row_limit
 SANDBOX = "sandbox_cost_usd_per_hour"
 TOKENS = "trained_tokens"
 _HINT = "this trainer reports no trained tokens"
-# Loading and compiling take 10 to 40 minutes. After a longer break nobody knows who held the GPUs meanwhile.
+# Seconds. Loading and compiling take 10 to 40 minutes. After a longer break it is unknown whether the run held the
+# GPUs.
 RESTART_SECONDS = 3600.0
 
 Row = list[float]
@@ -20,7 +21,7 @@ Row = list[float]
 
 
 def spend(view: View) -> tuple[float, str] | Unknown:
-    """USD an hour of all GPUs, each once, and of the sandboxes; with what is to be said of it."""
+    """USD per hour of all GPUs, each once, and of the sandboxes; with remarks on their completeness."""
     pools = fleet(view.facts, view.mode).pools
     lacks = dict.fromkeys(pool.lacks for pool in pools if pool.lacks)
     if lacks:
@@ -40,7 +41,7 @@ def usd_per_million(usd_per_hour: float, tokens_per_second: float) -> float:
 
 
 def trained(memory: Any, view: View) -> tuple[list[Row], float | Unknown]:
-    """(memory, loss tokens per second of wall time) over the last 10 steps, whatever lives of the trainer they are of.
+    """(memory, loss tokens per second of wall time) over the last 10 steps, across incarnations of the trainer.
 
     A step that a restart undid counts with its time, not with its tokens. ``memory``: the last rows, or None.
     """
@@ -59,7 +60,7 @@ def trained(memory: Any, view: View) -> tuple[list[Row], float | Unknown]:
 
 
 def _rows(memory: Sequence[Row], view: View) -> list[Row]:
-    """The newest rows with tokens, the one before the window first: those of earlier lives that still stand."""
+    """The newest rows with tokens, the one before the window first: those of earlier incarnations unless undone."""
     found = view.steps.rows((TOKENS, ()), count=STEP_WINDOW + 1, until=view.now)
     own = [[float(one.incarnation), float(one.number), one.ts, one.values[(TOKENS, ())]] for one in found]
     if not own:
@@ -74,5 +75,5 @@ def _seconds(before: Row, after: Row) -> float:
 
 
 def _stands_for(before: Row, after: Row, window: float | None) -> float:
-    """Steps that a row tells the mean of, as of `server.derive.counters`."""
+    """Number of steps that a row is the mean of, as in `server.derive.counters`."""
     return 1.0 if window is None else max(1.0, min(window, after[1] - before[1]))

@@ -1,7 +1,7 @@
-"""The fleet, engine by engine: what each one says of itself, and the one state it is in.
+"""The engines of the fleet: what each one reports, and its state.
 
-An engine is one label set of a target's page: data-parallel ranks and the replicas of a merged page are engines of
-their own. What a page says of its whole server (paused, the served version) holds for every engine on it.
+An engine is one label set of a target's page: data-parallel ranks and the replicas of a merged page are separate
+engines. What a page reports of its whole server (paused, the served version) holds for every engine on it.
 """
 
 import math
@@ -15,7 +15,7 @@ from server.signals.model import TICK_WINDOW_SECONDS, TargetHealth, Value, View
 from server.signals.tick_windows import step_mean
 from server.signals.window import Gauge
 
-# Longer than the longest prefill and than a usual weight update, short against an hour of idle GPUs.
+# Seconds. Longer than the longest prefill and than a usual weight update, short against an hour of idle GPUs.
 FROZEN_SECONDS = 60.0
 STATES = ("up", "down", "paused", "asleep", "hung", "silent")
 # Any of them moves in an engine that works. One is not enough: SGLang before 0.5.9 counts tokens when a request ends,
@@ -25,25 +25,25 @@ SIGNS = (
     "live_sequence_tokens", "generator_token_throughput",
 )  # fmt: skip
 HELD = ("generator_asleep", "generator_paused", "generator_requests_paused")
-# Told by who scrapes an engine for us, where the target is not the engine itself.
+# Reported by a router or Prometheus that scrapes the engine, where the target is not the engine itself.
 UP = "generator_up"
 LOAD = ("generator_requests_running", "generator_tokens_total")
 INPUTS = (
     "generator_requests_running", UP, *SIGNS, *HELD, "generator_request_limit",
     "kv_cache_capacity_tokens", "kv_concurrency_limit", "generator_max_sequence_tokens",
 )  # fmt: skip
-# They add up over engines. Where a page tells one for several together (SGLang's tokenizer counts the tokens of all its
-# ranks) it is no single engine's; whatever else a page tells, a state or a limit, holds for each.
+# Metrics that add up over engines. Where a page reports one for several engines together (SGLang's tokenizer counts the
+# tokens of all its ranks) it belongs to no single engine; any other metric, a state or a limit, holds for each engine.
 AMOUNTS = frozenset(
     {
         "generator_requests_running", "generator_tokens_total", "generator_prompt_tokens_total",
         "generator_token_throughput", "kv_cache_used_tokens", "live_sequence_tokens",
     }
 )  # fmt: skip
-# Long enough for an alert to fire and somebody to look. A page does not say whether an engine it no longer shows
-# has died or was taken away: one that was is not missed for ever.
+# Seconds. Long enough for an alert to fire and a user to react. A page does not report whether an engine that vanished
+# has died or was removed, so a vanished engine does not count as missing permanently.
 MISSED_SECONDS = TICK_WINDOW_SECONDS
-# Kinds of target that are nothing but engines: one that never answered is missed, where a router would not be.
+# Kinds of target that are engines: one that never answered counts as missing, a router does not.
 KINDS = frozenset({"vllm", "sglang", "tensorrt_llm", "triton"})
 
 
@@ -52,8 +52,8 @@ class Engine:
     """One engine.
 
     Attributes:
-        series: its newest series by metric, empty for one that says nothing now.
-        shared: amounts that its page tells only for several engines together.
+        series: its newest series by metric, empty for an engine that reports nothing now.
+        shared: amounts that its page reports only for several engines together.
     """
 
     target: str
@@ -64,16 +64,16 @@ class Engine:
 
     @property
     def named(self) -> Labels:
-        """What it is called in a label set: its target, and which of the target's engines it is."""
+        """Its name in a label set: its target, and which of the target's engines it is."""
         return tuple(sorted((("target", self.target), *self.labels)))
 
     def mean(self, metric: str, view: View) -> float | None:
-        """Time-weighted mean over 5 minutes of whole steps, None where it does not tell it."""
+        """Time-weighted mean over 5 minutes of whole steps, None where the engine does not report the metric."""
         gauge = self.series.get(metric)
         return step_mean(view, gauge) if gauge is not None else None
 
     def tells(self, metric: str) -> bool:
-        """By itself, or together with others of its page."""
+        """Whether the metric is reported, for this engine alone or together with others of its page."""
         return metric in self.series or metric in self.shared
 
     def rate(self, metric: str, view: View) -> float | None:
@@ -89,13 +89,13 @@ def rate(gauge: Gauge, view: View) -> float | None:
 
 
 def engines(view: View) -> list[Engine]:
-    """Every engine that is known, in the order of their names; those of targets that are down as last seen."""
+    """Every engine, ordered by name; those of targets that are down as last seen."""
     found: list[Engine] = view.once("engines", _engines)
     return found
 
 
 def awake(view: View) -> list[Engine]:
-    """Those that answer and do not sleep: paused and hung ones hold their requests, and count."""
+    """Engines that answer and do not sleep. Paused and hung engines hold their requests, so they count."""
     return [one for one in engines(view) if one.state in ("up", "paused", "hung")]
 
 
@@ -130,9 +130,9 @@ def _pages(view: View) -> Pages:
 
 
 def engine_keys(pages: Mapping[Key, Mapping[str, object]]) -> list[Key]:
-    """Who runs requests is an engine; on a page that does not tell them, who counts tokens.
+    """Keys of the engines: label sets with running requests; on a page without these, label sets with a token counter.
 
-    A page may tell them without the label of the engine that its tokens and its cache have: the engines are those.
+    A page may report running requests without the engine's label that tokens and cache have: then these are the keys.
     """
     running, counting = ([key for key, series in pages.items() if metric in series] for metric in LOAD)
     told = {target for target, _ in running}
@@ -145,7 +145,7 @@ def engine_keys(pages: Mapping[Key, Mapping[str, object]]) -> list[Key]:
 
 
 def labels_above(labels: Labels) -> list[Labels]:
-    """Label sets of what holds for an engine, too: the page's, and its replica's."""
+    """Label sets whose series also hold for an engine: the page's and its replica's."""
     replica = tuple([pair for pair in labels if pair[0] == "replica"])
     return [one for one in dict.fromkeys(((), replica)) if one != labels]
 
@@ -156,7 +156,7 @@ def _engine(view: View, key: Key, pages: Pages, under: Mapping[Key, int], health
         return Engine(target, labels, {}, "down")
     series: dict[str, Gauge] = {}
     shared: dict[str, Gauge] = {}
-    # The nearest word wins: the engine's own, its replica's, the page's.
+    # Precedence: the engine's own series, its replica's, the page's.
     for above in labels_above(labels):
         for metric, gauge in pages.get((target, above), {}).items():
             several = metric in AMOUNTS and under[target, above] > 1
@@ -170,7 +170,7 @@ def _engine(view: View, key: Key, pages: Pages, under: Mapping[Key, int], health
 def _state(series: Mapping[str, Gauge], now: float) -> str:
     if _on(series, "generator_asleep"):
         return "asleep"
-    # Before paused: a weight update pauses a hung engine too, and does not mend it.
+    # Checked before paused, because a weight update pauses a hung engine too and does not repair it.
     if hung(series, now):
         return "hung"
     return "paused" if _on(series, "generator_paused") or _on(series, "generator_requests_paused") else "up"
@@ -181,14 +181,14 @@ def _on(series: Mapping[str, Gauge], metric: str) -> bool:
 
 
 def hung(series: Mapping[str, Gauge], now: float) -> bool:
-    """Did requests run for a minute in which no token was counted and no cache moved?
+    """Whether requests ran for a minute in which no token was counted and no cache changed.
 
-    Time in which the engine was paused or asleep is left out of the minute: then nothing was to move.
+    Time in which the engine was paused or asleep does not count, because no progress is expected then.
     """
     running, limit = series.get("generator_requests_running"), now - FROZEN_SECONDS
     if running is None or "generator_tokens_total" not in series:
         return False
-    # One that moved is enough, and the first nearly always did.
+    # One metric that changed is enough, and the first one nearly always did.
     still = -math.inf
     for metric in SIGNS:
         if metric in series:
@@ -200,7 +200,7 @@ def hung(series: Mapping[str, Gauge], now: float) -> bool:
 
 
 def _held_seconds(series: Mapping[str, Gauge], since: float, now: float) -> float:
-    """Seconds of [since, now] in which the engine was paused or asleep: between two pages, if one of them says so."""
+    """Seconds of [since, now] in which the engine was paused or asleep: between two pages if one of them reports it."""
     held = sorted(span for metric in HELD if metric in series for span in _held_spans(series[metric], now))
     total, until = 0.0, since
     for start, end in held:
@@ -218,7 +218,7 @@ def _held_spans(gauge: Gauge, now: float) -> Iterator[tuple[float, float]]:
 
 
 def _still_since(gauge: Gauge) -> float:
-    """When the series last moved, or its first page within the window."""
+    """When the series last changed, or its first page within the window."""
     since = gauge.last_ts
     for ts, value in reversed(gauge.points):
         if value != gauge.last:
@@ -238,7 +238,7 @@ def _busy_since(running: Gauge) -> float:
 
 
 def _unanswered(view: View, found: Collection[Engine]) -> list[Engine]:
-    """Engines of targets that answer, of which nothing is fresh but that they do not answer: as they were last seen."""
+    """Engines of targets that answer but whose only fresh series is that the engine is down: as they were last seen."""
     told = {(one.target, pair) for one in found for pair in one.labels}
     silent = [one for one in view.fresh(UP) if not one.last and not any((one.target, p) in told for p in one.labels)]
     kept = view.gauges.get("generator_requests_running", ()) if silent else ()
@@ -252,7 +252,7 @@ def _is_of(one: Gauge, replica: Gauge) -> bool:
 
 
 def _missed(view: View, found: list[Engine]) -> Iterator[Engine]:
-    """Engines that are gone from a page that still answers, but for those in whose place others have come."""
+    """Engines that vanished from a page that still answers, except those that were replaced by others."""
     now, there = view.now, {(one.target, one.labels) for one in found}
     targets = {one.target for one in found if one.state != "down"}
     gone: dict[str, list[Gauge]] = {}
@@ -268,7 +268,7 @@ def _missed(view: View, found: list[Engine]) -> Iterator[Engine]:
 
 
 def _lost(view: View, health: TargetHealth) -> Iterator[Engine]:
-    """Engines of a target of which nothing is fresh: down, or silent where it answers without its numbers."""
+    """Engines of a target without fresh series: down, or silent where the target answers without metrics."""
     state = "silent" if health.up else "down"
     kept = view.gauges.get("generator_requests_running", ())
     last = sorted({gauge.labels for gauge in kept if gauge.target == health.name})

@@ -13,7 +13,7 @@ from server.signals.tick_windows import step_mean
 
 # ---- generator_engines
 
-# How many engines are in which state. Each is in one: what stands still on purpose is not hung.
+# Number of engines by state. Each is in one state; an engine that is paused on purpose is not hung.
 
 _GENERATOR_ENGINES_HINT = "no engine is a target yet: add its /metrics"
 
@@ -43,10 +43,10 @@ GENERATOR_ENGINES = Signal(
 
 # ---- generator_engine_state
 
-# Which engines do not work now, by name: at most ten of a state.
+# Names of the engines that do not work now, at most ten of a state.
 
 _GENERATOR_ENGINE_STATE_HINT = "no engine is a target yet: add its /metrics"
-# A name is for somebody to go and look at; a hundred are a count, which `generator_engines` has.
+# Names are for inspection; a hundred of them are better shown as a count, which `generator_engines` has.
 _GENERATOR_ENGINE_STATE_NAMED = 10
 
 
@@ -146,7 +146,7 @@ GENERATOR_ENGINE_TOKENS_PER_SECOND = Signal(
 
 _GENERATOR_OUTLIER_RATIO_HINT = "no engine that is awake reports running requests: add its /metrics as a target"
 _RUNNING, _WAITING = "generator_requests_running", "generator_requests_waiting"
-# Half and twice the others: routers that balance by requests keep engines within a few percent of each other.
+# Ratios to the others. Routers that balance by requests keep engines within a few percent of each other.
 _IDLE, _BUSY = 0.5, 2.0
 # Tokens per second and running request, of the others' median. Larger batches cost a healthy engine less than half.
 _SLOW = 0.5
@@ -155,7 +155,7 @@ _SLOW = 0.5
 _SLOW_LOAD, _SLOW_TOKENS = 0.8, 1.25
 # Below one request there is no load to compare.
 _LEAST = 1.0
-# The worst few of each side are for somebody to look at.
+# Outliers that are listed on each side.
 _GENERATOR_OUTLIER_RATIO_NAMED = 3
 
 
@@ -262,7 +262,7 @@ GENERATOR_OUTLIER_RATIO = Signal(
 # How full the KV caches of single engines are: one full cache preempts while the fleet's mean looks fine.
 
 _KV_CACHE_ENGINE_USAGE_RATIO_HINT = "no engine that is awake reports KV cache usage: add its /metrics as a target"
-# Without room for a longer mix, as the fleet's own bands have it; the fullest few are for somebody to look at.
+# Share of the cache without room for longer sequences, as in the fleet's bands. Only the fullest engines are listed.
 _FULL, _KV_CACHE_ENGINE_USAGE_RATIO_NAMED = 0.90, 3
 
 
@@ -287,7 +287,7 @@ KV_CACHE_ENGINE_USAGE_RATIO = Signal(
     cadence="tick",
     compute=_kv_cache_engine_usage_ratio,
     hint=_KV_CACHE_ENGINE_USAGE_RATIO_HINT,
-    # One engine that preempts is worth a look; that the fleet is full is said by its mean.
+    # A single engine that preempts is a warning; the fleet's mean reports that the whole fleet is full.
     watch=0.97,
 )
 

@@ -1,4 +1,4 @@
-"""Tokens an engine generates per second: by its counter, or by its own word where the counter moves in jumps."""
+"""Tokens that an engine generates per second: from its counter, or its reported rate where the counter jumps."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ from server.signals import engine_state
 from server.signals.engine_state import Engine, engines
 from server.signals.model import View
 
-# A live counter grows between any two pages with requests; one that counts at a request's end does between few.
+# A live counter grows between any two pages with requests; one that is updated at a request's end between few.
 _LIVE_SHARE = 0.5
 
 
@@ -14,7 +14,7 @@ _TOKENS = "generator_tokens_total"
 
 
 def rates(view: View) -> list[float]:
-    """Tokens per second of what makes up the fleet: its engines, and pages that count for all of theirs together."""
+    """Tokens per second of the parts of the fleet: engines, and pages that count for all of their engines together."""
     known = [(engine, rate(engine, view)) for engine in engines(view)]
     found = [(engine.target, own) for engine, own in known if own is not None]
     told = {target for target, _ in found}
@@ -26,7 +26,7 @@ def rates(view: View) -> list[float]:
 def rate(engine: Engine, view: View) -> float | None:
     """Tokens per second over five minutes; None below two pages.
 
-    SGLang before 0.5.9 counts tokens when a request ends: none for minutes, then all. It tells its throughput beside.
+    SGLang before 0.5.9 counts tokens when a request ends: none for minutes, then all. It also reports its throughput.
     """
     told = engine.series.get("generator_token_throughput")
     if told is not None and engine.state == "up" and _in_jumps(engine):

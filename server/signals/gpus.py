@@ -1,6 +1,6 @@
-"""The run's GPUs, and what an hour of them costs: from facts that the user states or a framework's files tell.
+"""The run's GPUs and their price per hour, from facts that the user states or that a framework's files contain.
 
-A run that trains and generates on the same GPUs has one pool, and pays it once.
+A run that trains and generates on the same GPUs has one pool, which is counted once.
 """
 
 import re
@@ -12,14 +12,14 @@ COLOCATED = ("sync_colocated", "async_colocated")
 
 @dataclass(frozen=True, slots=True)
 class ListPrice:
-    """USD of a GPU-hour that is taken where none is stated (None: nobody publishes one), and what it is."""
+    """Default price of a GPU-hour in USD where none is stated (None: no published price), and its kind."""
 
     usd: float | None
     what: str
 
 
 PRICES: Mapping[str, ListPrice] = {
-    # What an hour costs who owns them, over their life; renting one by the hour costs more than twice as much.
+    # Cost of ownership per hour over the lifetime; renting by the hour costs more than twice as much.
     "H200": ListPrice(1.59, "cost of ownership, not of rent"),
     # lambda.ai/instances, "8x" rows, per GPU-hour, on demand, read 2026-09-20; the A100 is the 80 GB SXM.
     "A100": ListPrice(2.79, "Lambda on demand"),
@@ -34,7 +34,7 @@ PRICES: Mapping[str, ListPrice] = {
     # Sold by contract only as of 2026-11.
     "GB300": ListPrice(None, "by contract only"),
 }
-"""Default price by type. Only the order of magnitude is ours to know: a price that is stated wins."""
+"""Default price by type. It gives only the order of magnitude; a stated price has precedence."""
 
 ROLES = ("trainer", "generator")
 NO_PRICE = "the price of a GPU-hour is not known: set [run.NAME.cost] gpu or usd_per_gpu_hour"
@@ -47,7 +47,7 @@ def known_type(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """GPUs of one price. None: not known, and ``lacks`` says what to set."""
+    """GPUs of one price. None: unknown, and ``lacks`` names the setting."""
 
     gpus: float | None
     usd_per_gpu_hour: float | None
@@ -109,7 +109,7 @@ def _pool(facts: Mapping[str, str | float], role: str, gpus: float | None, key: 
 
 
 def _price(facts: Mapping[str, str | float], role: str) -> tuple[float | None, str]:
-    """A GPU-hour of a role: as stated, else its type's default with the words for it."""
+    """Price of a GPU-hour of a role: as stated, else the default of its type with a text that names it."""
     for name in (f"{role}_usd_per_gpu_hour", "usd_per_gpu_hour"):
         if (stated := _positive(facts, name)) is not None:
             return stated, ""

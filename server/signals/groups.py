@@ -17,7 +17,7 @@ from server.signals.step_windows import mean, too_few, window
 
 # ---- groups_total
 
-# Groups of rollouts that were complete, each once, by what they came to.
+# Complete groups of rollouts, each once, by outcome.
 
 GROUPS_TOTAL = Counter(
     name="groups_total",
@@ -102,7 +102,7 @@ _ZERO_ADVANTAGE_RATIO_HINT = (
     "this trainer reports no zero-advantage share and none can be derived from its scalars: log it "
     "(TRL `frac_reward_zero_std`, prime-rl `train/agg/all/<agent>/solved_none|solved_all`) or send rollout records"
 )
-# What the frameworks read here count: every completed group, before any filter.
+# Frameworks count every completed group, before any filter.
 COMPLETED = ("basis", "completed")
 ADMITTED = ("basis", "admitted")
 NO_GROUPS = "records tell no complete group: log `group_id`, `group_size` and `reward` (or `group_complete_at`)"
@@ -177,7 +177,7 @@ def causes(groups: Sequence[GroupNote]) -> dict[str, float]:
 
 
 def no_groups(view: View) -> Unknown | NotApplicable:
-    """Why records tell of none."""
+    """Reason why the records contain no group."""
     return NotApplicable(ALONE) if view.rollouts.alone or view.fact("group_size") == 1 else Unknown(NO_GROUPS)
 
 
@@ -215,8 +215,9 @@ ZERO_ADVANTAGE_RATIO = Signal(
 
 # Zero-advantage groups by cause. Their sum is `zero_advantage_ratio`.
 #
-# `all_solved` only where the largest possible reward is known, `none_solved` where nobody got anything; a bare share is
-# `equal_unknown`. After a refill of such groups (DAPO) the admitted share is near 0 while most completed are dropped.
+# `all_solved` only where the largest possible reward is known, `none_solved` where no member got a reward; a bare share
+# is `equal_unknown`. After a refill of such groups (DAPO) the admitted share is near 0 while most completed are
+# dropped.
 
 _CAUSES = (("all_solved", "groups_all_solved_ratio"), ("none_solved", "groups_none_solved_ratio"))
 
@@ -259,7 +260,7 @@ ZERO_ADVANTAGE_GROUP_RATIO = Signal(
 
 # Where groups carry no gradient: by environment and difficulty.
 
-# Each is a series; what is beyond the most frequent ones is taken together.
+# Each is a series; environments beyond the most frequent ones are combined.
 SHOWN, OTHER = 20, ("other", "")
 
 

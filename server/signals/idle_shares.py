@@ -1,4 +1,4 @@
-"""Which share of each pool of GPUs is idle, and why: pure shares of time, priced by who asks.
+"""Which share of each pool of GPUs is idle, by cause. These are shares of time; the cost signals price them.
 
 Idle is a GPU that could work and has nothing to work on. The trainer's are judged by the shares of its last 10 steps,
 the engines' by the time within 5 minutes in which no request ran. Of one GPU each second has at most one cause.
@@ -24,7 +24,7 @@ CAUSES = (
     "stalled", "starting", "paused",
 )  # fmt: skip
 """Every cause, in the order of a reader's interest. One GPU's second is in at most one of them."""
-# Always told, as 0 when it is not so: a line that ends would say that nobody knows.
+# Always reported, with 0 if absent, because a line that ends would mean unknown.
 _ALWAYS = ("stalled", "starting", "paused")
 _OF_ENGINES = ("generator_idle", "generator_paused", "generator_down")
 
@@ -46,7 +46,7 @@ _NO_ENGINE = "no engine that is attached reports its running requests: add the e
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A pool's idle shares (0..1) by cause; ``unknown``: why a cause's share is not known; ``underused`` beside them.
+    """A pool's idle shares (0..1) by cause; ``unknown``: why a cause's share is not known; ``underused`` in addition.
 
     Attributes:
         underused: share of the pool that its running engines leave, by their KV ceiling; None: not known.
@@ -62,19 +62,19 @@ Part = tuple[Pool, Idle]
 
 
 def parts(view: View) -> list[Part]:
-    """Every pool with what of it is idle."""
+    """Every pool with its idle shares."""
     found: list[Part] = view.once("idle", _parts)
     return found
 
 
 def over(view: View) -> NotApplicable | None:
-    """Of a run that ended nobody knows whether its GPUs are still paid for."""
+    """Whether the run has ended: then it is unknown whether its GPUs are still paid for."""
     words = OVER.get(view.lifecycle) if view.lifecycle != "paused" else None
     return NotApplicable(f"{words}: whether its GPUs are still held is not reported") if words else None
 
 
 def priced(view: View) -> Answer:
-    """USD an hour of each cause; those that cannot be known as such, with the words."""
+    """USD per hour by cause; unknown ones with their reason."""
     found = parts(view)
     if all(pool.usd_per_hour is None for pool, _ in found):
         return Unknown("; ".join(dict.fromkeys(pool.lacks for pool, _ in found)))
@@ -107,13 +107,13 @@ def _parts(view: View) -> list[Part]:
 
 
 def _unseen(view: View) -> bool:
-    """Has no target of it answered yet? An address that is wrong looks the same, and bills nobody's GPUs."""
+    """Whether no target of the pool has answered yet. A wrong address looks the same and must not be priced as idle."""
     asked = [target for target in view.targets if not target.gone]
     return bool(asked) and all(target.last_ok_ts is None for target in asked)
 
 
 def _whole(cause: str, others: Mapping[str, float]) -> Idle:
-    """All of a pool, whatever its parts say."""
+    """The whole pool idle for one cause, whatever its parts report."""
     return Idle({**dict.fromkeys(others, 0.0), cause: 1.0})
 
 
@@ -121,7 +121,7 @@ def _whole(cause: str, others: Mapping[str, float]) -> Idle:
 
 
 def _trainer(view: View) -> Idle:
-    """A split run's: it waits (or, where both take turns, generation runs elsewhere), or does one of the overheads."""
+    """Idle shares of a split run's trainer: it waits, generation runs elsewhere (alternating modes), or an overhead."""
     if view.synchronous:
         return _of_steps(view, "generation_seconds", "this trainer reports no generation time", _OVERHEADS)
     return _of_steps(view, "trainer_wait_seconds", _NO_WAIT, _OVERHEADS)
@@ -145,7 +145,7 @@ def _shared(view: View) -> Idle:
 
 
 def _of_steps(view: View, wait: str, no_wait: str, overheads: Sequence[tuple[str, str]]) -> Idle:
-    """Shares of the last 10 steps: ratios of sums. Of a trainer that stands still: all of it."""
+    """Shares of the last 10 steps: ratios of sums. A stalled trainer is idle completely."""
     rows, stalled = window(view, "trainer_step_seconds"), _stalled(view)
     lacking = stalled if isinstance(stalled, Unknown) else too_few(rows, _NO_STEPS)
     if lacking is not None:
@@ -162,7 +162,7 @@ def _of_steps(view: View, wait: str, no_wait: str, overheads: Sequence[tuple[str
 
 
 def _stalled(view: View) -> bool | Unknown:
-    """Its last steps stand as long as another may be under way, also while its target does not answer."""
+    """The last steps stay valid while another step may be in progress, also while the target does not answer."""
     stall, newest = signals_trainer.TRAINER_STALL_RATIO.compute(view), view.steps.newest_of_all()
     if isinstance(stall, Unknown):
         late = newest is None or view.now - newest.ts > row_limit(view.steps)
@@ -185,7 +185,7 @@ def _at_most_all(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 def _generator(view: View) -> Idle:
-    """A split run's: by the engines where they are attached; where both take turns, by the steps otherwise."""
+    """Idle shares of a split run's generator: from attached engines, else from the steps where both alternate."""
     found = _engines(view)
     if not found.unknown or not view.synchronous:
         return found
@@ -196,7 +196,7 @@ def _generator(view: View) -> Idle:
 
 
 def _engines(view: View) -> Idle:
-    """The mean over the engines that are known: those that are not attached are taken to be like them."""
+    """The mean over the attached engines; the others are assumed to be like them."""
     found: Idle = view.once("idle_engines", _of_engines)
     return found
 
@@ -204,7 +204,7 @@ def _engines(view: View) -> Idle:
 def _of_engines(view: View) -> Idle:
     known = [one for one in engines(view) if one.state in ("down", "silent") or _RUNNING in one.series]
     if all(one.state in ("down", "silent") for one in known):
-        # A network that is down looks the same: nobody is idle whom we do not see.
+        # A network failure looks the same, so an engine that does not answer does not count as idle.
         return Idle(unknown=dict.fromkeys(_OF_ENGINES, "no engine answers") if known else {_OF_ENGINES[0]: _NO_ENGINE})
     start = max(view.now - whole_steps(view), view.running_since or 0.0)
     sums = dict.fromkeys(_OF_ENGINES, 0.0)
@@ -230,7 +230,7 @@ def _of_engine(engine: Engine, start: float, now: float) -> Iterator[tuple[str, 
 
 
 def _held_at(held: Sequence[Gauge]) -> set[float]:
-    """Times of the pages that said paused or asleep."""
+    """Times of the pages that reported paused or asleep."""
     return {ts for gauge in held for ts, value in gauge.points if value > 0}
 
 

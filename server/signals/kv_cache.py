@@ -71,10 +71,10 @@ KV_CONCURRENCY_LIMIT = Signal(
 
 # ---- kv_concurrency_limit_forecast_seconds
 
-# When the KV ceiling will be below what the run keeps in flight, if sequences go on growing as they do.
+# Time until the KV ceiling falls below the requests in flight, if sequences keep growing at the present slope.
 #
-# The length is that of the sequences that run now: a long rollout is met more often than a short one, so it is what
-# prompt + E[R^2] / 2 E[R] predicts from the lengths of those that ended, measured.
+# The length is that of the sequences that run now. A long rollout is observed more often than a short one, so the
+# length is the measured counterpart of prompt + E[R^2] / 2 E[R] over the lengths of those that ended.
 
 # A point is a mean over whole steps, of five minutes at least (the window that it is read over) and an hour at most.
 SHORTEST, LONGEST = 300.0, 3600.0
@@ -86,7 +86,7 @@ _LOAD = ("generator_requests_running", "generator_requests_waiting")
 
 @dataclass(slots=True)
 class Lengths:
-    """What is remembered: live length over time.
+    """The memory of the signal: live length over time.
 
     Attributes:
         at: the newest instant that is in it, epoch seconds. points: (middle of its time, mean length).
@@ -101,7 +101,7 @@ class Lengths:
     points: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, now: float, step: int, length: float) -> None:
-        """The length as of an instant; one that is not newer says nothing."""
+        """Adds the length as of an instant; an instant that is not newer is ignored."""
         if now <= self.at:
             return
         self.at = now
@@ -120,14 +120,14 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Requests that are to run at once, and who says so."""
+    """Requests that shall run at once, and the source of that number."""
 
     requests: float
     words: str
 
 
 def _wanted(view: View) -> Wanted | None:
-    """The configuration's word first, then the orchestrator's, then what runs and waits now."""
+    """From the configuration, else from the orchestrator, else the requests that run and wait now."""
     configured, capacity = view.fact("max_in_flight"), view.fresh(_CAPACITY)
     said, rollouts = "by configuration", configured or 0.0
     if rollouts <= 0:
@@ -170,7 +170,7 @@ def _answer(view: View, found: Ceiling, lengths: Lengths) -> Answer:
         return Unknown(f"{len(lengths.points)} of the {FEWEST} points of 5 minutes needed so far; no action needed")
     if slope.low <= 0:
         return Unknown(_no_growth(slope, found.length))
-    # The ceiling is the caches' tokens by the length: it comes down to what is wanted when the length has grown so.
+    # The ceiling is the caches' tokens divided by the length; it equals the wanted requests at this length.
     at_most = found.length * found.holds / wanted.requests
     now = median(length + slope.slope * (view.now - ts) for ts, length in lengths.points)
     low, mid, high = (max(0.0, at_most - now) / per for per in (slope.high, slope.slope, slope.low))
@@ -254,7 +254,7 @@ def _prefix_cache_hit_ratio(view: View) -> Answer:
         return [Value(hits / queries)]
     ratios = view.fresh("prefix_cache_hit_ratio")
     if ratios and not queries:
-        # The engine's window is its own, and what it weighs by is not reported: the plain mean is all there is.
+        # Engines use their own window and do not report a weight, so the plain mean is used.
         return [Value(fmean(gauge.mean(view.now) for gauge in ratios))]
     return Unknown(
         _PREFIX_CACHE_HIT_RATIO_HINT if queries is None or hits is None else "no prompt was looked up within 5 minutes"

@@ -12,7 +12,7 @@ LOWEST_USAGE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class LiveSequences:
-    """One engine's mean over five minutes: sequences running, their tokens (None: not told), share of the cache."""
+    """One engine's mean over five minutes: sequences running, their tokens (None: not reported), share of the cache."""
 
     engine: Engine
     running: float
@@ -22,13 +22,13 @@ class LiveSequences:
 
     @property
     def judged(self) -> bool:
-        """Is enough in the cache to say how long a sequence is?"""
+        """Whether the cache holds enough to derive the length of a sequence."""
         filled = self.usage is not None and self.usage >= LOWEST_USAGE
         return filled and self.running > 0 and bool(self.tokens)
 
 
 def fleet(view: View) -> list[LiveSequences]:
-    """Engines that are awake and tell their running requests."""
+    """Engines that are awake and report their running requests."""
     found: list[LiveSequences] = view.once("live", _fleet)
     return found
 
@@ -53,8 +53,8 @@ def _live(engine: Engine, view: View) -> LiveSequences | None:
     if running is None:
         return None
     by_usage = usage * capacity if usage is not None and capacity is not None else None
-    # The engine's own sum of lengths first; what its cache holds counts a shared prompt once. Running sequences of no
-    # tokens are not reported: SGLang's sum is 0 until its decode log has written it.
+    # The engine's sum of lengths has precedence, because its cache counts a shared prompt once. A sum of 0 is not
+    # reported: SGLang's sum is 0 until the first decode log.
     told = (mean("live_sequence_tokens"), mean("kv_cache_used_tokens"), by_usage)
     tokens = next((one for one in told if one), None if running else 0.0)
     if usage is None and tokens is not None and capacity:

@@ -1,7 +1,6 @@
-"""The frame of a signal: what it is given (`View`), what it answers (`Value`, `Unknown`, `NotApplicable`).
+"""Definition of a signal: its input (`View`) and its results (`Value`, `Unknown`, `NotApplicable`).
 
-Pure: no I/O and no clock. `now` is an attribute of the view; everything a signal knows is in the view.
-It does not know where the numbers came from, nor what happens to its answer.
+Pure: no I/O and no clock. All inputs of a signal are in the view, with `now` as an attribute.
 """
 
 import json
@@ -17,8 +16,8 @@ from server.signals.window import Gauge, StepBook
 
 SYNC_MODES = ("sync_colocated", "sync_split")
 
-# DESIGN section 4, "Windows": trainer signals judge the last 10 consumed steps and need 3 of them, so that
-# one slow step neither makes nor hides a finding.
+# Steps. DESIGN section 4, "Windows": trainer signals use the last 10 consumed steps and need 3 of them, so that
+# one slow step neither causes nor hides a finding.
 STEP_WINDOW = 10
 STEP_MINIMUM = 3
 # Engine and sandbox signals: long enough to hold a full buffer cycle, short enough to still be "now".
@@ -30,8 +29,8 @@ class Value:
     """A known value in the signal's unit.
 
     Attributes:
-        value: NaN: of these labels it is not known, while it is of others.
-        why: what is to be said beside it ("upper bound: ..."); of an unknown one the reason, as of `Unknown`.
+        value: NaN: unknown for these labels, while it is known for others.
+        why: a remark ("upper bound: ..."); for an unknown value the reason, as of `Unknown`.
     """
 
     value: float
@@ -41,7 +40,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """No value, and why: a sentence that ends in what to log or start to get one."""
+    """No value, with the reason: a sentence that ends with what to log or start to get one."""
 
     why: str
 
@@ -56,21 +55,21 @@ class NotApplicable:
 Answer = Sequence[Value] | Unknown | NotApplicable
 
 
-# Kind of a target that calls us (`server.push.heartbeats`): it says that a trainer lives, and gives no numbers.
+# Kind of a target that sends heartbeats (`server.push.heartbeats`): they show that a trainer runs, without metrics.
 HEARTBEAT = "heartbeat"
-# Below it clocks of one cluster and writers' buffers are normal.
+# Seconds. Smaller differences are normal between clocks of one cluster and because of writers' buffers.
 SKEW_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class TargetHealth:
-    """How a target answered last.
+    """The last answer of a target.
 
     Attributes:
         last_ts, last_ok_ts: event times of the last scrape and the last that succeeded (None: never).
         complete: nothing of the last answer was cut or broken, and its clock is not ahead of ours. A single value that
             its unit rules out leaves the answer complete.
-        gone: no list names it any more since `last_ts`: its series end, and nobody misses it.
+        gone: no list contains it since `last_ts`: its series end, and it does not count as missing.
         problem: why the last answer failed or is incomplete, or which single values were dropped; "" for none.
     """
 
@@ -86,22 +85,22 @@ class TargetHealth:
     problem: str = ""
 
     def known(self, now: float) -> bool:
-        """Was it asked lately? Else nothing is known of it: we stood still, not it. Failed ones are asked rarely."""
+        """Whether it was polled recently; otherwise its state is unknown. Failed targets are polled rarely."""
         return now - self.last_ts <= max(15.0 if self.up else 90.0, 3 * self.interval_seconds)
 
     def trusted(self, now: float) -> bool:
-        """Did it answer within three intervals (at least 15 s), and in full?"""
+        """Whether it answered completely within three intervals (at least 15 s)."""
         age = now - self.last_ok_ts if self.last_ok_ts is not None else None
         return self.complete and age is not None and age <= max(15.0, 3 * self.interval_seconds)
 
     def answers(self, now: float) -> bool:
-        """Up by an answer that is not too old."""
+        """Whether it is up according to a recent answer."""
         return self.up and self.known(now)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything a signal may look at, at one instant ``now`` (epoch seconds)."""
+    """The inputs of all signals at one instant ``now`` (epoch seconds)."""
 
     now: float
     mode: str
@@ -111,7 +110,8 @@ class View:
     steps: StepBook = field(default_factory=StepBook)
     targets: Collection[TargetHealth] = ()
     sandboxes: SandboxBook = field(default_factory=SandboxBook)
-    # When the run last began to run (or a new life of its trainer began), and when its newest step was met.
+    # When the run last began to run (or a new incarnation of its trainer began), and when its newest step was first
+    # seen.
     running_since: float | None = None
     step_met: float | None = None
     # Sources' own histograms, by metric: see `observed_histograms`.
@@ -121,7 +121,7 @@ class View:
     _fresh: dict[str, list[Gauge]] = field(default_factory=dict, compare=False)
 
     def once(self, name: str, make: Callable[["View"], Any]) -> Any:
-        """What several signals work out of the same view: made when it is first asked for."""
+        """A value that several signals derive from the same view: computed at the first request."""
         if name not in self._once:
             self._once[name] = make(self)
         return self._once[name]
@@ -131,11 +131,11 @@ class View:
         return self.mode in SYNC_MODES
 
     def not_in_mode(self, why: str) -> NotApplicable:
-        """The mode has no such thing; where the mode itself is only assumed the words say so."""
+        """Not applicable in this mode; the text also states when the mode is only assumed."""
         return NotApplicable(f"{why} (mode assumed)" if self.facts.get("mode_assumed") else why)
 
     def fresh(self, metric: str) -> list[Gauge]:
-        """Series of a metric that still report. Not to be changed: several signals ask for the same."""
+        """Series of a metric that still report. Read-only, because several signals share the list."""
         found = self._fresh.get(metric)
         if found is None:
             now = self.now
@@ -158,14 +158,14 @@ class Signal:
         name: Prometheus name without the ``rollscope_`` prefix.
         inputs: catalogue metrics it reads; a step signal is computed when a row holds one of them.
         cadence: ``tick`` (state, on the 5 s grid) or ``step`` (one point per trainer step).
-        hint: what to log or start when there is nothing to compute from; shown to users as is.
-        records: it is also answered from rollout records: asked at a tick too, when any came since the one before.
+        hint: what to log or start when the inputs are missing; shown to users as is.
+        records: it is also computed from rollout records: at a tick too, when new records came since the last tick.
         remember: of a signal with a memory (a fold): (memory or None, view) -> (memory, answer). The memory is bounded
             and is stored with the answer as JSON (see `memory_json`); after a restart the function gets what JSON made
             of it. Evaluating the same instant or step again changes nothing in the memory.
-            ``compute`` is then what it answers without one (see `fold`).
-        version: of the memory: one of another version is dropped.
-        judged: it is not asked: the verdict, which sees all others, is written under its name
+            ``compute`` is then the result without a memory (see `fold`).
+        version: of the memory; a memory of another version is dropped.
+        judged: it is not computed: the verdict, which uses all other signals, is written under its name
             (`server.derive.verdict_tracker`).
         watch, critical: bands of ``higher_is_worse`` values; None means no judgement.
     """
@@ -200,12 +200,12 @@ def memory_json(memory: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A counter of ours that persists over our restarts: the increase of a metric, added up exactly once.
+    """A counter that survives restarts of the server: the increase of a metric, added up exactly once.
 
     Attributes:
         metric: an engine's cumulative counter (``of="counter"``), a per-step amount (``of="step"``), or what happens
             to a sandbox (``of="sandbox"``: ``sandbox_created``, ``sandbox_failed``, ``sandbox_spinup``) or a rollout
-            (``of="rollout"``: ``rollout_left``, ``group_closed``); or a tick signal told per hour (``of="signal"``).
+            (``of="rollout"``: ``rollout_left``, ``group_closed``); or a tick signal per hour (``of="signal"``).
         by: labels of the metric to keep; all others are summed away.
         also: a source's cumulative counter of the same, which counts where no record of a single sandbox is read.
     """
@@ -228,5 +228,5 @@ def is_gap(answer: Answer) -> bool:
 
 
 def unknown_reason(answer: Answer) -> str:
-    """The words of a gap."""
+    """The reason of a gap."""
     return "" if isinstance(answer, (list, tuple)) else answer.why  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Sources' own histograms over five minutes: what was observed, by the minute, added up over the fleet.
+"""Histograms reported by sources, over five minutes: observations by the minute, summed over the fleet.
 
 A reading is a total since the process began; what it adds to the one before is put into the minute of the reading, by
 the rules of the store (`server.store.histograms`), whose minutes fill it again after a restart. Memory is one reading
@@ -15,14 +15,14 @@ from collectors.model import Histogram, Labels
 MINUTE_SECONDS = 60.0
 WINDOW_SECONDS = 300.0
 KEPT_MINUTES = 6
-# What a source that was silent for longer has observed since is not of "now", whenever it was.
+# Seconds. Observations of a source that was silent for longer are not current.
 REMEMBERED_SECONDS = 10 * WINDOW_SECONDS
 
 Bucket = tuple[float, float]
 """(upper edge, observations at most that large)."""
 Edges = tuple[float, ...]
 
-# Labels that are kept; all others are added up. Only what is told of each engine costs a pool per engine.
+# Labels that are kept; series are summed over all others. Only metrics of single engines cost a pool per engine.
 WINDOWED: Mapping[str, tuple[str, ...]] = {
     "sandbox_exec_seconds": (),
     "sandbox_spinup_seconds": ("image",),
@@ -79,11 +79,11 @@ class Histograms:
     """All windowed histograms of one run: the last reading of every series, and the pools they go into."""
 
     pools: dict[tuple[str, Labels, Edges], Pool] = field(default_factory=dict)
-    # The pool of the reading before is nearly always that of the next, and is kept as long as it.
+    # Cached, because the pool of the next reading is nearly always the same.
     _last: dict[tuple[str, str, Labels], tuple[float, Histogram, Pool]] = field(default_factory=dict)
 
     def read(self, ts: float, target: str, new: Histogram, carry: float) -> None:
-        """The next reading of a series. The first is the base; one that is not newer says nothing."""
+        """Adds the next reading of a series. The first is the base; one that is not newer is ignored."""
         key = (target, new.metric, new.labels)
         before = self._last.get(key)
         if before is not None and ts <= before[0]:
@@ -97,13 +97,13 @@ class Histograms:
             pool.add(math.floor(ts / MINUTE_SECONDS), grown)
 
     def begin(self, target: str, labels: Labels) -> None:
-        """The process behind these series began anew, at zero: the next reading counts whole."""
+        """The process of these series restarted at zero: the next reading counts completely."""
         for key, (ts, old, pool) in self._last.items():
             if key[0] == target and set(labels) <= set(key[2]):
                 self._last[key] = (ts, replace(old, counts=(0.0,) * len(old.counts), total=0.0), pool)
 
     def pool(self, target: str, metric: str, labels: Labels, edges: Edges) -> Pool:
-        """Where observations of a series go."""
+        """The pool that receives the observations of a series."""
         kept = WINDOWED.get(metric, ())
         own = tuple(pair for pair in sorted((*labels, ("target", target))) if pair[0] in kept)
         key = (metric, own, edges)
@@ -118,18 +118,18 @@ class Histograms:
         return found
 
     def fresh(self, now: float) -> bool:
-        """Does any source of one still report?"""
+        """Whether any source of the metric still reports."""
         return any(pool.fresh(now) for pool in self.pools.values())
 
     def forget(self, now: float) -> None:
-        """Drop what was silent for ten windows: engines come and go, memory must not follow."""
+        """Drops series that were silent for ten windows, because engines come and go and memory must stay bounded."""
         old = now - REMEMBERED_SECONDS
         self._last = {key: at for key, at in self._last.items() if at[0] >= old}
         self.pools = {key: pool for key, pool in self.pools.items() if pool.last_ts >= old}
 
 
 def _grown(old: Histogram, new: Histogram) -> list[float] | None:
-    """What came since the reading before; None when nothing did. Other edges or a fall: a new process."""
+    """Increase since the previous reading; None without one. Other edges or a decrease mean a new process."""
     if old.edges != new.edges or any(map(lt, new.counts, old.counts)):
         return [*new.counts, new.total] if new.counts[-1] else None
     if old.counts[-1] == new.counts[-1]:
@@ -137,13 +137,13 @@ def _grown(old: Histogram, new: Histogram) -> list[float] | None:
     return [*map(sub, new.counts, old.counts), new.total - old.total]
 
 
-# ---- what signals ask
+# ---- queries of signals
 
 
 def observed(pools: Iterable[Pool], now: float) -> list[Bucket]:
-    """What was observed within five minutes, cumulative and ascending; empty when nothing was.
+    """Observations within five minutes, cumulative and ascending; empty when there are none.
 
-    Sources with the same edges are added up. Other edges cannot be: the layout with most observations speaks.
+    Sources with the same edges are summed. Different edges cannot be summed: the layout with most observations is used.
     """
     layouts: dict[Edges, list[float]] = {}
     for pool in pools:
@@ -161,7 +161,7 @@ def totals(pools: Iterable[Pool], now: float) -> tuple[float, float]:
 
 
 def quantile(buckets: Sequence[Bucket], q: float) -> float:
-    """Linear within its bucket from 0 on, as Prometheus has it; beyond the last edge that edge: it is at least that."""
+    """Linear within its bucket from 0 on, like Prometheus; beyond the last edge the edge itself as a lower bound."""
     rank = q * buckets[-1][1]
     low = below = 0.0
     for edge, count in buckets:
@@ -172,7 +172,7 @@ def quantile(buckets: Sequence[Bucket], q: float) -> float:
 
 
 def quantiles(buckets: Sequence[Bucket], wanted: Iterable[tuple[str, float]]) -> Iterator[tuple[str, float]]:
-    """(name, value) of those beyond the first bucket: within it nothing but "below the first edge" is known."""
+    """(name, value) of quantiles beyond the first bucket: within it only "below the first edge" is known."""
     for name, q in wanted:
         value = quantile(buckets, q)
         if value > buckets[0][0]:

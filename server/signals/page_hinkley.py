@@ -33,7 +33,7 @@ class PageHinkley:
     falling: Mark | None = None
 
     def add(self, mark: Mark, score: float, tolerated: float) -> None:
-        """The next score, in units of its own spread, as is what is ``tolerated``."""
+        """Adds the next score. The score and ``tolerated`` are in units of the spread."""
         self.n += 1
         self.mean += (score - self.mean) / self.n
         self.up += score - self.mean - tolerated

@@ -66,7 +66,7 @@ QUEUE_SAMPLES_NOW = Signal(
 
 # ---- queue_batches
 
-# The queue in units that matter to the trainer: 500 samples are starved when a batch is 512.
+# The queue in batches: with a batch size of 512, 500 samples are too few for the trainer.
 
 
 def _queue_batches(view: View) -> Answer:
@@ -98,10 +98,10 @@ QUEUE_BATCHES = Signal(
 
 # ---- queue_arrivals_samples_per_second
 
-# Samples that reach the queue per second, from the trainer's side of it: trained, dropped as stale, and its growth.
+# Samples that reach the queue per second, derived from its output: trained, dropped as stale, and its growth.
 #
-# All three are of the same steps: a backlog that is dropped leaves the queue by as much, so that old stock is no
-# arrival.
+# All three are of the same steps: a dropped backlog reduces the queue by the same amount, so that it does not count as
+# an arrival.
 
 _QUEUE_ARRIVALS_SAMPLES_PER_SECOND_HINT = (
     "needs the trainer's samples per step, its step time, and what it drops as stale or holds in its queue"
@@ -129,19 +129,19 @@ def _queue_arrivals_samples_per_second(view: View) -> Answer:
     seconds = total(counted, _SECONDS[0])
     if seconds <= 0 or not (stale or queued):
         return Unknown(_NO_QUEUE)
-    # A window without a row of it dropped nothing: TRL logs the count only when there was one.
+    # A window without the metric dropped nothing, because TRL logs the count only when it is above zero.
     lost = total([row for row in stale if row.ts >= counted[0].ts], _STALE[0])
     return [Value((samples * len(counted) + lost) / seconds, why=NO_GROWTH if queued else "")]
 
 
 def _units(view: View) -> list[tuple[str, float]]:
-    """What the queue is counted in, and samples per one: groups where it is counted in them, else samples."""
+    """The unit of the queue and the samples per unit: groups where reported in groups, else samples."""
     size = view.fact("group_size")
     return [(INPUTS[1], size), (INPUTS[0], 1.0)] if size else [(INPUTS[0], 1.0)]
 
 
 def _logged_growth(view: View) -> tuple[float, Sequence[Step]] | None:
-    """Growth from the first of the last 11 steps to the last, where the queue is logged with the step; these steps.
+    """Growth from the first of the last 11 steps to the last, where the queue is logged with the step.
 
     Each step logs it at the same point of the step, so the saw tooth of a step cancels.
     """
@@ -153,7 +153,7 @@ def _logged_growth(view: View) -> tuple[float, Sequence[Step]] | None:
 
 
 def _live_growth(view: View, rows: Sequence[Step]) -> tuple[float, Sequence[Step]] | None:
-    """The same of a queue that is read live: its mean over one usual step before either end; as far back as is kept."""
+    """Growth of a queue that is read live: difference of its means over one usual step before either end."""
     usual = sorted(row.values[_SECONDS] for row in rows)[len(rows) // 2]
     for metric, unit in _units(view):
         gauges = view.fresh(metric)
@@ -168,7 +168,7 @@ def _live_growth(view: View, rows: Sequence[Step]) -> tuple[float, Sequence[Step
     return None
 
 
-# Two clocks' rounding: event times are in milliseconds.
+# Rounding of two clocks: event times are in milliseconds.
 _SAME_SECONDS = 0.01
 
 

@@ -1,4 +1,4 @@
-"""What signals that rollout records answer share: records first, else what the trainer logs; and their statistics."""
+"""Shared by signals with values from rollout records: records first, else the trainer's log; and their statistics."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ def window(view: View) -> Window:
 
 
 def known(answer: Answer) -> bool:
-    """Is any of it a number?"""
+    """Whether any value is a number."""
     return isinstance(answer, (list, tuple)) and any(not math.isnan(value.value) for value in answer)
 
 
 def missing(why: str, *labels: Labels) -> list[Value]:
-    """These label sets are not known, and why."""
+    """Unknown values for these label sets, with the reason."""
     return [Value(math.nan, one, why) for one in labels]
 
 
@@ -47,9 +47,8 @@ COVERED = 0.8
 
 
 def covers(view: View, found: Window) -> bool:
-    """Do records hold what the trainer consumed? Until they do the trainer's log stays the source, where it has one.
-
-    Records of ten versions that all hold less count something else (several samples a rollout), and are taken.
+    """Whether the records contain what the trainer consumed. Otherwise the trainer's log is the source.
+    Records of ten versions that all contain less count another unit (several samples a rollout), and are used.
     """
     rows = steps_window(view, "trainer_samples")
     samples = mean_of_steps(rows, "trainer_samples") if rows else view.fact("batch_samples")
@@ -63,7 +62,7 @@ def covers(view: View, found: Window) -> bool:
 
 
 def either(compute: Recorded, reported: Callable[[View], Answer]) -> Callable[[View], Answer]:
-    """Records answer, and what they leave open the trainer's log does.
+    """Uses records, and for values missing in them the trainer's log.
 
     Records of a sample, and those that do not hold all that was consumed yet, come after the log.
     """
@@ -79,14 +78,14 @@ def either(compute: Recorded, reported: Callable[[View], Answer]) -> Callable[[V
             return _filled(first, second)
         if known(second):
             return second
-        # Whoever has records needs to know what they lack.
+        # A user with records needs the reason why they do not suffice.
         return told if isinstance(told, NotApplicable) else own
 
     return asked
 
 
 def _filled(answer: Answer, other: Answer) -> Answer:
-    """What is not known of the first, from the second."""
+    """Fills unknown values of the first from the second."""
     if not isinstance(answer, (list, tuple)) or not isinstance(other, (list, tuple)):
         return answer
     found: list[Value] = list(answer)
@@ -106,7 +105,7 @@ def _stat(values: Sequence[float], name: str) -> float:
 
 
 def distribution(name: str, what: str, *stats: str) -> Recorded:
-    """Of one of `VALUES`; ``what``: the field that tells it, for whoever does not log it."""
+    """Statistics of one of `VALUES`; ``what``: the field of a record with it, named when it is missing."""
 
     def compute(_: View, found: Window) -> Answer:
         values = found.made.values.get(name)

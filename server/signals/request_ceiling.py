@@ -24,7 +24,7 @@ class Ceiling:
 
 
 def ceiling(view: View) -> Ceiling | Unknown:
-    """Of the engines that are awake and tell what it takes; worked out once for who asks at one instant."""
+    """The ceiling of the engines that are awake and report the inputs; cached per view."""
     found: Ceiling | Unknown = view.once("ceiling", _ceiling)
     return found
 
@@ -46,13 +46,16 @@ def _ceiling(view: View) -> Ceiling | Unknown:
 
 
 def _holds(one: LiveSequences, others: float) -> float:
-    """An engine that is nearly empty is taken at the fleet's length: work moves to it, and looks the same."""
+    """Requests that one cache holds.
+
+    For a nearly empty engine the fleet's length is used, as its load will be alike.
+    """
     own = length([one]) if one.judged else None
     return (one.capacity or 0.0) / (own or others)
 
 
 def _limited(one: LiveSequences, holds: float, stated: float | None) -> float:
-    """``stated``: the engines' own limit by the run's configuration; what an engine says of itself comes first."""
+    """``stated``: the engines' limit by the run's configuration; the limit that an engine reports has precedence."""
     told = one.engine.series.get("generator_request_limit")
     limit = told.last if told is not None else stated
     return min(holds, limit) if limit is not None else holds

@@ -16,7 +16,7 @@ from server.signals.window import Gauge
 
 # ---- rollouts_total
 
-# Rollouts that left, each once, by how.
+# Rollouts that ended, each once, by outcome.
 
 ROLLOUTS_TOTAL = Counter(
     name="rollouts_total",
@@ -32,13 +32,13 @@ ROLLOUTS_TOTAL = Counter(
 
 # ---- rollout_exit_ratio
 
-# How rollouts leave: trained, or thrown away for a cause. The first cause counts.
+# How rollouts end: trained, or discarded for a cause. The first cause counts.
 
 NO_EXITS = "no record reports how a rollout left: log `consumed_at` or `exit`"
 
 
 def no_exits(found: Window) -> Unknown:
-    """Why there is no share of exits."""
+    """Reason why there is no share of exits."""
     return Unknown("records tell of a sample of the rollouts: exits are not counted" if found.sampled else NO_EXITS)
 
 
@@ -66,7 +66,7 @@ ROLLOUT_EXIT_RATIO = Signal(
 
 # ---- rollout_phase_seconds
 
-# Where a rollout's time goes: setting up, the model, tools, scoring. Mean seconds per rollout, last 10 steps.
+# Time of a rollout by phase: setup, model, tools, scoring. Mean seconds per rollout, last 10 steps.
 
 _ROLLOUT_PHASE_SECONDS_HINT = (
     "no rollout times by phase: the trainer must log them (prime-rl `timing/agent/model/mean`, TRL async `env/reset_s` "
@@ -96,7 +96,7 @@ def _rollout_phase_seconds(view: View) -> Answer:
 
 
 def _by_call(view: View) -> float | None:
-    """Seconds in tools from what a call takes and how many there are."""
+    """Seconds in tools: duration of a call times the number of calls."""
     rows = window(view, "tool_call_seconds_mean", "tool_calls_mean")
     if len(rows) < STEP_MINIMUM:
         return None
@@ -119,7 +119,7 @@ ROLLOUT_PHASE_SECONDS = Signal(
 
 # ---- in_flight_rollouts
 
-# Rollouts in flight now, by state: as records tell one by one, else as the orchestrator counts them.
+# Rollouts in flight now, by state: from records of single rollouts, else as counted by the orchestrator.
 
 _IN_FLIGHT_ROLLOUTS_HINT = (
     "this run reports no rollouts in flight "
@@ -128,7 +128,7 @@ _IN_FLIGHT_ROLLOUTS_HINT = (
 
 
 def _in_flight_rollouts(view: View) -> Answer:
-    # Records that come when a rollout is over tell nothing of those that are not.
+    # Records that are written at the end of a rollout do not contain those in flight.
     if view.rollouts.watched:
         return [Value(float(count), (("state", state),)) for state, count in _census(view).items()]
     return _counted(view)
@@ -140,7 +140,7 @@ def _census(view: View) -> dict[str, int]:
 
 
 def _states(view: View) -> Iterator[str]:
-    """Who generates in a sandbox that is not ready yet, boots."""
+    """Numbers by state. A rollout that generates in a sandbox that is not ready yet is booting."""
     pending = {record.id for record in view.sandboxes.own.values() if record.state in PENDING}
     for one in view.rollouts.in_flight(view.now):
         boots = one.state in ("waiting_slot", "generating") and not pending.isdisjoint(one.sandboxes)
@@ -200,13 +200,13 @@ ROLLOUTS_IN_FLIGHT = Signal(
 
 # ---- in_flight_ratio
 
-# Rollouts under way against the cap on them: at the cap, production is as wide as its configuration lets it be.
+# Rollouts in flight against the cap on them: at the cap, the configuration limits production.
 
 _IN_FLIGHT_RATIO_HINT = (
     "needs the rollouts in flight and the cap on them (prime-rl `concurrency/max_inflight`, TRL async "
     "`max_inflight_tasks`, or the fact max_in_flight)"
 )
-# Where a rollout has ended and only waits it takes no place any more.
+# A rollout that has ended and only waits does not use a slot any more.
 _OVER = ("waiting_group", "queued", "scoring")
 
 
@@ -236,7 +236,7 @@ IN_FLIGHT_RATIO = Signal(
 
 # ---- failure_ratio
 
-# Failed tool calls and failed rollouts: what makes honest-looking zeros out of broken infrastructure.
+# Failed tool calls and failed rollouts. They turn broken infrastructure into rewards of zero that look genuine.
 
 _FAILURE_RATIO_HINT = "this trainer reports neither failed tool calls nor failed rollouts"
 _PARTS = (("rollouts", "rollout_error_ratio"), ("tool_calls", "tool_failure_ratio"))
@@ -266,7 +266,8 @@ FAILURE_RATIO = Signal(
 
 # ---- infra_failure_ratio
 
-# The share of rollouts that their infrastructure lost: beside a zero-advantage share it says what not to blame.
+# The share of rollouts lost to infrastructure. Next to a zero-advantage share it shows that the policy is not the
+# cause.
 
 _UNTOLD = (
     "no record reports how a rollout failed: log `exit` (infra_error, env_error) of those that did, or tell of each "
@@ -278,7 +279,7 @@ def _infra_failure_ratio(_: View, found: Window) -> Answer:
     total = sum(found.exits.values())
     if not total:
         return no_exits(found)
-    # Where only what was trained on is ever told, none that failed is not known to be none.
+    # A source that reports only trained rollouts does not report failed ones, so their number is unknown and not zero.
     return [Value(found.exits["infra_error"] / total)] if found.failures_told else Unknown(_UNTOLD)
 
 
@@ -411,7 +412,7 @@ TRUNCATION_RATIO = Signal(
     cadence="step",
     compute=single("truncation_ratio", _TRUNCATION_RATIO_HINT),
     hint=_TRUNCATION_RATIO_HINT,
-    # A tenth of the rollouts without an end already biases the reward; at 30 % the cap decides what is learned.
+    # With a tenth of the rollouts cut the reward is biased; at 30 % the cap decides what is learned.
     watch=0.10,
     critical=0.30,
 )
@@ -422,10 +423,10 @@ TRUNCATION_RATIO = Signal(
 # How empty the engines run while the slowest rollouts of a step end: 1 - mean running / peak (DESIGN section 4).
 
 _TAIL_BUBBLE_RATIO_HINT = "no engine reports running requests: add its /metrics as a target"
-# What engines are asked at; a tail shorter than that costs nothing.
+# Seconds. The polling interval of engines; a shorter tail costs nothing.
 GRID_SECONDS = 5.0
 _INSTANTS = round(TICK_WINDOW_SECONDS / GRID_SECONDS)
-# Fewer instants with work are no generation phase that could be judged.
+# Instants. Fewer with work are too short a generation phase to judge.
 _LEAST = 6
 
 
@@ -471,9 +472,9 @@ TAIL_BUBBLE_RATIO = Signal(
 
 # ---- tail_index_ratio
 
-# How long the tail is: the slowest of a hundred rollouts beside the median one.
+# Length of the tail: duration of the slowest of a hundred rollouts, divided by the median.
 
-# Of fewer the hundredth is a matter of chance.
+# Rollouts. With fewer the 99th percentile is random.
 LEAST = 20
 OF = ("response_tokens", "seconds")
 

@@ -26,7 +26,7 @@ def _quotas(view: View, metric: str) -> Answer:
 
 # ---- sandbox_quota_used
 
-# What is used of each quota, in its own unit: a share alone does not say how many more will start.
+# Used part of each quota, in its own unit: a share alone does not show how many more sandboxes will start.
 
 
 def _sandbox_quota_used(view: View) -> Answer:
@@ -48,7 +48,7 @@ SANDBOX_QUOTA_USED = Signal(
 
 # ---- sandbox_quota_limit
 
-# What each quota grants, in its own unit: the number to ask the provider to raise.
+# Limit of each quota, in its own unit: the number that a provider can raise.
 
 
 def _sandbox_quota_limit(view: View) -> Answer:
@@ -70,7 +70,7 @@ SANDBOX_QUOTA_LIMIT = Signal(
 
 # ---- sandbox_quota_used_ratio
 
-# How much of each quota is used: the last tenth is gone within one burst of dispatches.
+# Used share of each quota: one burst of dispatches uses up the last tenth.
 
 _SANDBOX_QUOTA_USED_RATIO_HINT = "no provider reports both a limit and its use; state limits with `rollscope preflight`"
 
@@ -136,7 +136,7 @@ SANDBOX_CREDIT_USD = Signal(
 _SANDBOX_CREDIT_HOURS_HINT = "no provider reports its credit (Prime does, by its wallet)"
 # Bills are booked in steps: over less than a minute a rate is noise.
 SHORTEST_SECONDS = 60.0
-# A credit that hardly falls lasts "for ever"; a year stands for it.
+# Hours. Upper bound for a credit that hardly falls: one year.
 MOST_HOURS = 8760.0
 
 
@@ -183,7 +183,7 @@ SANDBOX_CREDIT_HOURS = Signal(
 
 # ---- sandbox_cost_usd_per_hour
 
-# What the run's sandboxes cost an hour: as the providers say, else by the prices of the live ones.
+# Cost of the run's sandboxes per hour: as reported by providers, else from the prices of the live ones.
 
 _SANDBOX_COST_USD_PER_HOUR_HINT = "no provider reports a spending rate or prices"
 

@@ -16,15 +16,15 @@ def metered(view: View, metric: str) -> list[Gauge]:
     return view.fresh(metric) if view.sandboxes.silent(view.now) == NEVER else []
 
 
-def missing(view: View, *, told: bool = False) -> Answer | None:
+def missing(view: View, *, reported: bool = False) -> Answer | None:
     """Why there is no value: not applicable without sandboxes, unknown without a recent answer. None: there is one.
 
-    ``told``: the run's own files have records of ended sandboxes. They are valid without a provider; where a provider
-    is read, its missing answers count.
+    ``reported``: the run's own files have records of ended sandboxes. They are valid without a provider; where a
+    provider is read, its missing answers count.
     """
     if view.facts.get("has_sandbox") == 0:
         return NotApplicable(NEEDS_NONE)
     why = view.sandboxes.silent(view.now)
     if why == NEVER:
-        return None if told else Unknown(NO_SOURCE)
+        return None if reported else Unknown(NO_SOURCE)
     return Unknown(why) if why else None

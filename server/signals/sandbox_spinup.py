@@ -28,7 +28,7 @@ def _stats(image: str, seconds: list[float]) -> list[Value]:
 
 
 def _metered(view: View) -> list[Value]:
-    """From the buckets of a source that times sandboxes without telling of any single one."""
+    """From the buckets of a source that times sandboxes without records of single ones."""
     if view.sandboxes.heard or view.sandboxes.ready or view.facts.get("has_sandbox") == 0:
         return []
     pools: dict[str, list[Pool]] = {}
@@ -50,7 +50,7 @@ def _metered(view: View) -> list[Value]:
 def _sandbox_spinup_latency_seconds(view: View) -> Answer:
     if metered := _metered(view):
         return metered
-    gap = missing(view, told=bool(view.sandboxes.ready))
+    gap = missing(view, reported=bool(view.sandboxes.ready))
     if gap is not None:
         return gap
     found: dict[str, list[float]] = {"all": []}

@@ -1,4 +1,4 @@
-"""The sandboxes of one run over event time: the live ones, and what happened within five minutes. Bounded by both."""
+"""The sandboxes of one run over event time: live ones and events of five minutes. Memory is bounded by their number."""
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ class SandboxBook:
         ready: (when, spin-up seconds, image cached?) and created: when, of the last five minutes.
         fates: sandboxes that became ready or failed within five minutes: (when, cause of failure; "" if ready). A
             sandbox that became ready and failed later has failed.
-        met: when a live one of the run was first heard of, for those that tell no time of their own.
-        heard: target -> (event time of its last good answer, seconds it stays good); "" are pushes.
+        met: when a live one of the run was first seen, for those without a reported time.
+        heard: target -> (event time of its last successful answer, seconds it stays valid); "" are pushes.
     """
 
     own: dict[Key, Sandbox] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class SandboxBook:
         self, ts: float, record: Sandbox, *, own: bool, dangling: bool, created: bool, became_ready: bool,
         met: float | None = None,
     ) -> None:  # fmt: skip
-        """One change, in the order of time. ``met``: when it was first heard of (default: now)."""
+        """Adds one change, in the order of time. ``met``: when it was first seen (default: now)."""
         key = (record.provider, record.id)
         self.own.pop(key, None)
         self.met.pop(key, None)
@@ -60,7 +60,7 @@ class SandboxBook:
         if became_ready and seconds is not None:
             at = record.ready_at if record.ready_at is not None else ts
             if record.latency_source == "trace" and record.ended_at is not None:
-                at = record.ended_at  # told at its end: rollouts longer than the window must not be left out
+                at = record.ended_at  # reported at its end: rollouts longer than the window must not be left out
             self.ready.append((at, seconds, record.image_cached))
         self._note_fate(key, record, ts)
         self._trim(ts)
@@ -87,7 +87,7 @@ class SandboxBook:
             self.fates.popitem(last=False)
 
     def decided(self, now: float) -> tuple[int, int]:
-        """(how many failed, how many failed or became ready) within the window; each counts once."""
+        """(number of failed ones, number of failed or ready ones) within the window; each counts once."""
         causes = self._causes(now)
         return sum(map(bool, causes)), len(causes)
 
@@ -107,8 +107,9 @@ class SandboxBook:
         return Counter(record.state for record in self.own.values())
 
     def waiting(self, now: float) -> list[float]:
-        """Seconds since those that are not usable yet were asked for; where that is not told (or by a clock that runs
-        ahead), since they were first heard of: at least so long."""
+        """Seconds since the request of those that are not usable yet.
+
+        Where that time is not reported, or its clock runs ahead: seconds since they were first seen, a lower bound."""
         pending = (key for key, record in self.own.items() if record.state in PENDING)
         return [max(0.0, now - self._asked(key, now)) for key in pending]
 

@@ -1,6 +1,6 @@
 """The histogram of sandbox spin-ups: what one of them adds to each of its three counters.
 
-Buckets reach two hours: a published run had sandboxes that took one, and whatever ends in +Inf has no size.
+Buckets reach two hours: a published run had sandboxes that took one, and a value in the +Inf bucket has no upper bound.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ Part = Callable[[float], Iterator[tuple[Labels, float]]]
 
 
 def _buckets(seconds: float) -> Iterator[tuple[Labels, float]]:
-    # Empty ones too, so that every edge is there from the first spin-up on.
+    # Empty buckets too, so that every edge exists from the first spin-up on.
     for edge in EDGES:
         yield (("le", f"{edge:g}"),), float(seconds <= edge)
     yield (("le", "+Inf"),), 1.0

@@ -29,9 +29,9 @@ TRAINER_STEP_SECONDS = Signal(
 
 # ---- trainer_phase_seconds
 
-# Where a step goes: step = wait + compute + overhead (DESIGN section 4), each a mean over the last 10 steps.
+# Phases of a step: step = wait + compute + overhead (DESIGN section 4), each a mean over the last 10 steps.
 #
-# Overhead is weight sync, checkpoint and what the trainer names otherwise. In synchronous modes the phase
+# Overhead is weight sync, checkpoint and other phases of the trainer. In synchronous modes the phase
 # `generation` takes the place of `wait`. A phase the trainer does not report is left out, never zero.
 
 _TRAINER_PHASE_SECONDS_HINT = (
@@ -41,13 +41,13 @@ _OVERHEADS = ("trainer_weight_sync_seconds", "trainer_checkpoint_seconds", "trai
 
 
 def _phase(rows: Sequence[Step], phase: str, metric: str) -> list[Value]:
-    """Mean over the steps that report it: a step without is not a step with zero."""
+    """Mean over the steps that report the phase: a missing value is not zero."""
     known = [step for step in rows if (metric, ()) in step.values]
     return [Value(mean(known, metric), (("phase", phase),))] if known else []
 
 
 def _overhead(rows: Sequence[Step]) -> list[Value]:
-    """Per step of the window: a step without a checkpoint or a weight sync did not spend any time on it."""
+    """Mean over all steps of the window: a step without a checkpoint or a weight sync spent no time on it."""
     known = [metric for metric in _OVERHEADS if any((metric, ()) in step.values for step in rows)]
     return [Value(sum(mean(rows, metric) for metric in known), (("phase", "overhead"),))] if known else []
 
@@ -66,7 +66,7 @@ def _with_compute(rows: Sequence[Step], values: list[Value]) -> Answer:
     reported = _phase(rows, "compute", "trainer_compute_seconds")
     if reported or not values:
         return values + reported or Unknown(_TRAINER_PHASE_SECONDS_HINT)
-    # Only when something else is known is the rest of the step its computation.
+    # Without any other phase the rest of the step is not known to be computation.
     rest = mean(rows, "trainer_step_seconds") - sum(value.value for value in values)
     return [*values, Value(max(0.0, rest), (("phase", "compute"),))]
 
@@ -113,7 +113,7 @@ TRAINER_WAIT_RATIO = Signal(
     cadence="step",
     compute=not_in_sync(SYNC_HAS_NO_WAIT, _trainer_wait_ratio),
     hint=_TRAINER_WAIT_RATIO_HINT,
-    # 15 %: what batch noise alone costs a balanced run; 40 %: more than the published 30 % that made people look.
+    # 15 %: the wait that batch noise alone causes in a balanced run; 40 %: more than a published problem case (30 %).
     watch=0.15,
     critical=0.40,
 )
@@ -153,7 +153,7 @@ TRAINER_BUSY_SECONDS_TOTAL = Counter(
 
 # ---- trainer_overhead_seconds
 
-# What a step spends beside waiting and computing, by what on: mean seconds per step over the last 10 steps.
+# Time of a step other than waiting and computing, by phase: mean seconds per step over the last 10 steps.
 
 _TRAINER_OVERHEAD_SECONDS_HINT = (
     "no overhead by cause: the trainer must log the step time and its weight sync, checkpoint or evaluation"
@@ -175,7 +175,7 @@ def _trainer_overhead_seconds(view: View) -> Answer:
     # A step without a checkpoint spent none of its time on one: the mean is over all steps of the window.
     seconds = {phase: mean(rows, metric) for phase, metric in known.items()}
     if "eval" in seconds and "other" in seconds:
-        # An evaluation inside the step is part of what is left over of it.
+        # An evaluation inside the step is part of the remainder.
         seconds["other"] = max(0.0, seconds["other"] - seconds["eval"])
     return [Value(value, (("phase", phase),)) for phase, value in seconds.items()]
 
@@ -195,7 +195,7 @@ TRAINER_OVERHEAD_SECONDS = Signal(
 
 # ---- trainer_stall_ratio
 
-# Has the trainer stopped? The age of its newest step against what its rows usually take.
+# Whether the trainer has stopped: the age of its newest step relative to the usual interval of its rows.
 
 _TRAINER_STALL_RATIO_HINT = "no trainer step so far: add the run's directory as a target"
 OVER = {
@@ -211,11 +211,11 @@ def _trainer_stall_ratio(view: View) -> Answer:
     newest = view.steps.newest_of_all()
     if newest is None:
         return Unknown(_TRAINER_STALL_RATIO_HINT)
-    # Nobody stalls whom we do not see: that is another alert.
+    # A trainer that does not answer is not reported as stalled, because another alert covers it.
     trainers = [target for target in view.targets if target.actor == "trainer" and target.last_ok_ts is not None]
     if trainers and not any(target.answers(view.now) for target in trainers):
         return Unknown("the trainer's target does not answer: whether it makes steps is not known")
-    # From whichever came last: its own time, when we met it (its clock may be behind), or the run's new beginning.
+    # The latest of: its event time, when it was first seen (its clock may be behind), and the restart of the run.
     since = max(newest.ts, view.step_met or newest.ts, view.running_since or newest.ts)
     return [Value(max(0.0, view.now - since) / row_limit(view.steps))]
 
@@ -239,7 +239,7 @@ TRAINER_STALL_RATIO = Signal(
 
 # Model FLOPs utilisation as the trainer reports it, by its own basis.
 #
-# `busy` counts the forward and backward seconds only (prime-rl), `wall` the whole step: the two must never be mixed.
+# `busy` counts the forward and backward seconds only (prime-rl), `wall` the whole step: the two must not be mixed.
 
 _TRAINER_MFU_RATIO_HINT = "this trainer reports no MFU (prime-rl `perf/mfu`, TRL async `perf/mfu_wall_clock`)"
 

@@ -55,7 +55,7 @@ ENTROPY = Signal(
 
 # ---- gradient_norm
 
-# How large the update's gradient was before clipping: its jumps come before the reward's fall.
+# Norm of the update's gradient before clipping: it jumps before the reward falls.
 
 _GRADIENT_NORM_HINT = "this trainer reports no gradient norm (TRL `grad_norm`, verl `actor/grad_norm`)"
 
@@ -74,7 +74,7 @@ GRADIENT_NORM = Signal(
 
 # ---- gradient_nonfinite_steps
 
-# How many of the last 10 steps had a gradient that is no number.
+# Number of the last 10 steps with a gradient that is not a finite number.
 
 _GRADIENT_NONFINITE_STEPS_HINT = "this trainer reports no gradient norm"
 
@@ -82,7 +82,7 @@ _GRADIENT_NONFINITE_STEPS_HINT = "this trainer reports no gradient norm"
 def _gradient_nonfinite_steps(view: View) -> Answer:
     rows = window(view, "gradient_nonfinite")
     broken = total(rows, "gradient_nonfinite")
-    # One is evidence enough; that there is none takes the usual three steps.
+    # One such step is evidence; a result of zero needs the usual three steps.
     return [Value(broken)] if broken else too_few(rows, _GRADIENT_NONFINITE_STEPS_HINT) or [Value(0.0)]
 
 
@@ -146,7 +146,7 @@ MISMATCH_KL = Signal(
 
 # ---- reward
 
-# Reward of the trained rollouts: of each from records, else as a trainer logs it per step.
+# Reward of the trained rollouts: from records of each, else as logged per step.
 
 _REWARD_HINT = (
     "this trainer reports no reward: log its mean per step (TRL `reward`, prime-rl `train/agg/all/<agent>/reward/mean`)"
@@ -251,14 +251,14 @@ class _History:
             if len(window) < count or found is None:
                 continue
             steps = window[-1].last - window[0].first + 1
-            # A window that may be rising as a longer one is: too short to show it.
+            # The window is too short to exclude the rise of a longer one.
             if found.high * steps <= tolerated and all(slope > found.high for slope in rising):
                 self.flat, self.rise = steps, found.slope * steps
                 return
             rising += [found.slope] if found.low > 0 else []
 
     def shorter_than(self, steps: int) -> bool:
-        """Are fewer steps in the blocks than that?"""
+        """Whether the blocks contain fewer steps than that."""
         return len(self.blocks) < steps and self.steps < steps
 
     @property

@@ -1,4 +1,4 @@
-"""Weight updates as each target's engines count them: by their own histogram, else by the calls that drive them."""
+"""Weight updates counted by each target's engines: from their histogram, else from the calls that trigger updates."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -14,14 +14,15 @@ HINT = (
     "no engine counts weight updates (vLLM from 0.32 on by its own routes, else the HTTP calls that bring weights in; "
     "updates from Python inside the engine's process show nowhere)"
 )
-# One of them is made once per update; which one depends on who drives it. The first that was ever called counts. Not
-# vLLM's collective_rpc, by which TRL and OpenRLHF call whatever they like: the route does not say what.
+# One of these calls is made once per update; which one depends on the framework. The first with any call counts.
+# vLLM's collective_rpc is left out, because TRL and OpenRLHF use it for other purposes and the route does not say
+# which.
 _ONCE = ("update_weights_finish", "update_weights", "load_lora_adapter", "update_weight_version")
-# While these are answered the engine generates nothing, or nothing new.
+# During these calls the engine generates nothing, or nothing new.
 _STALL = frozenset(
     {"pause", "resume", "update_weights_begin", "update_weights", "update_weights_finish", "load_lora_adapter"}
 )
-_OPERATIONS = frozenset({"start", "start_draft", "update", "finish"})  # not init, shutdown: once in a life
+_OPERATIONS = frozenset({"start", "start_draft", "update", "finish"})  # not init, shutdown: once per incarnation
 
 Calls = Mapping[str, float]
 
@@ -38,7 +39,7 @@ def counts(view: View) -> dict[str, float]:
 
 
 def stalls(view: View) -> dict[str, float]:
-    """Seconds within five minutes in which an engine was paused or took in weights, by target.
+    """Seconds within five minutes in which an engine was paused or loaded weights, by target.
 
     Only of targets that count pauses or updates. Weights are brought in during the pause, so the longer of both counts.
     """
@@ -54,10 +55,10 @@ def stalls(view: View) -> dict[str, float]:
 
 
 def _pauses(view: View) -> dict[str, float]:
-    """Seconds for which pages and answers said so, each until the next; of several replicas, the longest."""
+    """Seconds for which pages reported a pause, each until the next page; of several replicas, the longest."""
     found: dict[str, float] = {}
     for gauge in view.fresh(PAUSED):
-        # Most were not: a look at the sum is enough.
+        # Most engines were not paused, so a check of the sum is enough.
         seconds = _on(gauge, view.now) if gauge.mean(view.now) > 0 else 0.0
         found[gauge.target] = max(seconds, found.get(gauge.target, 0.0))
     return found

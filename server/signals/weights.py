@@ -38,7 +38,7 @@ POLICY_VERSION = Signal(
 
 # ---- weight_sync_seconds
 
-# How long publishing new weights holds the step up.
+# How long publishing new weights delays the step.
 
 _WEIGHT_SYNC_SECONDS_HINT = (
     "this trainer reports no weight sync time (prime-rl `time/broadcast_weights`, TRL async `perf/weight_sync_s`)"
@@ -83,7 +83,7 @@ WEIGHT_SYNC_RATIO = Signal(
     cadence="step",
     compute=_weight_sync_ratio,
     hint=_WEIGHT_SYNC_RATIO_HINT,
-    # 10 %: what good disaggregated transfers stay below; 25 %: a quarter of the trainer is a copy machine.
+    # 10 %: good disaggregated transfers stay below; 25 %: a quarter of the trainer's time goes into copying weights.
     watch=0.10,
     critical=0.25,
 )
@@ -91,7 +91,7 @@ WEIGHT_SYNC_RATIO = Signal(
 
 # ---- generator_weight_updates
 
-# Weight updates an engine took within 5 minutes, where that can be counted.
+# Weight updates of an engine within 5 minutes, where they can be counted.
 
 
 def _generator_weight_updates(view: View) -> Answer:
@@ -115,7 +115,7 @@ GENERATOR_WEIGHT_UPDATES = Signal(
 
 # ---- generator_weight_stall_seconds
 
-# Seconds of the last 5 minutes in which an engine was paused or took in weights, where that can be counted.
+# Seconds of the last 5 minutes in which an engine was paused or loaded weights, where they can be counted.
 
 
 def _generator_weight_stall_seconds(view: View) -> Answer:
