@@ -6,10 +6,10 @@ from typing import Any
 # Label and key of each number; the JSON has all of them.
 _RATES = (
     ("trained", "trained_samples_per_second"),
-    ("could take", "capacity_samples_per_second"),
-    ("reach the queue", "arrivals_samples_per_second"),
+    ("capacity", "capacity_samples_per_second"),
+    ("arrivals", "arrivals_samples_per_second"),
 )
-_WAITS = (("reported", "reported_wait_ratio"), ("predicted from what arrives", "predicted_wait_ratio"))
+_WAITS = (("reported", "reported_wait_ratio"), ("predicted from arrivals", "predicted_wait_ratio"))
 _CONFIDENCE = ((0.75, "high"), (0.45, "medium"), (0.0, "low"))
 # Lines of each list.
 _EVIDENCE = 8
@@ -53,7 +53,7 @@ def _idle(verdict: Mapping[str, Any]) -> Iterator[str]:
     if (dollars := verdict.get("usd_per_hour")) is not None:
         missing = verdict.get("usd_lacks")
         at_least, reason = ("at least ", f" (incomplete: {missing})") if missing else ("", "")
-        yield f"  idle now: {at_least}{dollars:,.2f} USD an hour{reason}"
+        yield f"  idle now: {at_least}{dollars:,.2f} USD per hour{reason}"
 
 
 def _head(verdict: Mapping[str, Any], now: float, lifecycle: str) -> str:
@@ -75,7 +75,7 @@ def _arithmetic(verdict: Mapping[str, Any]) -> Iterator[str]:
     numbers = verdict.get("numbers", {})
     rates = [f"{word} {numbers[key]:.3g}" for word, key in _RATES if numbers.get(key) is not None]
     factor = numbers.get("gap_factor")
-    gap = f": a factor of {factor:.2g}" if factor is not None and rates else ""
+    gap = f"; the gap is a factor of {factor:.2g}" if factor is not None and rates else ""
     if rates:
         yield f"samples/s: {', '.join(rates)}{gap}"
     waits = [f"{word} {numbers[key]:.0%}" for word, key in _WAITS if numbers.get(key) is not None]

@@ -1,1 +1,1 @@
-"""Which actor holds the run back, by numbered rules over signals. Pure: no I/O, no clock."""
+"""Which actor limits the run, by numbered rules over signals. Pure: no I/O, no clock."""

@@ -27,8 +27,8 @@ TOLD = """\
 verdict: generator-bound (long tail), for 12 min, high confidence (0.86)
   The trainer waits 74 % of each step for rollouts
   arithmetic:
-    - samples/s: trained 1.9, could take 5.4: a factor of 2.8
-    - wait: reported 74%, predicted from what arrives 65%
+    - samples/s: trained 1.9, capacity 5.4; the gap is a factor of 2.8
+    - wait: reported 74%, predicted from arrivals 65%
     - share of the gap: generator-bound (long tail) 63%, sandbox-bound (spin up) 37%
   evidence:
     - p99 of a rollout is 3.4 x its p50
@@ -37,7 +37,7 @@ verdict: generator-bound (long tail), for 12 min, high confidence (0.86)
     - the trainer says 74 %
   next limiter: sandbox-bound (spin up), worth 1.2x: 2 min to start
   change first: Cut the tail
-  idle now: 12.50 USD an hour
+  idle now: 12.50 USD per hour
   to be sure, log:
     - queue_samples: log the queue
 signals:"""
@@ -60,7 +60,7 @@ verdict: generator-bound (long tail), for 12 min, high confidence (0.86)
     - p99 of a rollout is 3.4 x its p50
     - KV cache 97 % full
   change first: Cut the tail
-  idle now: 12.50 USD an hour
+  idle now: 12.50 USD per hour
 flagged signals:
   kv_cache_usage_ratio{stat="max"}                                 0.97 ratio      CRITICAL
   preemptions_per_second                                              2 1/s        WATCH
@@ -120,7 +120,7 @@ def test_idle_dollars_that_are_not_all_say_what_is_missing(store: Store) -> None
         engine(run, 0, 0)
         said = command.text(shape.status(run.reader.status("run")))
     assert (
-        "  idle now: at least 12.50 USD an hour (incomplete: how many GPUs is not known: set [run.NAME.cost] "
+        "  idle now: at least 12.50 USD per hour (incomplete: how many GPUs is not known: set [run.NAME.cost] "
         "generator_gpus)\n" in said
     )
 

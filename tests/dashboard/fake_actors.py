@@ -26,7 +26,7 @@ INFOS = (
 )
 VERDICT = {
     "outcome": "generator_bound", "cause": "kv_capacity", "confidence": 0.9, "since": NOW - 900,
-    "summary": "Generation holds the run back: the trainer waits 62% of each step", "evidence": [], "missing": [],
+    "summary": "Generation limits the run: the trainer waits 62% of each step", "evidence": [], "missing": [],
 }  # fmt: skip
 FROZEN, SLOW, IDLE = "vllm-3", "vllm-5", "vllm-6"
 

@@ -18,10 +18,10 @@ LIMITERS = shared(
 
 NOW_IS = Verdict(
     "generator_bound", "kv_capacity", "V14", 0.86, 0.9, NOW - 720,
-    "Generation holds the run back: the trainer waits 74% of each step; the KV cache is full",
+    "Generation limits the run: the trainer waits 74% of each step; the KV cache is full",
     (
         Evidence("The trainer waits 74% of its step", "trainer_wait_ratio", 0.74, "ratio"),
-        Evidence("It trains 1.95 samples/s and could take 5.4", "capacity_samples_per_second", 5.4, "samples/s", 1.95),
+        Evidence("The trainer consumes 1.95 samples/s; its capacity is 5.4", "capacity_samples_per_second", 5.4, "samples/s", 1.95),
         Evidence("KV cache 97% full", "kv_cache_usage_ratio", 0.97, "ratio"),
         Evidence(f"Engines of {NASTY} run 512 requests, 1204 wait", "generator_requests", 512.0, "requests"),
     ),
@@ -55,7 +55,7 @@ def hour() -> list[VerdictSpan]:
     return [
         span(7200, 2640, "balanced", "", "Generator and trainer are matched"),
         span(2640, 2520, "unknown", "incomplete", "the window is not whole"),
-        span(2520, 720, "sandbox_bound", "spin_up", "Sandboxes hold the run back: p95 of a start is 140 s"),
+        span(2520, 720, "sandbox_bound", "spin_up", "Sandboxes limit the run: p95 of a start is 140 s"),
         span(720, None, "generator_bound", "kv_capacity", NOW_IS.summary),
     ]
 

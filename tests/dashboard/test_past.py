@@ -23,7 +23,7 @@ def reader() -> MemoryReader:
     made.set_verdict(
         RUN,
         {"outcome": "generator_bound", "cause": "kv_capacity", "confidence": 0.9, "summary": "now", "as_of": NOW},
-        span(2400, 1200, "sandbox_bound", "spin_up", "Sandboxes hold the run back"),
+        span(2400, 1200, "sandbox_bound", "spin_up", "Sandboxes limit the run"),
         span(1200, None, "generator_bound", "kv_capacity", "now"),
     )
     return made

@@ -46,7 +46,7 @@ def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -
     assert (found["b.chip"], found["b.chip.s"], found["b.cause"]) == ("Generator-bound", "generator", "KV capacity")
     assert (found["b.since"], found["b.meta"]) == (NOW - 720, "high confidence")
     assert [found[f"b.{part}"] for part in ("head", "num", "tail")] == [
-        "Generation holds the run back: the trainer waits ", "74%", " of each step",
+        "Generation limits the run: the trainer waits ", "74%", " of each step",
     ]  # fmt: skip
     assert [found[f"b.e.{i}"] for i in range(3)] == [one.text.replace("97%", "97%") for one in NOW_IS.evidence[1:]]
     assert NASTY in found["b.e.2"], "a text, as it came"

@@ -56,7 +56,7 @@ def test_the_verdict_is_seen(open_page: Open, theme: str, size: tuple[int, int])
     page = open_page(theme, size)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
     assert (
-        page.locator(".banner h1").inner_text() == "Generation holds the run back: the trainer waits 74% of each step"
+        page.locator(".banner h1").inner_text() == "Generation limits the run: the trainer waits 74% of each step"
     )
     assert page.locator(".banner .chip").inner_text() == "Generator-bound"
     assert page.locator(".banner .since").inner_text() == "12 min"
@@ -82,7 +82,7 @@ def test_a_part_tells_itself_to_cursor_and_keyboard(open_page: Open) -> None:
     page.locator(".ribbon a").nth(0).focus()
     assert note.inner_text().startswith("Balanced · ")
     assert page.locator(".ribbon a").nth(3).get_attribute("aria-label") == (
-        "Generator-bound (KV capacity) for 12 min: Generation holds the run back: the trainer waits 74% of each step"
+        "Generator-bound (KV capacity) for 12 min: Generation limits the run: the trainer waits 74% of each step"
         "; the KV cache is full"
     )
     page.mouse.move(5, 5)

@@ -82,6 +82,6 @@ def test_the_trainer_is_slow_and_its_wait_is_what_was_dropped(store: Store) -> N
     shares: Any = found["shares"]
     assert max(shares, key=shares.get) == "trainer_bound/other" and shares["trainer_bound/other"] > 0.7
     assert not [name for name in shares if name.startswith("generator_bound")]
-    assert found["summary"].startswith("The trainer sets the pace: 18.2 samples/s could arrive, 13.6 are trained")
+    assert found["summary"].startswith("The trainer limits the run: 18.2 samples/s could arrive, 13.6 are trained")
     # A pause for weights preempts what runs; with a cache of 0.3 % that is no limiter.
     assert not any(one["cause"] == "preemption" for one in found["limiters"])  # type: ignore[index,attr-defined]

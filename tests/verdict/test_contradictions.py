@@ -19,7 +19,7 @@ NO_QUEUE = {'generator_requests{state="running"}': 64.0, 'generator_requests{sta
 DOWN = {'generator_engines{state="up"}': 0.0, 'generator_engines{state="down"}': 1.0}
 ONE_UP = {'generator_engines{state="up"}': 1.0, 'generator_engines{state="down"}': 1.0}
 BOTH_WAITS = "The trainer waited 0% of the time in its last 4 steps (82% in the last ten)"
-WAITS = "Scoring holds the run back: the trainer waits 93% of each step"
+WAITS = "Scoring limits the run: the trainer waits 93% of each step"
 MORE = "Make tool calls faster or run more rollouts at once: the engines wait for them."
 
 Case = tuple[str, tuple[str, str], dict[str, Any], dict[str, Any]]

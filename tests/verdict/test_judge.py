@@ -137,7 +137,7 @@ def test_what_stalls_is_told_by_its_own_numbers() -> None:
     found = run((50.0, [HEALTHY, hung]))[-1][1]
     assert found.outcome == "stalled"
     assert [one.text for one in found.evidence[:2]] == [
-        "The open step has lasted 110% of the longest a step may take (6 x its median, at least 30 min)",
+        "The open step has lasted 110% of the limit for a step (6 x its median, at least 30 min)",
         "3 of 4 engines run requests and generate no token",
     ]
     assert found.summary == "3 of 4 engines run requests and generate no token"
@@ -219,7 +219,7 @@ def test_what_a_clock_that_is_ahead_hides_is_not_to_be_logged() -> None:
     ahead = TargetHealth("rank0", "verl", "trainer", True, NOW, NOW, 5.0, complete=False, problem=clock)
     engine = replace(ahead, name="e0", actor="generator")
     blind: Told = {"trainer_wait_ratio": None, "capacity_samples_per_second": None}
-    text = f"trainer_wait_ratio: target rank0 answers, but its answer is incomplete: {clock}"
+    text = f"trainer_wait_ratio: target rank0 answers, but its response is incomplete: {clock}"
     assert judge(seen(HEALTHY, blind, targets=[ahead])).missing[0] == text
     for other in ([engine], [replace(ahead, complete=True)], [replace(ahead, gone=True)]):
         assert judge(seen(HEALTHY, blind, targets=other)).missing == (

@@ -29,7 +29,7 @@ def _liveness(n: Numbers) -> Iterator[Evidence]:
     """Yields the facts of a run that stands still; nothing for a run that makes progress."""
     stall = n.seen.get("trainer_stall_ratio")
     if stall is not None and stall >= HALF_LIMIT:
-        text = f"The open step has lasted {stall:.0%} of the longest a step may take (6 x its median, at least 30 min)"
+        text = f"The open step has lasted {stall:.0%} of the limit for a step (6 x its median, at least 30 min)"
         yield _of(n, text, "trainer_stall_ratio", stall, "ratio", 1.0)
     elif n.opened is not None and n.opened.late:
         yield _of(n, opened(n.opened), "trainer_stall_ratio", n.opened.seconds, "seconds", n.opened.usual)
@@ -44,7 +44,7 @@ def _trainer(n: Numbers) -> Iterator[Evidence]:
         text = wait(n)
         yield _of(n, text[0].upper() + text[1:], "trainer_wait_ratio", n.wait, "ratio")
     if n.capacity is not None and n.trained is not None:
-        text = f"Training {n.trained:.3g} samples/s; the trainer could take {n.capacity:.3g}"
+        text = f"The trainer consumes {n.trained:.3g} samples/s; its capacity is {n.capacity:.3g}"
         yield _of(n, text, "capacity_samples_per_second", n.capacity, "samples/s", n.trained)
     if n.arrivals is not None and n.capacity is not None:
         text = f"Cross-check: arrivals ({n.arrivals:.3g} samples/s) predict a wait of {n.predicted_wait or 0.0:.0%}"
@@ -104,7 +104,7 @@ def disagreements(n: Numbers) -> tuple[str, ...]:
         return ()
     text = f"the trainer reports a wait of {n.wait:.0%} of its step; arrivals predict {predicted:.0%}"
     if predicted < n.wait and (n.stale or 0.0) >= 0.05:
-        text += ": enough arrives, and is dropped as stale before it is used"
+        text += ": enough samples arrive, but they are dropped as stale before use"
     return (text,)
 
 
@@ -171,4 +171,4 @@ def _in_part(seen: VerdictInput, name: str) -> str:
     """Returns the problem of a target whose answer is incomplete; more logging would not help then."""
     actor = "generator" if name == "engines" else "trainer"
     found = [one for one in seen.targets if one.up and not one.complete and not one.gone and one.actor == actor]
-    return f"target {found[0].name} answers, but its answer is incomplete: {found[0].problem}" if found else ""
+    return f"target {found[0].name} answers, but its response is incomplete: {found[0].problem}" if found else ""

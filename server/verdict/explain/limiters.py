@@ -84,7 +84,7 @@ def _sandboxes(n: Numbers) -> Iterator[Limiter]:
     )
     if failing is not None and failing >= FAILING:
         refusal = _refusal(n, MOST_OF * failing)
-        text = f"{failing:.0%} of rollouts are lost with their sandbox or service"
+        text = f"{failing:.0%} of rollouts are lost because their sandbox or a service fails"
         text += ", mostly because the provider refuses new sandboxes" if refusal else ""
         yield _made(n, "sandbox_bound", refusal or "init_failures", 1 / (1 - min(failing, MOST_SHARE)), text)
     boot, tool = n.place.get("booting", 0.0), n.place.get("in_tool", 0.0)
@@ -236,7 +236,7 @@ def _bubble(n: Numbers) -> Iterator[Limiter]:
     if bubble is None or not generation or not n.step:
         return
     share = min(MOST_SHARE, bubble * generation / n.step)
-    text = f"engines stand {bubble:.0%} empty while the slowest rollouts end, {share:.0%} of the step"
+    text = f"engines are {bubble:.0%} empty while the slowest rollouts finish, {share:.0%} of the step"
     yield Limiter("generator_bound", "long_tail", 1 / (1 - share), 1 / (1 - share), text=text)
 
 
@@ -249,7 +249,7 @@ def _cache(n: Numbers) -> Iterator[Limiter]:
     if not n.running or (n.kv or 0.0) < FULL or n.seen.synchronous:
         return
     demand = (n.running + (n.waiting or 0.0)) / n.running
-    text = f"the KV cache is {n.kv:.0%} full: {n.running:.0f} requests run and {n.waiting or 0:.0f} wait for room"
+    text = f"the KV cache is {n.kv:.0%} full: {n.running:.0f} requests run and {n.waiting or 0:.0f} wait"
     yield _made(n, "generator_bound", "kv_capacity", max(demand, LEAST_FACTOR), text)
 
 
@@ -302,7 +302,7 @@ def _rest(n: Numbers, found: list[Limiter]) -> Iterator[Limiter]:
     if dead or gap < LEAST_FACTOR or (twice is None and left < LEAST_FACTOR):
         return
     more = "" if explained <= LEAST_FACTOR else "beyond that, "
-    text = f"{more}{left:.2g} times the generation would keep the trainer busy" if left >= LEAST_FACTOR else ""
+    text = f"{more}{left:.2g} times the generation throughput would keep the trainer busy" if left >= LEAST_FACTOR else ""
     gain = max(1.0, min(gap, left if twice is None else twice))
     if _waits_for_prompts(n) and n.held is not None:
         gain = 1.0  # more rollouts could have started: faster engines would only be emptier

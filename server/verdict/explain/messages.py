@@ -9,15 +9,15 @@ from server.verdict.thresholds import FULL_QUOTA, SAME_WAIT
 
 TITLES: Mapping[Outcome, str] = {
     "stalled": "The run makes no progress",
-    "generator_bound": "Generation holds the run back",
-    "sandbox_bound": "Sandboxes hold the run back",
-    "reward_bound": "Scoring holds the run back",
-    "curriculum_bound": "The curriculum holds the run back",
-    "trainer_bound": "The trainer sets the pace",
-    "overhead_bound": "Overhead of the step holds the run back",
-    "orchestrator_bound": "The orchestrator holds the run back",
+    "generator_bound": "Generation limits the run",
+    "sandbox_bound": "Sandboxes limit the run",
+    "reward_bound": "Scoring limits the run",
+    "curriculum_bound": "The curriculum limits the run",
+    "trainer_bound": "The trainer limits the run",
+    "overhead_bound": "Overhead in the trainer's step limits the run",
+    "orchestrator_bound": "The orchestrator limits the run",
     "balanced": "Generator and trainer are matched",
-    "unknown": "Not known",
+    "unknown": "The limiter is unknown",
 }
 
 ADVICE: Mapping[tuple[Outcome, str], str] = {
@@ -39,8 +39,8 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
         "generator_bound",
         "slow_engine",
     ): "Repair or remove the slow engine: requests wait for it while others have room.",
-    ("generator_bound", "drift"): "Rollouts have grown: move GPUs to generation, cap lengths or turns, or give a "
-    "reward for short ones.",
+    ("generator_bound", "drift"): "Rollouts have become longer: move GPUs to generation, cap lengths or turns, or "
+    "reward shorter ones.",
     ("generator_bound", "not_told"): "Add the engines' /metrics: whether they are full decides what to change.",
     ("sandbox_bound", "spin_up"): "Start sandboxes earlier: keep a warm pool, cache images, or start them before the "
     "prompt is dispatched.",
@@ -50,21 +50,21 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     "of zero do not show whether the task is hard.",
     ("sandbox_bound", "quota"): "Raise the provider's quota or remove dangling sandboxes (rollscope preflight).",
     ("sandbox_bound", "tool_time"): "Make tool calls faster or run more rollouts at once: the engines wait for them.",
-    ("reward_bound", "scoring"): "Score in parallel, or cache what the verifier starts each time.",
+    ("reward_bound", "scoring"): "Score in parallel, or reuse what the verifier starts for each score.",
     ("reward_bound", "verifier"): "Give the judge model more engines, or judge fewer rollouts.",
-    ("curriculum_bound", "too_easy"): "Draw harder tasks: drop those that every rollout solves, or sample by solve "
+    ("curriculum_bound", "too_easy"): "Sample harder tasks: drop those that every rollout solves, or sample by solve "
     "rate.",
-    ("curriculum_bound", "too_hard"): "Draw easier tasks first, or give partial credit: no rollout solves these.",
-    ("curriculum_bound", "equal_rewards"): "Rewards of a group are equal: draw tasks of the middle band, or give "
-    "finer rewards.",
+    ("curriculum_bound", "too_hard"): "Sample easier tasks first, or give partial credit: no rollout solves these.",
+    ("curriculum_bound", "equal_rewards"): "The rewards of a group are equal: sample tasks of medium difficulty, or use "
+    "finer-grained rewards.",
     ("trainer_bound", "compute"): "Move GPUs from generation to training (see what-if), or make the step faster.",
     ("trainer_bound", "other"): "Most of the step is neither waiting nor computing: profile the part that the trainer "
     "does not report.",
-    ("trainer_bound", "open_step"): "Look at the trainer's log, its collectives and its disk: its batch is there, and "
-    "one step takes many times its usual length.",
+    ("trainer_bound", "open_step"): "Look at the trainer's log, its collectives and its disk: its batch is available, "
+    "but one step takes many times its usual length.",
     ("overhead_bound", "weight_sync"): "Publish weights in the background, less often, or over a faster path.",
     ("overhead_bound", "checkpoint"): "Write checkpoints asynchronously or less often.",
-    ("overhead_bound", "eval"): "Evaluate less often, on fewer tasks, or on engines of its own.",
+    ("overhead_bound", "eval"): "Evaluate less often, on fewer tasks, or on separate engines.",
     ("orchestrator_bound", "concurrency"): "Raise the rollouts in flight: the engines have room.",
     ("orchestrator_bound", "staleness_gate"): "Production is held while the trainer waits: raise the staleness bound "
     "or publish more often.",
@@ -74,7 +74,7 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("orchestrator_bound", "not_told"): "Look at the orchestrator's CPU and network: the engines idle and no "
     "other actor is busy.",
 }
-"""(outcome, cause) -> the first thing to change."""
+"""(outcome, cause) -> the first change to make."""
 
 
 def opened(step: Late) -> str:
