@@ -56,6 +56,10 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "build_info": ("version",),
 }
 SPINUP = "sandbox_spinup_seconds"
+OPTION_HEAD = ("argument", "default", "meaning")
+# Names of the parameters that most commands share, and of those that `up`, `watch` and `demo` add.
+SHARED_OPTIONS = {"config", "store", "verbose", "log_format"}
+SERVING_OPTIONS = {"host", "port", "role", "no_browser"}
 HTTP_GROUPS: Mapping[str, str] = {
     "Health": r"/healthz|/readyz|/metrics$",
     "Runs and signals": r"/api/v1/(runs$|targets|runs/\{run\}/(status|signals|series|verdicts|what-if|engines|steps))",
@@ -231,9 +235,9 @@ Without `-c FILE`, the configuration is the file that `ROLLSCOPE_CONFIG` names, 
 `~/.config/rollscope/rollscope.toml` (`$XDG_CONFIG_HOME` is respected) and `/etc/rollscope/rollscope.toml` that exists.
 `demo` uses a configuration only if `-c` names it, and `check SOURCE` then checks the named sources only.
 
-Colour appears on a terminal only; `NO_COLOR=1` turns it off. The log goes to standard error; `--log-format json` writes
-one JSON object a line. To complete commands and options with the Tab key, add this line to `~/.bashrc`, or with `zsh`
-instead of `bash` to `~/.zshrc`:
+Output is coloured on a terminal only; `NO_COLOR=1` turns colours off. The log goes to standard error;
+`--log-format json` writes one JSON object per line. To complete commands and options with the Tab key, add this line
+to `~/.bashrc`, or with `zsh` instead of `bash` to `~/.zshrc`:
 
 ```sh
 eval "$(rollscope completion bash)"
@@ -241,12 +245,21 @@ eval "$(rollscope completion bash)"
 
 For fish: `rollscope completion fish > ~/.config/fish/completions/rollscope.fish`.
 """
-    group = program()
-    context = group.make_context("rollscope", ["help"])
-    return page("Command line", introduction, *_commands(context))
+    context = program().make_context("rollscope", ["help"])
+    commands = list(_commands(context))
+    up = next(command for command in commands if command.info_name == "up")
+    served = [_option(parameter, up) for parameter in up.command.params if parameter.name in SERVING_OPTIONS]
+    shared = [_option(parameter, up) for parameter in up.command.params if parameter.name in SHARED_OPTIONS]
+    return page(
+        "Command line",
+        introduction,
+        section("Shared options", "Most commands take these options.", table(OPTION_HEAD, shared)),
+        section("Server options", "`up`, `watch` and `demo` also take these options.", table(OPTION_HEAD, served)),
+        *map(_command, commands),
+    )
 
 
-def _commands(context: click.Context) -> Iterator[str]:
+def _commands(context: click.Context) -> Iterator[click.Context]:
     group = context.command
     assert isinstance(group, click.Group)
     for name in group.list_commands(context):
@@ -256,26 +269,32 @@ def _commands(context: click.Context) -> Iterator[str]:
         if isinstance(command, click.Group):
             yield from _commands(below)
         else:
-            yield _command(below)
+            yield below
 
 
 def _command(context: click.Context) -> str:
     command = context.command
-    rows = []
-    for parameter in command.params:
-        option = isinstance(parameter, click.Option)
-        names = ", ".join(parameter.opts) if option else parameter.make_metavar(context).strip("[].")
-        takes = f" {parameter.metavar or parameter.make_metavar(context)}" if option and not parameter.is_flag else ""
-        default = parameter.get_default(context)
-        shown = "" if default in (None, False, 0, ()) else code(str(default))
-        choices = getattr(parameter.type, "choices", ())
-        listed = f"one of {codes(map(str, choices))}" if choices else ""
-        meaning = parameter.help if parameter.help and not (choices and "one of" in parameter.help) else ""
-        text = "; ".join(part for part in (listed, meaning) if part)
-        rows.append((code(names + takes), shown, text))
+    names = {parameter.name for parameter in command.params}
+    rows = [_option(one, context) for one in command.params if one.name not in SHARED_OPTIONS | SERVING_OPTIONS]
+    groups = {"shared": SHARED_OPTIONS, "server": SERVING_OPTIONS}
+    links = [f"[{name} options](#{name}-options)" for name, options in groups.items() if options <= names]
+    more = f"It {'also ' if rows else ''}takes the {' and the '.join(links)}." if links else ""
+    parts = [command.help or "", table(OPTION_HEAD, rows) if rows else "", more]
     example = (command.epilog or "").partition("Example: ")[2]
-    table_ = table(("argument", "default", "meaning"), rows)
-    return section(context.command_path, command.help or "", table_, f"```sh\n{example}\n```")
+    return section(context.command_path, *filter(None, parts), f"```sh\n{example}\n```")
+
+
+def _option(parameter: click.Parameter, context: click.Context) -> tuple[str, str, str]:
+    """Returns the cells of one row: name and value, default, meaning."""
+    option = isinstance(parameter, click.Option)
+    names = ", ".join(parameter.opts) if option else parameter.make_metavar(context).strip("[].")
+    takes = f" {parameter.metavar or parameter.make_metavar(context)}" if option and not parameter.is_flag else ""
+    default = parameter.to_info_dict()["default"]
+    shown = "" if default in (None, False, 0, ()) else code(str(default))
+    choices = getattr(parameter.type, "choices", ())
+    listed = f"one of {codes(map(str, choices))}" if choices else ""
+    meaning = parameter.help if parameter.help and not (choices and "one of" in parameter.help) else ""
+    return code(names + takes), shown, "; ".join(part for part in (listed, meaning) if part)
 
 
 @cache

@@ -55,7 +55,7 @@ def send_test(options: Options, receiver: str) -> int:
     receivers = {item.name: item for item in settings.alerts.receivers}
     if receiver not in receivers:
         names = ", ".join(receivers) or "none; add [[alerts.receiver]] to the configuration (-c FILE)"
-        raise ConfigError([f"no receiver is named {receiver!r}; known: {names}"])
+        raise ConfigError([f"no receiver is named {receiver!r}; configured: {names}"])
     url = settings.alerts.external_url or f"http://{settings.host}:{settings.port}"
     report, accepted = alerts_send.run(receivers[receiver], url, WallClock().now())
     print(report)
@@ -63,6 +63,6 @@ def send_test(options: Options, receiver: str) -> int:
 
 
 describe(test, "run unit tests of rules, or replay a stored run", "rollscope alerts test --replay my-run")
-describe(send_test, "send one marked notification to a receiver", "rollscope alerts send-test oncall -c rollscope.toml")
+describe(send_test, "send a test notification to a receiver", "rollscope alerts send-test oncall -c rollscope.toml")
 command.add_command(test, "test")
 command.add_command(send_test, "send-test")

@@ -276,13 +276,14 @@ MAX_SPEED = 100.0
     type=click.Path(path_type=Path),
     default=None,
     metavar="DIR",
-    help="keep the run directory, the truth files and the store here",
+    help="keep the run directory, the truth files and the store in this directory",
 )
 @click.option(
     "--inject",
     multiple=True,
     metavar="KIND@TIME",
-    help=f"a fault at 90, 10m or 1.5h after the start (an hour ago); may be repeated: {', '.join(KINDS)}",
+    help=f"inject a fault at 90, 10m or 1.5h of the demo's clock, which begins one hour before the page is live; "
+    f"may be repeated; kinds: {', '.join(KINDS)}",
 )
 def command(
     options: Options, scenario: str, seed: int, speed: float, directory: Path | None, inject: tuple[str, ...]
@@ -322,7 +323,7 @@ def _demo_in(
 
         def announce(url: str, elsewhere: str) -> None:
             print(f"demo {scenario}, seed {seed}; truth in {cluster.ready['truth']}", flush=True)
-            print("the first hour is simulated now, which takes about a minute; the page fills meanwhile", flush=True)
+            print("simulating the first hour takes about a minute; the page fills in meanwhile", flush=True)
             announcer(options)(url, elsewhere)
 
         return serve(

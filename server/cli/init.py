@@ -9,10 +9,10 @@ from server.cli.program import Command
 from server.config.errors import ConfigError
 from server.config.paths import FILE
 
-# A line that begins with "#" and no blank is a setting; the user removes the "#". A test reads all of them.
+# A line with "#" and no space after it is a setting; the user removes the "#". A test reads all of them.
 STARTER = """\
 # Configuration of Rollscope. Every key with its default: docs/reference/configuration.md.
-# Lines that begin with # and no blank are settings: remove the # and edit the value.
+# Lines with # and no space after it are settings: remove the # and edit the value.
 # Rollscope reads ./rollscope.toml, ~/.config/rollscope/rollscope.toml or /etc/rollscope/rollscope.toml, or the file
 # named by -c FILE or ROLLSCOPE_CONFIG. Check the file with: rollscope check
 
@@ -48,7 +48,7 @@ STARTER = """\
 #trainer_gpus = 8
 #generator_gpus = 24
 
-# The default alert rules are active without any setting; a receiver gets their notifications. Kinds: webhook, slack,
+# The default alert rules are on without configuration; a receiver gets their notifications. Kinds: webhook, slack,
 # discord, pagerduty, alertmanager, apprise. Try it with: rollscope alerts send-test oncall
 #[[alerts.receiver]]
 #name = "oncall"
@@ -66,7 +66,7 @@ def command(file: Path) -> int:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(STARTER)
     except FileExistsError:
-        raise ConfigError([f"{file}: exists already; name another file or remove it"]) from None
+        raise ConfigError([f"{file} already exists; name another file or remove it"]) from None
     except OSError as error:
         raise ConfigError([f"{file}: cannot be written: {error.strerror or type(error).__name__}"]) from None
     print(f"{file} is written; edit it, then run: rollscope check -c {file}")

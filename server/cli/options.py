@@ -47,7 +47,7 @@ _COMMON = (
         help="configuration (TOML); default: ROLLSCOPE_CONFIG, ./rollscope.toml, ~/.config/rollscope/rollscope.toml or "
         "/etc/rollscope/rollscope.toml",
     ),
-    click.option("--store", default=None, metavar="URL", help="sqlite:///FILE or postgresql://..."),
+    click.option("--store", default=None, metavar="URL", help="URL of the store: sqlite:///FILE or postgresql://..."),
     click.option("-v", "--verbose", is_flag=True, help="verbose logging"),
     click.option(
         "--log-format", type=Choice(("text", "json")), default="text", envvar="ROLLSCOPE_LOG_FORMAT",
@@ -59,7 +59,10 @@ _SERVING = (
         "--host", default=None, metavar="HOST", help="address to bind (default 127.0.0.1; any other needs a token)"
     ),
     click.option("--port", type=int, default=None, metavar="PORT", help="port (default 8050; 0 chooses one)"),
-    click.option("--role", type=Choice(("all", "collect", "web")), default=None, metavar="ROLE", help="default: all"),
+    click.option(
+        "--role", type=Choice(("all", "collect", "web")), default=None, metavar="ROLE",
+        help="role of this process; default: all",
+    ),
     click.option("--no-browser", is_flag=True, help="do not open a browser"),
 )  # fmt: skip
 _NAMES = {field.name for field in fields(Options)} - {"program", "found"}

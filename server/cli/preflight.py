@@ -27,10 +27,10 @@ _WORDS: Mapping[Status, str] = {
     "fail": "FAIL",
 }
 _HEADS: Mapping[Status, str] = {
-    "fail": "it will not fit",
+    "fail": "the plan does not fit",
     "warn": "read the warnings before the launch",
     "unknown": "no check failed, but some had no data",
-    "ok": "it fits",
+    "ok": "the plan fits",
     "not_applicable": "there is nothing to check",
 }
 

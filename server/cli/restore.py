@@ -12,7 +12,7 @@ from server.store.transfer import restore
 
 @click.command(cls=Command)
 @common
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path), help="file that `rollscope backup` wrote")
 def command(options: Options, file: Path) -> int:
     copies.run(lambda progress: restore(file, copies.store_url(options), progress))
     print(f"restored from {file}")

@@ -46,7 +46,7 @@ def list_runs(options: Options) -> int:
 
 @command.command("rm", cls=Command)
 @common
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="RUN", help="name of the run")
 @click.option("--yes", is_flag=True, help="do not ask for confirmation")
 def rm(options: Options, run: str, yes: bool) -> int:
     with closing(_opened(options)) as store:

@@ -1,5 +1,6 @@
 """What the commands that serve share: `up`, `watch` and `demo`."""
 
+import socket
 import sys
 import webbrowser
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from server.cli.options import Options
 from server.clock import WallClock
 from server.config.settings import Settings
-from server.runtime.serve import Announce, AttachDashboard, bind, serve
+from server.runtime.serve import Announce, AttachDashboard, serve
 from server.targets import local_scan
 from server.targets.resolve import Attached
 
@@ -23,9 +24,8 @@ def dashboard(options: Options, settings: Settings) -> AttachDashboard:
     return partial(options.program.compose, receivers, candidates, settings.push)
 
 
-def serve_runs(options: Options, settings: Settings, runs: Sequence[Attached]) -> int:
-    """Serve until SIGTERM or SIGINT. Returns the exit code."""
-    sock = bind(settings.host, settings.port)
+def serve_runs(options: Options, settings: Settings, runs: Sequence[Attached], sock: socket.socket) -> int:
+    """Serve on a listening socket until SIGTERM or SIGINT. Returns the exit code."""
     return serve(
         settings, runs, WallClock(), dashboard(options, settings), version=options.program.version, sock=sock,
         announce=announcer(options),

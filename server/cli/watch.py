@@ -28,6 +28,7 @@ from server.config.secret import Secret
 from server.config.settings import RunSettings, load, state_dir
 from server.forwarding.sender import TIMEOUT_SECONDS, Forwarder
 from server.forwarding.spool import Spool
+from server.runtime.serve import bind
 from server.targets import local_scan
 from server.targets.outbound_policy import refuse_target
 from server.targets.pending import PendingSources
@@ -157,16 +158,22 @@ def command(
     attached = attach(named, wait=wait)
     if push is not None and attached.discover:
         raise ConfigError(["--push forwards named sources only: put the list into the server's configuration"])
+    if push is not None:
+        _introduce(attached)
+        return forward(push, spool, _token(options, token_file), attached)
+    sock = bind(chosen.host, chosen.port)  # a port in use is reported before anything is printed
+    _introduce(attached)
+    facts = _source_path(attached)
+    attached = replace(attached, named=run is not None or not facts, facts=facts)
+    return serve_runs(options, replace(chosen, runs=(named,)), [attached], sock)
+
+
+def _introduce(attached: Attached) -> None:
     for line in introduce(attached, WallClock().now()):
         print(line, flush=True)
     for pending in attached.awaited:
         if not pending.found:
             print(f"waiting: {pending.error}", flush=True)
-    if push is not None:
-        return forward(push, spool, _token(options, token_file), attached)
-    facts = _source_path(attached)
-    attached = replace(attached, named=run is not None or not facts, facts=facts)
-    return serve_runs(options, replace(chosen, runs=(named,)), [attached])
 
 
 def _source_path(attached: Attached) -> dict[str, str | float]:

@@ -69,7 +69,8 @@ def reachability(inputs: Inputs) -> Check:
     answers = [(one, *_answer(one)) for one in _sandbox_targets(inputs)]
     return _of_targets(
         "reachability", answers, "accounts answer",
-        "check the URL, the network and the provider's status page; when throttled, find what sends so many requests",
+        "check the URL, the network and the provider's status page; if it throttles, find the client that sends too "
+        "many requests",
     )  # fmt: skip
 
 
@@ -77,9 +78,9 @@ def _answer(one: ReadTarget) -> tuple[Status, str]:
     if one.error is None:
         unseen = one.unseen().removeprefix(f"{one.name}: ")
         answered = f"answered in {number(one.seconds)} s"
-        return ("warn", f"{answered}, not in full: {unseen}") if unseen else ("ok", answered)
+        return ("warn", f"{answered}, incompletely: {unseen}") if unseen else ("ok", answered)
     if one.error.kind == "throttled":
-        wait = f"; requests a wait of {span(one.error.retry_after)}" if one.error.retry_after else ""
+        wait = f"; retry after {span(one.error.retry_after)}" if one.error.retry_after else ""
         return "warn", f"{one.error}{wait}"
     # A refused key does not show whether the rest works.
     return ("unknown" if one.error.kind in ("auth", "credit", "quota") else "fail"), str(one.error)
@@ -124,9 +125,12 @@ def _engines_status(inputs: Inputs, down: int, versions: Sequence[str], silent: 
     if len(versions) > 1:
         return "fail", "run one version everywhere: restart the engines that lag behind"
     if down and inputs.plan.engines_later:
-        return "unknown", "the run starts them; check again once they are up"
+        return "unknown", "the run starts its engines; check again once they are up"
     if down:
-        return "fail", "start them, or state engines_later = true under [run.NAME.preflight] when the run does that"
+        return (
+            "fail",
+            "start the engines, or set engines_later = true under [run.NAME.preflight] if the run starts them",
+        )
     if silent:
         return "unknown", "query the engines' own /version (older servers and other engines report none)"
     return "ok", ""
@@ -151,9 +155,9 @@ def _path(one: ReadTarget) -> tuple[Status, str]:
     if one.path.why:
         return "unknown", one.path.why
     if not one.path.exists:
-        return "warn", "is not there yet"
+        return "warn", "does not exist yet"
     if not one.path.readable:
-        return "fail", "may not be read"
+        return "fail", "no permission to read it"
     if one.error is not None:
         # An empty directory is one that a run has not begun in.
         return ("warn" if one.error.kind in ("not_a_run", "empty", "missing") else "fail"), str(one.error)
@@ -186,11 +190,13 @@ def clock_skew(inputs: Inputs) -> Check:
     if status == "ok" and undated:
         details = tuple(f"{one}: does not report the time" for one in undated)
         fix = "compare by hand: `date -u` there and here"
-        words = f"{len(skews)} clocks agree with ours, {len(undated)} do not report the time"
+        words = f"{len(skews)} clocks agree with this machine's, {len(undated)} do not report the time"
         return Check("clock_skew", "unknown", words, fix, size, SKEW_WARN_SECONDS, "seconds", details)
     side = "ahead of" if skews[name] > 0 else "behind"
     words = (
-        f"{name}: its clock is {span(round(size, 1))} {side} ours" if size else f"{len(skews)} clocks agree with ours"
+        f"{name}: its clock is {span(round(size, 1))} {side} this machine's"
+        if size
+        else f"{len(skews)} clocks agree with this machine's"
     )
     fix = "" if status == "ok" else "run NTP on both machines (`chronyc tracking`); correct the one that is off"
     details = tuple(f"{one}: {number(round(skew, 1))} s" for one, skew in skews.items())

@@ -36,7 +36,7 @@ class TooSoon(Exception):
     """It was begun less than `PAUSE_SECONDS` ago; ``seconds`` are left."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"it was begun a moment ago: again in {seconds:.0f} s")
+        super().__init__(f"a pre-flight was started a moment ago; try again in {seconds:.0f} s")
         self.seconds = seconds
 
 
@@ -114,8 +114,8 @@ class Preflights:
         try:
             found = self._probe(run)
         except Exception as problem:  # the thread's outermost frame: otherwise the page would wait permanently
-            log.exception("the pre-flight of %s did not end", run)
-            error = f"it did not end: {type(problem).__name__}; the server's log has more"
+            log.exception("the pre-flight of %s failed", run)
+            error = f"it failed: {type(problem).__name__}; the server's log has more"
         with self._lock:
             kept.running, kept.error = False, error
             if found is not None:

@@ -20,7 +20,7 @@ RATE_SECONDS = 60.0
 # Starts come in bursts (a batch ends, the next begins), so the mean of a queue needs more.
 STARTING_SPARE = 0.8
 P95 = 0.95
-CONFIGURE = "or state the limit under [run.NAME.preflight] limits"
+CONFIGURE = "or set it in limits under [run.NAME.preflight]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Room:
     def taken(self, what: str) -> str:
         """Returns the text on the number of sandboxes that are ``what`` ("in use")."""
         if not self.known:
-            return f"how many are {what} is not known"
+            return f"the number {what} is unknown"
         return f"{'' if self.exact else 'at least '}{number(self.used)} {what}"
 
     def left(self, what: str, word: str) -> str:
@@ -139,7 +139,7 @@ def _seats_words(seats: Room, planned: int | None) -> str:
 
 def _quota_fix(status: Status, seats: Room, planned: int | None) -> str:
     if status == "unknown":
-        return "plan a --concurrency" if planned is None else f"read the limit on the provider's plan page {CONFIGURE}"
+        return "give --concurrency" if planned is None else f"read the limit on the provider's plan page {CONFIGURE}"
     if status == "ok":
         return ""
     most = math.floor(QUOTA_SPARE * max(seats.free, 0.0)) if seats.free is not None else 0
@@ -170,7 +170,7 @@ def _resource(inputs: Inputs, name: str) -> _Answer | None:
     if stated is None and status == "fail":
         status = "warn"  # the mean of other sandboxes is a guess
     words = f"{name}: {number(planned * size)} needed ({number(size)} each"
-    words += "" if stated is not None else ", as those alive take"
+    words += "" if stated is not None else ", as the live sandboxes use"
     return _Answer(status, f"{words}), {number(here.limit - here.used)} free of {number(here.limit)}", bool(stated))
 
 
@@ -284,12 +284,12 @@ def _starting_fix(status: Status, here: Room, took: Spinup | None, rate: float |
     if status != "unknown":
         if here.free is not None and here.free > 0 and took is not None and took.seconds > 0:
             return f"pace creation to {number(STARTING_SPARE * here.free / took.seconds)}/s, or keep a warm pool"
-        return "wait until those starting are ready, or ask the provider for a higher limit"
+        return "wait until the starting sandboxes are ready, or ask the provider for a higher limit"
     if here.limit is None:
-        return "state it as limits = {starting = N} under [run.NAME.preflight]; providers seldom report it"
+        return "set limits = { starting = N } under [run.NAME.preflight]; providers seldom report this limit"
     if rate is None:
-        return "plan a --create-rate"
-    return "start one sandbox to learn how long it takes, or state spinup under [run.NAME.preflight]"
+        return "give --create-rate"
+    return "start one sandbox to measure its spin-up time, or set spinup under [run.NAME.preflight]"
 
 
 # ---- creation
@@ -330,7 +330,7 @@ def _rate_fix(status: Status, planned: float | None, here: Room) -> str:
     if status == "ok":
         return ""
     if status == "unknown":
-        return "plan a --create-rate" if planned is None else f"read it on the provider's plan page {CONFIGURE}"
+        return "give --create-rate" if planned is None else f"read it on the provider's plan page {CONFIGURE}"
     pace = f"pace creation to {number(QUOTA_SPARE * here.free)}/s" if here.free else "pace creation"
     return f"{pace}, or ask the provider for a higher limit"
 

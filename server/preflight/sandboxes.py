@@ -73,7 +73,7 @@ def dangling(inputs: Inputs) -> Check:
     complete = bool(accounts) and all(seen.complete() for seen in accounts)
     status = _dangling_status(inputs, len(found), complete)
     shown = found[:IDS_SHOWN]
-    left = [f"{spared} that name no run are left alone: option label marks sandboxes"] if spared else []
+    left = [f"{spared} that name no run are ignored; to mark sandboxes, set the option label"] if spared else []
     return Check(
         "dangling", status, _dangling_words(inputs, [one for _, one in found], complete), _dangling_fix(status),
         value=float(len(found)) if found or complete else None, limit=float(inputs.plan.max_dangling),
@@ -128,7 +128,7 @@ def _owners(inputs: Inputs, found: Iterable[Sandbox]) -> Iterator[str]:
     counted = Counter(one.run_key for one in found)
     for name, count in counted.most_common(10):
         # A run whose directory is not read may still be active: its sandboxes must not be removed by mistake.
-        own = " itself, of an earlier life: make sure that it does not run now" if name in inputs.keys else ""
+        own = " (an earlier incarnation of this run: make sure that it no longer runs)" if name in inputs.keys else ""
         yield f"{count} of run {name!r}{own}" if name else f"{count} that name no run"
 
 
@@ -201,11 +201,11 @@ def _enough(inputs: Inputs, accounts: list[ReadTarget], have: float) -> tuple[St
         f"{alive} alive) x {span(seconds)}{assumed} = {number(need)} USD"
     )
     if each is None:
-        words += f"; no price is known, {number(FLOOR_USD)} USD/h is below any"
+        words += f"; no price is available, so {number(FLOOR_USD)} USD/h is assumed, which is below any price"
     if have < need:
         return "fail", words, need
     if each is None and have < plan.min_credit:
-        return "fail", f"{words}, and {number(plan.min_credit)} USD is the least to begin with", plan.min_credit
+        return "fail", f"{words}, and {number(plan.min_credit)} USD is the configured minimum", plan.min_credit
     if have < CREDIT_SPARE * need:
         return "warn", words, need
     known = each is not None and plan.concurrency is not None and plan.run_length is not None
@@ -236,7 +236,7 @@ def _burns_out(inputs: Inputs, one: ReadTarget) -> tuple[str, tuple[float, float
         f"{assumed} = {number(need)} USD"
     )
     if each is None:
-        words += f"; no price is known, {number(FLOOR_USD)} USD/h is below any"
+        words += f"; no price is available, so {number(FLOOR_USD)} USD/h is assumed, which is below any price"
     return words, (have, need)
 
 
@@ -248,7 +248,7 @@ def _credit_fix(status: Status, have: float | None, each: float | None, plan: Pr
     if have is None:
         return "look at the provider's billing page; most providers report no balance"
     if each is None:
-        return "state price = USD per sandbox-hour under [run.NAME.preflight]"
+        return "set price (USD per sandbox-hour) under [run.NAME.preflight]"
     missing = [flag for flag, value in (("--concurrency", plan.concurrency), ("--run-length", plan.run_length))
                if value is None]  # fmt: skip
     return f"plan {' and '.join(missing)}" if missing else "every account must report its credit"
@@ -263,12 +263,12 @@ def sandbox_ttl(inputs: Inputs) -> Check:
     ttl = inputs.plan.sandbox_ttl if inputs.plan.sandbox_ttl is not None else min(life_times, default=None)
     source = "configured" if inputs.plan.sandbox_ttl is not None else f"the shortest of {len(life_times)} alive"
     if ttl is None or deadline is None:
-        why = "no life time is known" if ttl is None else f"a sandbox is live for {span(ttl)} ({source})"
+        why = "no lifetime is known" if ttl is None else f"a sandbox is live for {span(ttl)} ({source})"
         plan = "" if deadline is not None else "; no rollout deadline is planned"
-        fix = "state sandbox_ttl under [run.NAME.preflight]" if ttl is None else "plan a --rollout-deadline"
+        fix = "set sandbox_ttl under [run.NAME.preflight]" if ttl is None else "give --rollout-deadline"
         return Check("sandbox_ttl", "unknown", why + plan, fix, value=_finite(ttl), limit=deadline, unit="seconds")
     status: Status = "fail" if ttl <= deadline else "warn" if ttl < TTL_SPARE * deadline else "ok"
-    fix = f"create sandboxes with a life time of at least {span(TTL_SPARE * deadline)}" if status != "ok" else ""
+    fix = f"create sandboxes with a lifetime of at least {span(TTL_SPARE * deadline)}" if status != "ok" else ""
     words = f"a sandbox is live for {span(ttl)} ({source}), a rollout at most {span(deadline)}"
     return Check("sandbox_ttl", status, words, fix, value=_finite(ttl), limit=deadline, unit="seconds")
 
@@ -306,7 +306,7 @@ def images(inputs: Inputs) -> Check:
         "unknown": "start one sandbox from each: nothing else shows whether the provider can start it",
     }
     return Check(
-        "images", status, f"{good} of {len(plan)} images are known to be there", fixes.get(status, ""),
+        "images", status, f"{good} of {len(plan)} images are available", fixes.get(status, ""),
         value=float(good), limit=float(len(plan)), unit="images",
         details=tuple(f"{name}: {words}" for name, _, words in answers),
     )  # fmt: skip
@@ -321,7 +321,7 @@ def _image(inputs: Inputs, name: str) -> tuple[Status, str]:
         return "fail", f"{len(failed)} sandboxes failed on it: {failed[-1].detail or 'image'}"
     if not started:
         building = any(one.state == "building_image" for one in found)
-        return ("warn", "is being built") if building else ("unknown", "no sandbox was seen that started from it")
+        return ("warn", "is being built") if building else ("unknown", "no sandbox has started from it yet")
     if all(one.image_cached is False for one in started):
         return "warn", f"{len(started)} started, each after a build or pull"
     return "ok", f"{len(started)} started from it"

@@ -158,7 +158,10 @@ def explained() -> Iterator[None]:
         # `orig` and not `error`: the latter shows the statement and its values.
         text = str(error.orig).strip()
         if "readonly database" in text:
-            text = "no permission to write: SQLite readers also need write access to the file and its folder"
+            text = (
+                "no permission to write: a SQLite store in use needs write permission on its file and folder; give it to "
+                "the user that runs this command, or query the server: rollscope status --url URL"
+            )
         raise StoreError(f"the store cannot be opened: {text}") from error
 
 
@@ -176,8 +179,8 @@ def _sqlite(path: Path, *, write: bool) -> Engine:
 
     def connect() -> sqlite3.Connection:
         same.check()  # or an empty file would be made in its place
-        mode = "rwc" if write else "ro"
-        return sqlite3.connect(f"file:{quote(str(path))}?mode={mode}", uri=True, check_same_thread=False)
+        mode = "mode=rwc" if write else _read_mode(path)
+        return sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, check_same_thread=False)
 
     # One writing connection: `intern` and the writer thread queue for it in the pool instead of in SQLite's
     # busy loop, which is unfair and polls.
@@ -210,6 +213,18 @@ def _sqlite(path: Path, *, write: bool) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine
+
+
+def _read_mode(path: Path) -> str:
+    """Returns the parameters of a SQLite URI that open the file for reading.
+
+    SQLite creates a write-ahead log even for readers. If there is none, because the server has stopped, and the folder
+    is not writable, the file can be read only as immutable.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() or os.access(path.parent, os.W_OK, effective_ids=True):
+        return "mode=ro"
+    return "mode=ro&immutable=1"
 
 
 class _Same:

@@ -135,7 +135,7 @@ class _Search:
     def _trainer(self, folder: Path) -> str:
         self._looked += 1
         if self._looked > FOLDERS or self._clock() > self._deadline:
-            self.partial = f"only the first {FOLDERS} folders were looked at, for {SECONDS:.0f} s at most"
+            self.partial = f"the scan stopped after {FOLDERS} folders or {SECONDS:.0f} s"
             return ""
         known = collectors.load()
         try:

@@ -69,7 +69,7 @@ def test_init_writes_a_file_of_which_every_line_is_valid(
     assert main(["check"]) == 0
     capsys.readouterr()
     assert main(["init"]) == 2
-    assert capsys.readouterr().err.startswith("rollscope: rollscope.toml: exists already;")
+    assert capsys.readouterr().err.startswith("rollscope: rollscope.toml already exists;")
     assert main(["init", "missing/x.toml"]) == 2
     assert capsys.readouterr().err == "rollscope: missing/x.toml: cannot be written: No such file or directory\n"
     (tmp_path / "token").write_text("0123456789abcdef")

@@ -1,5 +1,8 @@
 """`rollscope runs`, `backup`, `restore` and `move`: what they print, change and refuse."""
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -29,6 +32,34 @@ def test_list_and_remove(store: Store, capsys: pytest.CaptureFixture[str]) -> No
     assert call(store.url, "runs", "rm", "run", "--yes") == 0
     assert capsys.readouterr().out == "run run is deleted\n"
     assert [row.name for row in store.runs.all()] == ["other"]
+
+
+@pytest.mark.parametrize("writable", [False, True], ids=["folder-read-only", "folder-writable"])
+def test_a_stopped_store_without_write_permission_can_be_read(store: Store, tmp_path: Path, *, writable: bool) -> None:
+    """The file is read-only, and its folder too or not. Root is not subject to permissions, so it drops its rights."""
+    if not store.url.startswith("sqlite"):
+        pytest.skip("permissions of files")
+    fill(store, "run")
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    assert call(store.url, "backup", str(folder / "store.db")) == 0
+    (folder / "store.db").chmod(0o444)
+    folder.chmod(0o755 if writable else 0o555)
+    rootless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    command = [
+        *rootless,
+        sys.executable,
+        "-m",
+        "server.main",
+        "runs",
+        "list",
+        "--store",
+        f"sqlite:///{folder}/store.db",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    folder.chmod(0o755)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1].startswith("run ")
 
 
 def test_refusals(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ CHECKS = (
     CheckInfo("images", "unknown", "no image is planned", "name them: images = [...]"),
     CheckInfo("engines", "ok", "3 of 3 engines answer; version 0.11.0", value=3.0, limit=3.0, unit="engines"),
     CheckInfo("run_directory", "ok", "1 of 1 directories can be read"),
-    CheckInfo("clock_skew", "ok", "5 clocks agree with ours", value=0.4, limit=5.0, unit="seconds"),
+    CheckInfo("clock_skew", "ok", "5 clocks agree with this machine's", value=0.4, limit=5.0, unit="seconds"),
 )  # fmt: skip
 PLAN = {
     "concurrency": 960, "create_rate": 4.0, "rollout_deadline": 1800.0, "run_length": 86400.0, "images": [],

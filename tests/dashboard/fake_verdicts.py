@@ -21,7 +21,10 @@ NOW_IS = Verdict(
     "Generation limits the run: the trainer waits 74% of each step; the KV cache is full",
     (
         Evidence("The trainer waits 74% of its step", "trainer_wait_ratio", 0.74, "ratio"),
-        Evidence("The trainer consumes 1.95 samples/s; its capacity is 5.4", "capacity_samples_per_second", 5.4, "samples/s", 1.95),
+        Evidence(
+            "The trainer consumes 1.95 samples/s; its capacity is 5.4",
+            "capacity_samples_per_second", 5.4, "samples/s", 1.95,
+        ),
         Evidence("KV cache 97% full", "kv_cache_usage_ratio", 0.97, "ratio"),
         Evidence(f"Engines of {NASTY} run 512 requests, 1204 wait", "generator_requests", 512.0, "requests"),
     ),

@@ -114,11 +114,11 @@ def test_while_it_reads_the_last_answer_stays(reader: MemoryReader) -> None:
     found = cells(reader)
     assert (found["pf.btn"], found["pf.busy"], found["pf.since"]) == ("Reading …", 1, fakes.NOW - 3)
     assert found["pf.head"] == "The plan does not fit"
-    broken = PreflightInfo("failed", fakes.NOW, error="it did not end: OSError", plan=fakes.EMPTY)
+    broken = PreflightInfo("failed", fakes.NOW, error="it failed: OSError", plan=fakes.EMPTY)
     reader.preflights[wall.WALL] = broken
     found = cells(reader)
     assert (found["pf.head"], found["pf.btn"]) == ("Not checked yet", "Run again")
-    assert found["pf.text"].endswith("· it did not end: OSError")
+    assert found["pf.text"].endswith("· it failed: OSError")
 
 
 def test_the_plan_in_words(reader: MemoryReader) -> None:
@@ -159,7 +159,7 @@ def test_examples_of_what_is_missing_only() -> None:
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
-        ("plan a --create-rate", "set create_rate = 4 under [run.gb300-sandbox-wall.preflight]"),
+        ("give --create-rate", "set create_rate = 4 under [run.gb300-sandbox-wall.preflight]"),
         (
             "plan --concurrency and --run-length",
             'set concurrency = 960 and set run_length = "24h" under [run.gb300-sandbox-wall.preflight]',
@@ -189,5 +189,5 @@ def test_no_fix_of_the_program_speaks_the_command_line_here() -> None:
     options = set(re.findall(r"[( \"]--([a-z]+(?:-[a-z]+)*)", source)) - {"force", "namespace"}
     assert {"concurrency", "create-rate", "image"} <= options
     for option in options:
-        assert "--" not in preflight_data.here(f"plan a --{option}", "r"), option
+        assert "--" not in preflight_data.here(f"give --{option}", "r"), option
     assert preflight_data.here("run.NAME.target", 'a "b"') == 'run."a \\"b\\"".target'

@@ -55,9 +55,7 @@ def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
 def test_the_verdict_is_seen(open_page: Open, theme: str, size: tuple[int, int]) -> None:
     page = open_page(theme, size)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
-    assert (
-        page.locator(".banner h1").inner_text() == "Generation limits the run: the trainer waits 74% of each step"
-    )
+    assert page.locator(".banner h1").inner_text() == "Generation limits the run: the trainer waits 74% of each step"
     assert page.locator(".banner .chip").inner_text() == "Generator-bound"
     assert page.locator(".banner .since").inner_text() == "12 min"
     assert page.locator(".banner .chip").evaluate("el => getComputedStyle(el).backgroundColor") == "rgb(184, 74, 0)"

@@ -110,8 +110,13 @@ def test_a_second_server_on_one_store_exits_2_naming_the_holder(watched: Watched
 
 def test_a_taken_port_exits_2(watched: Watched, tmp_path: Path, engine: str) -> None:
     port = watched.program.url.rsplit(":", 1)[1]
-    second = run(tmp_path, "watch", engine, "--port", port, "--store", f"sqlite:///{tmp_path}/other.db")
-    assert second.returncode == 2 and f"cannot listen on 127.0.0.1:{port}: Address already in use" in second.stderr
+    options = ("--port", port, "--store", f"sqlite:///{tmp_path}/other.db")
+    second = run(tmp_path, "watch", engine, *options)
+    assert (second.returncode, second.stdout) == (2, "")
+    assert (empty := run(tmp_path, "up", *options)).returncode == 2 and empty.stdout == ""
+    assert (
+        empty.stderr == second.stderr and f"cannot listen on 127.0.0.1:{port}: Address already in use" in second.stderr
+    )
     assert f"rollscope watch SOURCE --push {watched.program.url}; or choose another --port" in second.stderr
 
 

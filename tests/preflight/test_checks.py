@@ -39,7 +39,7 @@ def test_each_account_is_named() -> None:
     assert (found.status, found.value, found.limit) == ("fail", 1.0, 2.0)
     assert found.details == ("prime: accepted", "second: HTTP 401: wrong")
     patient = check("reachability", refused("throttled", "HTTP 429", retry_after=30.0))
-    assert patient.details == ("prime: HTTP 429; requests a wait of 30 s",)
+    assert patient.details == ("prime: HTTP 429; retry after 30 s",)
 
 
 def test_a_suspended_account_has_no_use_for_its_key() -> None:
@@ -114,8 +114,8 @@ def test_clock_skew(skew: float, status: Status) -> None:
 
 
 def test_the_side_is_named() -> None:
-    assert check("clock_skew", engine("a", skew=7.0)).summary == "a: its clock is 7 s ahead of ours"
-    assert check("clock_skew", engine("a", skew=-90.0)).summary == "a: its clock is 90 s behind ours"
+    assert check("clock_skew", engine("a", skew=7.0)).summary == "a: its clock is 7 s ahead of this machine's"
+    assert check("clock_skew", engine("a", skew=-90.0)).summary == "a: its clock is 90 s behind this machine's"
 
 
 def test_who_does_not_tell_the_time_leaves_it_open() -> None:

@@ -161,7 +161,7 @@ def test_a_listing_that_takes_too_long_is_known_in_part(
     monkeypatch.setattr("server.preflight.probe.LISTING_SECONDS", 0.0)
     world.sandboxes = [prime_row(number, labels=("old",)) for number in range(250)]
     by_name = checks(report(prime(url)))
-    assert by_name["reachability"]["details"][0].endswith("not in full: listing incomplete: 100 so far")
+    assert by_name["reachability"]["details"][0].endswith("incompletely: listing incomplete: 100 so far")
     assert "prime: listing incomplete: 100 so far" in by_name["dangling"]["details"]
     assert by_name["dangling"]["summary"].startswith("at least 100 sandboxes")
 
@@ -226,7 +226,7 @@ def name_of(name: str) -> TargetSettings:
 
 def test_what_fails_comes_first() -> None:
     lines = preflight.text(report(name_of("engine"))).splitlines()
-    assert lines[0] == "run math: it will not fit (1 FAIL, 0 WARN, 11 unknown, 0 ok, 0 n/a)"
+    assert lines[0] == "run math: the plan does not fit (1 FAIL, 0 WARN, 11 unknown, 0 ok, 0 n/a)"
     assert lines[1].split()[:2] == ["FAIL", "engines"]
     assert lines[2].strip() == "- engine: connection refused: nothing listens at this host and port"
 

@@ -125,7 +125,7 @@ def test_what_breaks_is_said_and_what_was_known_stays(run: Bench, caplog: pytest
     preflights.begin("run")
     ended()
     found = preflights.get("run")
-    assert (found.state, found.error) == ("failed", "it did not end: RuntimeError; the server's log has more")
+    assert (found.state, found.error) == ("failed", "it failed: RuntimeError; the server's log has more")
     assert [check.name for check in found.checks] == ["quota"]
 
 

@@ -53,13 +53,13 @@ def test_nobody_says_how_many_are_in_use_where_nobody_could_look() -> None:
     plan = PreflightPlan(concurrency=96, limits={"concurrent": 100.0, "starting": 10.0}, create_rate=1.0, spinup=5.0)
     down = refused("unreachable", "no answer")
     assert check("quota", down, plan=PreflightPlan(concurrency=96)).summary == (
-        "96 planned, how many are in use is not known; the limit is not reported"
+        "96 planned, the number in use is unknown; the limit is not reported"
     )
     assert check("quota", down, plan=plan).summary == (
-        "96 planned, at most 100 free: limit 100, how many are in use is not known"
+        "96 planned, at most 100 free: limit 100, the number in use is unknown"
     )
     assert check("starting_limit", down, plan=plan).summary.endswith(
-        "at most 10 may: limit 10, how many are starting now is not known"
+        "at most 10 may: limit 10, the number starting now is unknown"
     )
     part = check("quota", account(records=many(7), listed=False), down, plan=plan)
     assert part.summary == "96 planned, 93 free: limit 100 - at least 7 in use"
@@ -91,7 +91,7 @@ def test_cores_count_where_a_size_is_planned() -> None:
     assert check("quota", seen, plan=PreflightPlan(concurrency=96, size={"cpu": 4.0})).status == "fail"  # 384 of 360
     guess = check("quota", seen, plan=PreflightPlan(concurrency=200))  # those alive take 2 cores each: 400 of 360
     assert guess.status == "warn"
-    assert guess.details[0] == "cpu: 400 needed (2 each, as those alive take), 360 free of 400"
+    assert guess.details[0] == "cpu: 400 needed (2 each, as the live sandboxes use), 360 free of 400"
     assert check("quota", seen, plan=PreflightPlan(concurrency=10)).status == "unknown"  # a guess passes nothing
 
 

@@ -59,7 +59,7 @@ def test_whose_run_lives_does_not_dangle() -> None:
     assert check("dangling", seen, plan=plan, alive=alive, running=True).status == "ok"
     # Before a launch what carries this run's name is left from an earlier life.
     assert check("dangling", seen, plan=plan, alive=alive).ids == ("own",)
-    own = "1 of run 'math' itself, of an earlier life: make sure that it does not run now"
+    own = "1 of run 'math' (an earlier incarnation of this run: make sure that it no longer runs)"
     assert own in check("dangling", seen, plan=plan, alive=alive).details
     assert check("dangling", seen, alive=alive).ids == ("own", "alice")
     assert check("dangling", seen).ids == ("own", "other", "alice")
@@ -77,7 +77,7 @@ def test_containers_that_nothing_calls_sandboxes_are_left_alone() -> None:
     records = (sandbox("db", provider="docker"), sandbox("old", provider="docker", run_key="old"))
     found = check("dangling", account(records=records, collector="docker"))
     assert (found.ids, found.commands) == (("old",), ("docker rm --force old",))
-    assert found.details[-1] == "1 that name no run are left alone: option label marks sandboxes"
+    assert found.details[-1] == "1 that name no run are ignored; to mark sandboxes, set the option label"
     labelled = account(records=records, collector="docker", options=(("label", "sandbox=1"),))
     assert check("dangling", labelled).ids == ("db", "old")
 
@@ -135,7 +135,7 @@ def test_an_id_cannot_end_the_command() -> None:
         (287.0, PreflightPlan(concurrency=96, run_length=DAY, price=0.1), "warn", 230.4, "less than a quarter over"),
         (230.0, PreflightPlan(concurrency=96, run_length=DAY, price=0.1), "fail", 230.4, "runs dry before the end"),
         (2.0, PreflightPlan(concurrency=96, run_length=DAY), "fail", 23.04, "0.01 USD/h is below any price"),
-        (300.0, PreflightPlan(concurrency=96, run_length=DAY), "unknown", 23.04, "no price is known"),
+        (300.0, PreflightPlan(concurrency=96, run_length=DAY), "unknown", 23.04, "no price is available"),
         (300.0, PreflightPlan(concurrency=96, price=0.1), "unknown", 230.4, "24 h are assumed"),
         (200.0, PreflightPlan(concurrency=96, price=0.1), "fail", 230.4, "... which is enough to fail"),
         (300.0, PreflightPlan(run_length=DAY, price=0.1), "unknown", 0.0, "no concurrency"),
@@ -208,7 +208,7 @@ def test_sandboxes_nobody_could_read_are_no_matter_of_money() -> None:
     assert f"prime: {words}" in check("dangling", seen, plan=plan).details
     assert f"prime: {words}" in check("quota", seen, plan=plan).details
     reach = check("reachability", seen, plan=plan)
-    assert (reach.status, reach.details) == ("warn", (f"prime: answered in 0.12 s, not in full: {words}",))
+    assert (reach.status, reach.details) == ("warn", (f"prime: answered in 0.12 s, incompletely: {words}",))
 
 
 def test_what_lives_in_an_account_is_paid_by_it_alone() -> None:

@@ -74,7 +74,7 @@ def test_time_is_bounded(place: Path) -> None:
     """The clock says two seconds a look: the third folder is not looked at, and that is said."""
     clock = iter(range(0, 1000, 2))
     found = scan(place, (), lambda: float(next(clock)))
-    assert found.partial == "only the first 200 folders were looked at, for 4 s at most"
+    assert found.partial == "the scan stopped after 200 folders or 4 s"
     assert local_scan.lines(ScanResult(partial="x")) == [local_scan.NOTHING]
 
 

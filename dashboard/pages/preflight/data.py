@@ -58,7 +58,7 @@ _PLAN: Mapping[str, tuple[str, str, str]] = {
     "engines_later": ("Engines start with the run", "", "true"),
 }
 # How checks name options of the plan: `plan a --create-rate`, `--image NAME`, and in parentheses `(--concurrency)`.
-_OPTION = re.compile(r"(?:plan a |plan )?--([a-z]+(?:-[a-z]+)*)(?: NAME)?")
+_OPTION = re.compile(r"(?:give |plan )?--([a-z]+(?:-[a-z]+)*)(?: NAME)?")
 _IN_PARENTHESES = re.compile(r" \(--([a-z]+(?:-[a-z]+)*)\)")
 _EXAMPLE = ("concurrency", "create_rate", "rollout_deadline", "run_length", "limits", "price", "sandbox_ttl")
 

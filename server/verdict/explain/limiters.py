@@ -302,7 +302,9 @@ def _rest(n: Numbers, found: list[Limiter]) -> Iterator[Limiter]:
     if dead or gap < LEAST_FACTOR or (twice is None and left < LEAST_FACTOR):
         return
     more = "" if explained <= LEAST_FACTOR else "beyond that, "
-    text = f"{more}{left:.2g} times the generation throughput would keep the trainer busy" if left >= LEAST_FACTOR else ""
+    text = (
+        f"{more}{left:.2g} times the generation throughput would keep the trainer busy" if left >= LEAST_FACTOR else ""
+    )
     gain = max(1.0, min(gap, left if twice is None else twice))
     if _waits_for_prompts(n) and n.held is not None:
         gain = 1.0  # more rollouts could have started: faster engines would only be emptier

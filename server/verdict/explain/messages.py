@@ -55,8 +55,8 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("curriculum_bound", "too_easy"): "Sample harder tasks: drop those that every rollout solves, or sample by solve "
     "rate.",
     ("curriculum_bound", "too_hard"): "Sample easier tasks first, or give partial credit: no rollout solves these.",
-    ("curriculum_bound", "equal_rewards"): "The rewards of a group are equal: sample tasks of medium difficulty, or use "
-    "finer-grained rewards.",
+    ("curriculum_bound", "equal_rewards"): "The rewards of a group are equal: sample tasks of medium difficulty, or "
+    "use finer-grained rewards.",
     ("trainer_bound", "compute"): "Move GPUs from generation to training (see what-if), or make the step faster.",
     ("trainer_bound", "other"): "Most of the step is neither waiting nor computing: profile the part that the trainer "
     "does not report.",
