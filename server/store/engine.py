@@ -159,8 +159,8 @@ def explained() -> Iterator[None]:
         text = str(error.orig).strip()
         if "readonly database" in text:
             text = (
-                "no permission to write: a SQLite store in use needs write permission on its file and folder; give it to "
-                "the user that runs this command, or query the server: rollscope status --url URL"
+                "no permission to write: a SQLite store in use needs write permission on its file and folder; give it "
+                "to the user that runs this command, or query the server: rollscope status --url URL"
             )
         raise StoreError(f"the store cannot be opened: {text}") from error
 

@@ -314,7 +314,7 @@ def test_one_bad_image_of_three_decides() -> None:
     assert found.details == (
         "python:3.12: 1 started from it",
         "nope: 1 sandboxes failed on it: ErrImagePull",
-        "new: no sandbox was seen that started from it",
+        "new: no sandbox has started from it yet",
     )
 
 
