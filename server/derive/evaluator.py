@@ -36,10 +36,10 @@ class SignalEvaluator:
             answer = signal.compute(view) if signal.remember is None else self._remembered(signal, view)
         except Exception as error:  # noqa: BLE001 - the next tick would fail too; the other signals do not depend on it
             return self._fault(signal.name, type(error).__name__, error)
-        if isinstance(answer, (list, tuple)) and not all(
-            [isfinite(value.value) or _explained(value) for value in answer]
-        ):
-            return self._fault(signal.name, "no finite number", None)
+        if isinstance(answer, (list, tuple)):
+            for value in answer:
+                if not isfinite(value.value) and not _explained(value):
+                    return self._fault(signal.name, "no finite number", None)
         return answer
 
     def _remembered(self, signal: Signal, view: View) -> Answer:

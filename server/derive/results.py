@@ -19,6 +19,7 @@ from server.store.types import Batch, LatestRow, PointState, SeriesKey
 
 # Reason of a label set that the signal's newest answer does not have. Nothing failed.
 NO_LONGER = "no longer reported"
+_VALUE = int(PointState.VALUE)
 
 
 @dataclass(slots=True)
@@ -56,12 +57,13 @@ class SignalResults:
         self._ids: dict[tuple[str, Labels], int] = {}
         # In history a signal has thousands of answers between two commits. Only series changed since then are listed.
         self._now: dict[str, dict[Labels, SignalState]] = {}
-        self._new_states: dict[tuple[str, Labels], _Series] = {}
-        self._unsaved: dict[tuple[str, Labels], _Series] = {}
-        # Signals whose every series already has this gap.
-        self._silent: dict[str, tuple[PointState, str, str]] = {}
+        self._new_states: dict[int, _Series] = {}
+        self._unsaved: dict[int, _Series] = {}
+        # Signals whose every series already has this gap: type and reason of the answer, version of the context, source.
+        self._silent: dict[str, tuple[type, str, int, str]] = {}
         # Cached reasons of gaps, and what they depend on. Bounded: a count of steps is the only number in a reason.
         self._context: tuple[tuple[int, int], tuple[str, ...]] = ((-1, -1), ())
+        self._context_version = 0
         self._reasons: dict[tuple[str, str], str] = {}
 
     def rows(self) -> list[tuple[SeriesKey, LatestRow]]:
@@ -74,9 +76,7 @@ class SignalResults:
 
     def forget_saved(self) -> None:
         """Let the next `save` write every answer."""
-        self._unsaved = {
-            (series.name, series.labels): series for found in self.known.values() for series in found.values()
-        }
+        self._unsaved = {series.id: series for found in self.known.values() for series in found.values()}
 
     def recover(self, rows: Iterable[tuple[SeriesKey, LatestRow]]) -> None:
         """Load the stored newest answers."""
@@ -84,7 +84,7 @@ class SignalResults:
             series = _Series(
                 key.metric, key.labels, latest.series, latest.state, latest.ts, latest.value, latest.why, latest.source
             )
-            self.known.setdefault(key.metric, {})[key.labels] = self._new_states[series.name, series.labels] = series
+            self.known.setdefault(key.metric, {})[key.labels] = self._new_states[series.id] = series
 
     def now(self) -> Mapping[str, Mapping[Labels, SignalState]]:
         """The newest answers as states for alert rules."""
@@ -132,7 +132,7 @@ class SignalResults:
         """Extend the newest values of a signal to `ts` without a point."""
         for series in self.known.get(name, {}).values():
             series.ts = max(series.ts, round(ts * 1000))
-            self._new_states[series.name, series.labels] = self._unsaved[series.name, series.labels] = series
+            self._new_states[series.id] = self._unsaved[series.id] = series
 
     def _write_values(self, name: str, ts: float, values: Sequence[Value], batch: Batch) -> None:
         self.known.setdefault(name, {})
@@ -145,13 +145,24 @@ class SignalResults:
     def _write_each(
         self, name: str, values: Sequence[Value], stamp: int, newest: int, source: str, batch: Batch
     ) -> None:
+        known, is_tick, points = self.known[name], self._is_tick(name), batch.points
         for value in values:
-            texts = (value.why, source)
-            if value.value != value.value:
-                self._write_missing(name, value, stamp, texts, batch)
+            number, labels = value.value, value.labels
+            if number != number:
+                self._write_missing(name, value, stamp, (value.why, source), batch)
                 continue
-            number = self._latest(name, value.labels, newest, value.value, PointState.VALUE, texts)
-            batch.points.append((number, stamp, value.value, int(PointState.VALUE)))
+            series = known.get(labels)
+            if series is None:
+                self._latest(name, labels, newest, number, PointState.VALUE, (value.why, source))
+                series = known[labels]
+            else:
+                # As `_set`, without a call: a long log has a million values.
+                series.state = PointState.VALUE
+                if newest >= series.ts or is_tick:
+                    series.ts, series.value, series.why = newest, number, value.why
+                    series.source = source or series.source
+                    self._new_states[series.id] = self._unsaved[series.id] = series
+            points.append((series.id, stamp, number, _VALUE))
 
     def _end_others(self, name: str, values: Sequence[Value], stamp: int, source: str, batch: Batch) -> None:
         """End the lines of label sets that the answer does not have."""
@@ -159,6 +170,8 @@ class SignalResults:
         if len(values) == len(known) == 1:
             return
         named = {value.labels for value in values}
+        if len(named) == len(known):
+            return
         for labels, at in list(known.items()):
             if labels in named or at.why == NO_LONGER:
                 continue
@@ -178,11 +191,12 @@ class SignalResults:
 
     def _write_gap(self, name: str, ts: float, answer: Answer, batch: Batch) -> None:
         """Write a gap. It breaks an existing line once; its reason is always the newest."""
-        state = PointState.NOT_APPLICABLE if isinstance(answer, NotApplicable) else PointState.UNKNOWN
-        texts = (self._why(name, answer), self._deriver.source(self._items[name]))
-        if self._silent.get(name) == (state, *texts):
+        source = self._deriver.source(self._items[name])
+        gap = (type(answer), unknown_reason(answer), self._context_version, source)
+        if self._silent.get(name) == gap:
             return
-        known, stamp, reason = self.known.setdefault(name, {}), round(ts * 1000), texts
+        state = PointState.NOT_APPLICABLE if isinstance(answer, NotApplicable) else PointState.UNKNOWN
+        known, stamp, reason = self.known.setdefault(name, {}), round(ts * 1000), (self._why(name, answer), source)
         for labels in list(known) or [()]:
             series = known.get(labels)
             texts = (self._lapsed(series, answer) or reason[0], reason[1])
@@ -196,7 +210,7 @@ class SignalResults:
             and series.why in (reason[0], self._lapsed(series, answer))
             for series in known.values()
         ):
-            self._silent[name] = (state, *reason)
+            self._silent[name] = gap
 
     def _lapsed(self, series: _Series | None, answer: Answer) -> str:
         """The reason of a series whose inputs were reported earlier: "not reported" would contradict its chart."""
@@ -227,6 +241,7 @@ class SignalResults:
         kinds = (str(deriver.facts.get("framework", "")), *[health.kind for health in deriver.health.values()])
         if self._context != (deriver.reported, kinds):
             self._context = (deriver.reported, kinds)
+            self._context_version += 1
             self._reasons.clear()
 
     def _break(
@@ -255,7 +270,7 @@ class SignalResults:
             # After a restart the target of a step is missing until its next row; the stored source is shown until then.
             source = texts[1] or (series.source if state is PointState.VALUE else "")
             series.ts, series.value, series.why, series.source = newest, value, texts[0], source
-            self._new_states[series.name, series.labels] = self._unsaved[series.name, series.labels] = series
+            self._new_states[series.id] = self._unsaved[series.id] = series
 
     def _is_tick(self, name: str) -> bool:
         item = self._items.get(name)
@@ -271,11 +286,14 @@ class SignalResults:
 
     def _create_ids(self, emissions: Iterable[Emission]) -> None:
         """Create the ids of all new series in one transaction."""
-        ids, known, new = self._ids, self.known, dict[tuple[str, Labels], None]()
+        ids, new = self._ids, dict[tuple[str, Labels], None]()
         for name, _, answer in emissions:
+            known = self.known.get(name, {})
             if isinstance(answer, (list, tuple)):
-                new.update({(name, value.labels): None for value in answer if (name, value.labels) not in ids})
-            elif not known.get(name) and (name, ()) not in ids:
+                for value in answer:
+                    if value.labels not in known and (name, value.labels) not in ids:
+                        new[(name, value.labels)] = None
+            elif not known and (name, ()) not in ids:
                 new[(name, ())] = None
         if new:
             self._ids.update(

@@ -120,8 +120,9 @@ def text(watched: Watched, watch: DriftWatch, factor: float | None) -> str:
 
 def _cap(watch: DriftWatch, factor: float, watched: Watched) -> str:
     """The part of the text about a cap. A cap hides drift, because longer rollouts end at it."""
-    now, before = watch.cut, watch.base.cut if watch.base is not None else None
-    if now is None or before is None or now - before < CUT_MORE or not watched.recorded.endswith("tokens"):
+    before = watch.base.cut if watch.base is not None else None
+    now = watch.cut if before is not None and watched.recorded.endswith("tokens") else None
+    if now is None or before is None or now - before < CUT_MORE:
         return ""
     cap = f"; {now:.0%} are cut at the cap, {before:.0%} were"
     flat = abs(math.log(factor)) < math.log(MOVED) if factor > 0 else False

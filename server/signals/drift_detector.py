@@ -355,7 +355,7 @@ class DriftWatch:
     # ---- results
 
     def _median(self, count: int) -> float:
-        return median(value for _, _, value, _ in self.recent[-count:])
+        return median([value for _, _, value, _ in self.recent[-count:]])
 
     @property
     def factor(self) -> float | None:

@@ -205,18 +205,17 @@ def _log(view: View, watched: Watched, track: Track | None) -> DriftPoints | Non
     life, after = rows[-1].incarnation, -1
     if track is not None and track.basis == "log" and track.life == life:
         after = track.watch.last
-    cut = {}
-    for row in reversed(view.steps.rows(_CUT, count=KEPT_STEPS, until=view.now)):
-        if row.number <= after:
-            break
-        cut[row.number] = row.values[_CUT]
+    cut = view.steps.rows(_CUT, count=KEPT_STEPS, until=view.now)
+    other = None if cut and cut[-1] is rows[-1] else {row.number: row.values[_CUT] for row in cut}
     points = []
     for row in reversed(rows):
-        if row.number <= after:
+        number, values = row.number, row.values
+        if number <= after:
             break
-        value, by = row.values[keys[0]], row.values[keys[1]] if watched.by else 1.0
+        value, by = values[keys[0]], values[keys[1]] if watched.by else 1.0
         if by > 0:
-            points.append((row.number, row.ts, value / by, cut.get(row.number)))
+            # Another axis may log the share that is cut.
+            points.append((number, row.ts, value / by, values.get(_CUT) if other is None else other.get(number)))
     return DriftPoints("log", life, points[::-1])
 
 

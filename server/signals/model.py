@@ -24,9 +24,9 @@ STEP_MINIMUM = 3
 TICK_WINDOW_SECONDS = 300.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Value:
-    """A known value in the signal's unit.
+    """A known value in the signal's unit. Not frozen, because that doubles the time to create one.
 
     Attributes:
         value: NaN: unknown for these labels, while it is known for others.

@@ -1,7 +1,7 @@
 """Whether training is numerically healthy: gradients, entropy, clipping, reward."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from statistics import fmean, median
@@ -223,8 +223,8 @@ class _History:
         newest = self.blocks[-1].last if self.blocks else -1
         return rows[bisect_right(rows, newest, key=attrgetter("number")) :]
 
-    def add(self, row: Step, tolerated: float) -> None:
-        """Add the row of a step later than any before."""
+    def add(self, row: Step, tolerated: Callable[[], float]) -> None:
+        """Add the row of a step later than any before. ``tolerated`` is called when the row completes a block."""
         if not self.blocks or self.blocks[-1].count >= self.size:
             self.blocks.append(_Block(row.number, row.number, 0.0, 0))
         block = self.blocks[-1]
@@ -233,7 +233,7 @@ class _History:
             return
         if len(self.blocks) > MOST_BLOCKS:
             self._halve()
-        self._look(tolerated)
+        self._look(tolerated())
 
     def _halve(self) -> None:
         pairs = zip(self.blocks[::2], self.blocks[1::2], strict=False)
@@ -288,9 +288,8 @@ def _remember(memory: Any, view: View) -> tuple[Any, Answer]:
     history = memory if isinstance(memory, _History) else _History.load(memory) if memory else _History()
     rows = view.steps.rows(_REWARD, count=KEPT_STEPS, until=view.now)
     fresh = history.new_rows(rows)
-    tolerated = TOLERATED * _scale(view, rows) if fresh else 0.0
     for row in fresh:
-        history.add(row, tolerated)
+        history.add(row, lambda: TOLERATED * _scale(view, rows))
     if not rows:
         return history, Unknown(_REWARD_PLATEAU_STEPS_HINT)
     if history.shorter_than(WINDOWS[0]):

@@ -39,8 +39,8 @@ def trend(points: Sequence[tuple[float, float]], deviations: float = NORMAL_95) 
     n = len(points)
     if n < FEWEST:
         return None
-    # Points loaded from stored JSON are lists.
-    ordered = tuple((x, y) for x, y in sorted(points, key=itemgetter(0)))
+    # Points loaded from stored JSON are lists; `tuple` returns a tuple as it is.
+    ordered = tuple(map(tuple, sorted(points, key=itemgetter(0))))
     slopes = _slopes(ordered)
     if not slopes:
         return None
@@ -74,11 +74,11 @@ def _slopes(ordered: tuple[tuple[float, float], ...]) -> list[float]:
         slopes.sort()
     else:
         (x, y), slopes = known
-        for step, value in ordered[:-1]:
-            if step > x:
-                del slopes[bisect_left(slopes, (value - y) / (step - x))]
+        both = ordered[:-1]
+        for slope in [(value - y) / (step - x) for step, value in both if step > x]:
+            del slopes[bisect_left(slopes, slope)]
         x, y = ordered[-1]
         # Sorting a sorted list with some values behind it is faster than inserting each.
-        slopes += [(y - value) / (x - step) for step, value in ordered[:-1] if x > step]
+        slopes += [(y - value) / (x - step) for step, value in both if x > step]
         slopes.sort()
     return slopes

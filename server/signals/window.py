@@ -229,14 +229,15 @@ class _Axis:
         newest, oldest = order[-1], order[0]
         if upto == newest:
             return rows
-        if len(order) > 1 and order[-2] == upto:  # one step since: what nearly every question finds
+        if len(order) > 1 and order[-2] == upto:  # the usual case: one step since the last call
             step = self.by_number[newest]
-            fresh = [step] if _holds(step, keys) else []
+            if _holds(step, keys):
+                rows = [*rows[1 - count :], step] if count > 1 else [step]
         else:
             at = bisect_right(order, upto)
-            fresh = [step for number in order[at:] if _holds(step := self.by_number[number], keys)]
-        if fresh or (rows and rows[0].number < oldest):
-            rows = [step for step in (*rows, *fresh)[-count:] if step.number >= oldest]
+            rows = [*rows, *(step for number in order[at:] if _holds(step := self.by_number[number], keys))][-count:]
+        if rows and rows[0].number < oldest:
+            rows = [step for step in rows if step.number >= oldest]
         self._holding[(keys, count)] = rows, newest
         return rows
 
@@ -332,7 +333,7 @@ class StepBook:
         return found
 
     def _rows(self, keys: tuple[StepKey, ...], count: int, until: float) -> list[Step]:
-        trained = self.newest(TRAINER, until)
+        trained = self._trained
         consumed = math.inf if trained is None else trained.number
         best: list[Step] = []
         for book in self._axes.values():
