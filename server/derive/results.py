@@ -59,7 +59,7 @@ class SignalResults:
         self._now: dict[str, dict[Labels, SignalState]] = {}
         self._new_states: dict[int, _Series] = {}
         self._unsaved: dict[int, _Series] = {}
-        # Signals whose every series already has this gap: type and reason of the answer, version of the context, source.
+        # Signals whose every series already has this gap: type and reason of the answer, context version, source.
         self._silent: dict[str, tuple[type, str, int, str]] = {}
         # Cached reasons of gaps, and what they depend on. Bounded: a count of steps is the only number in a reason.
         self._context: tuple[tuple[int, int], tuple[str, ...]] = ((-1, -1), ())

@@ -39,8 +39,8 @@ def trend(points: Sequence[tuple[float, float]], deviations: float = NORMAL_95) 
     n = len(points)
     if n < FEWEST:
         return None
-    # Points loaded from stored JSON are lists; `tuple` returns a tuple as it is.
-    ordered = tuple(map(tuple, sorted(points, key=itemgetter(0))))
+    # Points loaded from stored JSON are lists.
+    ordered = tuple([(x, y) for x, y in sorted(points, key=itemgetter(0))])
     slopes = _slopes(ordered)
     if not slopes:
         return None

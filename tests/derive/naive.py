@@ -75,9 +75,9 @@ class NaiveBook(StepBook):
 
 
 class NaiveDeriver(Deriver):
-    """Asks every step signal whether it is due, and every metric who told it."""
+    """Selects the step signals of each row without a cache."""
 
-    def _asked(self, metrics: set[str]) -> list[Signal]:
+    def _signals_reading(self, metrics: set[str]) -> list[Signal]:
         return [signal for signal in self._steps if not metrics.isdisjoint(signal.inputs)]
 
 
