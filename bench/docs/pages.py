@@ -21,7 +21,8 @@ from dashboard.shell.glossary import WORDS
 from server import notify, signals
 from server.alerts import text
 from server.alerts.model import CLASSES, Rule
-from server.api.metrics import PREFIX, render
+from server.api import PROMETHEUS_PREFIX as PREFIX
+from server.api.metrics import render
 from server.clock import WallClock
 from server.config import alerts as alerts_config
 from server.config.settings import Settings

@@ -44,7 +44,7 @@ def true_count(mask: object) -> int | None:
     """The number of true entries of a loss mask, cut or not; None if it is empty or no mask."""
     if not isinstance(mask, list) or not mask:
         return None
-    if len(mask) == 1 and isinstance(mask[0], int) and not isinstance(mask[0], bool):
+    if len(mask) == 1 and isinstance(mask[0], int) and not isinstance(mask[0], bool) and mask[0] >= 0:
         return mask[0]
     return sum(1 for entry in mask if entry is True)
 

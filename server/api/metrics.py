@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from server.api import PROMETHEUS_PREFIX as PREFIX
 from server.query import Reader
 from server.query.run_state import STATES as RUN_STATES
 from server.query.types import SignalNow, Status
 
-PREFIX = "rollscope_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LIFECYCLES = ("starting", "running", "paused", "finished", "crashed")
 SPINUP_PARTS = ("sandbox_spinup_bucket_total", "sandbox_spinup_sum_total", "sandbox_spinup_count_total")

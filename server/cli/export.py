@@ -17,7 +17,7 @@ from server import signals
 from server.alerts import text
 from server.alerts.matchers import Matcher
 from server.alerts.model import Condition, Rule
-from server.api.metrics import PREFIX
+from server.api import PROMETHEUS_PREFIX as PREFIX
 from server.cli import OK
 from server.cli.options import Options, common
 from server.cli.program import Choice, Command

@@ -206,8 +206,7 @@ class SignalResults:
                 self._latest(name, labels, stamp, None, state, texts)
         if all(
             series.state is state
-            and series.source == reason[1]
-            and series.why in (reason[0], self._lapsed(series, answer))
+            and (series.why, series.source) == (self._lapsed(series, answer) or reason[0], reason[1])
             for series in known.values()
         ):
             self._silent[name] = gap

@@ -167,7 +167,7 @@ SCENARIOS: dict[str, tuple[Setup, Callable[..., Awaitable[Any]], dict[str, Any]]
     "sdk": (plain, sdk, {}),
     "rows": (plain, ours, {"app": "verifiers-v1", "polls": 2}),
     "environment": (plain, ours, {"key": ""}),
-    "thousands": (thousands, ours, {"polls": 3}),
+    "thousands": (thousands, ours, {"polls": 3, "timeout": 50.0}),
     "no app": (plain, ours, {"app": "other"}),
     "no token": (plain, ours, {"key": "half"}),
     "rate": (refusing("RESOURCE_EXHAUSTED", "Sandbox creation rate limit (5/s) exceeded", 7.5), ours, {}),
