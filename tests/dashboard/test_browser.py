@@ -271,6 +271,7 @@ def test_a_line_without_a_value_keeps_its_legend(open_page: Open, reader: Memory
 
 
 def test_extremes_close_in_a_live_gap(open_page: Open, reader: MemoryReader) -> None:
+    reader.append(fake.RICH, fake.TICKS[0][0], [(reader.clock - 6 * 3600, 100.0)])  # else 6 h are cut to its age
     page = open_page("?range=6h")
     edges = (
         "() => RS.charts().find(([el]) => el.dataset.panel === 'queue')[1].data.filter((t) => /:(lo|hi)$/.test(t.meta))"

@@ -282,7 +282,7 @@ def test_send_test_reaches_the_receiver_or_says_why_not(story: Story) -> None:
     assert quoted.returncode == 1 and quoted.stdout.startswith("echo (webhook), firing: FAILED, HTTP 400: ")
     assert_no_secret(quoted.stdout + quoted.stderr)
     unknown = story.command("alerts", "send-test", "nobody", "-c", str(story.config))
-    assert unknown.returncode == 2 and "known: hook, calm, late, echo" in unknown.stderr
+    assert unknown.returncode == 2 and "configured: hook, calm, late, echo" in unknown.stderr
 
 
 def test_send_test_to_a_dead_receiver_exits_1(tmp_path: Path) -> None:

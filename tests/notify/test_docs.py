@@ -54,6 +54,6 @@ def test_the_differences_are_those_of_the_comparison() -> None:
 def test_the_numbers_are_the_programs() -> None:
     assert (EXCERPT, FRAGMENT, AFTER_MAX_SECONDS) == (120, 8, 3600.0)
     text = " ".join(PAGE.split())
-    assert "at most 120 characters" in text and "pieces of 8 characters" in text and "up to an hour" in text
-    head, body = f"{LIMITS.head_seconds:g} s for resolving", f"{LIMITS.body_seconds:g} s for its body"
-    assert head in text and body in text and f"at most {LIMITS.body_bytes >> 10} kB" in text
+    assert "the first 120 characters" in text and "a piece of 8 characters" in text and "up to an hour" in text
+    head = f"{LIMITS.head_seconds:g} s for name resolution, connection and response headers"
+    assert head in text and f"{LIMITS.body_seconds:g} s and {LIMITS.body_bytes >> 10} kB for the response body" in text

@@ -125,7 +125,7 @@ def _failure(messages: str, settings: ReceiverSettings) -> DeliveryAnswer:
 
 RECEIVER = Receiver(
     kind="apprise",
-    reads="100 and more other services through apprise (`rollscope[notify]`)",
+    reads="more than 100 other services through apprise (`rollscope[notify]`)",
     deliver=deliver,
     check=check,
 )
