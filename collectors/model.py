@@ -325,7 +325,7 @@ FACTS: Mapping[str, str] = {
     "batch_samples": "trainer samples per step",
     "max_staleness_versions": "the run's own staleness bound, in versions",
     "max_steps": "steps the run is configured for",
-    "logging_steps": "most steps one logged row stands for",
+    "logging_steps": "largest number of trainer steps that one logged row covers",
     "max_reward": "largest possible reward of a rollout, if known: distinguishes all_solved from other equal rewards",
     "max_in_flight": "cap on rollouts in flight",
     "oversampling": "rollouts started per rollout kept (not discarded as surplus)",
@@ -346,7 +346,7 @@ FACTS: Mapping[str, str] = {
     "has_sandbox": "1 if rollouts use sandboxes, 0 if the task needs none",
     "times_estimated": "1 if the source has no times and steps were dated backwards from the file's modification time",
     "times_copied": "1 when files that date rollouts were copied: their times are not the run's, so rates are unknown",
-    "run_name": "the run's own name for itself",
+    "run_name": "name of the run in its own files or logger",
     "source_path": "the directory from which the run was first read",
 }
 """Every key a collector may put into ``Reading.facts``."""

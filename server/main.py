@@ -49,7 +49,7 @@ COMMANDS = {
     ),
     "runs": ("list, delete or prune stored runs", "rollscope runs list"),
     "backup": ("write a consistent copy of the store to a file", "rollscope backup rollscope-backup.db"),
-    "restore": ("fill an empty store from a back-up", "rollscope restore rollscope-backup.db --store sqlite:///new.db"),
+    "restore": ("fill an empty store from a backup", "rollscope restore rollscope-backup.db --store sqlite:///new.db"),
     "move": (
         "copy the store to another database and compare the two", "rollscope move --to postgresql://user@host/rollscope",
     ),

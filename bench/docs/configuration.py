@@ -36,7 +36,8 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
         Key("role", "string", _SERVER.role,
             "`all`; or `collect` (one process) and `web` (any number), which share a PostgreSQL store"),
         Key("collect", "string", _SERVER.collect,
-            "`inside`: read targets in this process; `apart`: in a process of its own; `auto`: apart from 20 URLs on"),
+            "`inside`: targets are read in the server's process; `apart`: in a separate process; `auto`: in a separate "
+            "process if there are 20 URL targets or more"),
         Key("push", "boolean", "true", "push updates to open tabs over a WebSocket; if false, tabs poll"),
     ),
     "[store]": (
@@ -96,14 +97,15 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
         Key("refresh", "number", "5 for files, 15 for a router, 60 for http_sd", "seconds between reads of the list"),
         Key("job", "string or list", "all", "only targets of these jobs"),
         Key("match", "list of matchers", "[]", "only targets whose labels all match"),
-        Key("headers", "table of strings", "{}", "sent to every target; nothing secret"),
+        Key("headers", "table of strings", "{}", "HTTP headers sent to every target; must not contain secrets"),
         Key("bearer_env", "string", "", "environment variable with the bearer token of the targets"),
         Key("list_bearer_env", "string", "", "environment variable with the bearer token of the list's server"),
         Key("labels_as_name", "list of strings", "job and instance", "labels that name a target"),
     ),
     "[[run.NAME.heartbeat]]": (
         Key("name", "string", "heartbeat", "name of the target"),
-        Key("token_env", "string", "", "environment variable with the token in its URL; one of the two is required"),
+        Key("token_env", "string", "", "environment variable with the token of the heartbeat URL; "
+            "`token_env` or `token_file` is required"),
         Key("token_file", "path", "", "file with that token: 16 to 128 letters, digits, `-` or `_`"),
         Key("every", "duration", "required", "longest silence, at least 5s"),
     ),
@@ -130,8 +132,8 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
         Key("spinup", "duration", "", "typical spin-up time, if none was observed"),
         Key("size", "table of numbers", "{}", "`cpu`, `memory_gb`, `disk_gb`, `gpu` of one sandbox"),
         Key("known_runs", "list of strings", "[]", "runs in the same accounts, not in this file; `*` is allowed"),
-        Key("max_dangling", "integer", "10", "more leftovers fail"),
-        Key("min_credit", "number", "10", "USD; less fails if no price is available"),
+        Key("max_dangling", "integer", "10", "the check fails if more sandboxes than this are left over"),
+        Key("min_credit", "number", "10", "USD; if no price is available, the check fails below this credit"),
         Key("engines_later", "boolean", "false", "the run starts its own engines"),
     ),
     "[alerts]": (
@@ -183,7 +185,7 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
     "[[alerts.receiver]]": (
         Key("name", "string", "required", "name"),
         Key("kind", "string", "required", f"one of {codes(notify.load())}"),
-        Key("url", "string", "", "address; one of the three is required, except for `pagerduty`"),
+        Key("url", "string", "", "address; `url`, `url_file` or `url_env` is required, except for `pagerduty`"),
         Key("url_file", "path", "", "file with the address"),
         Key("url_env", "string", "", "environment variable with the address"),
         Key("match", "list of matchers", "[]", "only alerts that match"),
@@ -195,12 +197,12 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
         Key("repeat_interval", "duration", "as in [alerts]", "grouping"),
     ),
     "[[alerts.inhibit]]": (
-        Key("source", "list of matchers", "required", "while such an alert fires"),
-        Key("target", "list of matchers", "required", "these are not sent"),
+        Key("source", "list of matchers", "required", "alerts that suppress others while they fire"),
+        Key("target", "list of matchers", "required", "alerts that are not sent during that time"),
         Key("equal", "list of strings", '["run"]', "labels in which both must agree"),
     ),
     "[alerts.deadman]": (
-        Key("url", "string", "", "fetched while everything works; one of the three is required"),
+        Key("url", "string", "", "URL fetched while everything works; `url`, `url_file` or `url_env` is required"),
         Key("url_file", "path", "", "file with the address"),
         Key("url_env", "string", "", "environment variable with the address"),
         Key("interval", "duration", "1m", "time between two requests, at least 10s"),

@@ -41,7 +41,7 @@ ROWS = (
     _t.step("oversize_dropped_samples", "samples", "Samples dropped because they do not fit into a row of the batch."),
     _t.step("rollout_seconds_mean", "seconds", "Duration of a rollout, start to finish, mean."),
     _t.step("rollout_seconds_max", "seconds", "Duration of a rollout, start to finish, largest."),
-    _t.step("rollout_setup_seconds_mean", "seconds", "Environment set-up per rollout, mean."),
+    _t.step("rollout_setup_seconds_mean", "seconds", "Environment setup per rollout, mean."),
     _t.step("rollout_model_seconds_mean", "seconds", "Time in model calls per rollout, mean."),
     _t.step("rollout_harness_seconds_mean", "seconds", "Time in tools and harness per rollout, mean."),
     _t.step("rollout_scoring_seconds_mean", "seconds", "Time in scoring per rollout, mean."),

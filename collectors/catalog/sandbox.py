@@ -12,7 +12,7 @@ ROWS = (
     _s.gauge(
         "sandbox_quota_used", "", "Quota in use; label resource: concurrent, starting, creates_per_second, cpu, ..."
     ),
-    _s.gauge("sandbox_quota_limit", "", "Quota granted; label resource, as of sandbox_quota_used."),
+    _s.gauge("sandbox_quota_limit", "", "Quota granted; label resource, as for sandbox_quota_used."),
     _s.gauge("sandbox_account_suspended", "", "1 while the provider has suspended the account, else 0."),
     _s.gauge("sandbox_creates_per_second", "sandboxes/s", "Creations per second, as the provider counts them."),
     _s.gauge("sandbox_sessions", "sessions", "Sessions of an environment server; label state."),

@@ -148,7 +148,7 @@ FRAMEWORK = Framework(
         "trainer_wait_seconds",
     ),
     hints={
-        "staleness_versions_mean": "the pipeline trainer: a loop of one's own over `model.train` logs no versions",
+        "staleness_versions_mean": "use the pipeline trainer: your own loop over `model.train` logs no versions",
     },
 )
 COLLECTOR = collector_of(FRAMEWORK)

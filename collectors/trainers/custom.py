@@ -162,7 +162,7 @@ def _unread_logs(framework: Framework, path: Path, cursor: Cursor) -> str:
 
 
 READS = "any log of the formats above, by a table of the user's own"
-VERSIONS = "the readers' own"
+VERSIONS = "as for each log format"
 _FIELDS = {"name": "custom", "actor": "trainer", "reads": READS, "versions": VERSIONS, "options": OPTIONS}
 
 COLLECTOR = Collector(

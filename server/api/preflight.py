@@ -1,4 +1,4 @@
-"""HTTP: the pre-flight of a run, begun on demand and read afterwards."""
+"""HTTP: the preflight of a run, begun on demand and read afterwards."""
 
 import math
 
@@ -15,13 +15,13 @@ def add_preflight(api: FastAPI, reader: Reader, preflights: Preflights) -> None:
 
     @api.get("/api/v1/runs/{run}/preflight", tags=["preflight"], responses=errors(404, 503))
     def last(run: str) -> SerializeAsAny[shape.PreflightAnswer]:
-        """The last pre-flight. `state`: never, running, done, failed or not_configured; `checks`: its results."""
+        """The last preflight. `state`: never, running, done, failed or not_configured; `checks`: its results."""
         return shape.preflight(run, reader.preflight(run))
 
     # Not async: what it does (a lock, a thread's start) is done on a thread, and the reading on one of its own.
     @api.post("/api/v1/runs/{run}/preflight", status_code=202, tags=["preflight"], responses=errors(404, 409, 429, 503))
     def begin(run: str) -> SerializeAsAny[shape.PreflightAnswer]:
-        """Starts a pre-flight: reads every target once, changes nothing. One at a time, every 30 s at most."""
+        """Starts a preflight: reads every target once, changes nothing. One at a time, every 30 s at most."""
         reader.preflight(run)
         try:
             return shape.preflight(run, preflights.begin(run))

@@ -12,8 +12,8 @@ from server.store.transfer import backup
 
 @click.command(cls=Command)
 @common
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path), help="new file for the back-up")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path), help="new file for the backup")
 def command(options: Options, file: Path) -> int:
     copies.run(lambda progress: backup(copies.store_url(options), file, progress))
-    print(f"back-up: {file} ({file.stat().st_size:,} bytes)")
+    print(f"backup: {file} ({file.stat().st_size:,} bytes)")
     return OK

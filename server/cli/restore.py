@@ -1,4 +1,4 @@
-"""`rollscope restore`: fills an empty store from a back-up."""
+"""`rollscope restore`: fills an empty store from a backup."""
 
 from pathlib import Path
 

@@ -222,7 +222,7 @@ _ROWS = (
     ),
     Scenario(
         name="qwen3-235b-slime",
-        about="slime over-samples 2.5 times and aborts the slowest three in five; the trainer waits 30 % of its step.",
+        about="slime over-samples 2.5 times and aborts the slowest three in five; the trainer waits 30% of its step.",
         run="qwen3-235b-slime",
         model="Qwen/Qwen3-235B-A22B",
         parameters_billion=235.0,

@@ -1,4 +1,4 @@
-"""The pre-flight checks: pure functions of the plan and of the readings. No I/O, no clock.
+"""The preflight checks: pure functions of the plan and of the readings. No I/O, no clock.
 
 A check is "ok" only when every number it needs was read or stated; what could not be read is "unknown". A check that
 is not of this run is "not_applicable".

@@ -1,4 +1,4 @@
-"""Pre-flights on demand: one at a time per run, each on a thread of its own, the last answer kept in memory.
+"""Preflights on demand: one at a time per run, each on a thread of its own, the last answer kept in memory.
 
 A reading takes as long as its slowest provider (each request is bounded, see `server.preflight.probe`), and a file
 system may hang permanently: nothing waits for the thread, and no second one starts while it is alive.
@@ -29,14 +29,14 @@ Probe = Callable[[str], Mapping[str, Any]]
 
 
 class Busy(Exception):
-    """The run's last pre-flight has not ended."""
+    """The run's last preflight has not ended."""
 
 
 class TooSoon(Exception):
     """It was begun less than `PAUSE_SECONDS` ago; ``seconds`` are left."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"a pre-flight was started a moment ago; try again in {seconds:.0f} s")
+        super().__init__(f"a preflight was started a moment ago; try again in {seconds:.0f} s")
         self.seconds = seconds
 
 
@@ -114,7 +114,7 @@ class Preflights:
         try:
             found = self._probe(run)
         except Exception as problem:  # the thread's outermost frame: otherwise the page would wait permanently
-            log.exception("the pre-flight of %s failed", run)
+            log.exception("the preflight of %s failed", run)
             error = f"it failed: {type(problem).__name__}; the server's log has more"
         with self._lock:
             kept.running, kept.error = False, error

@@ -1,4 +1,4 @@
-"""Inputs and results of pre-flight checks. Frozen, pure; times are epoch seconds, durations seconds."""
+"""Inputs and results of preflight checks. Frozen, pure; times are epoch seconds, durations seconds."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The pre-flight report as plain data for the command line and the page: the plan and the result of every check."""
+"""The preflight report as plain data for the command line and the page: the plan and the result of every check."""
 
 import math
 from collections.abc import Collection, Sequence

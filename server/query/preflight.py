@@ -1,4 +1,4 @@
-"""Records of a run's pre-flight; `server.preflight` runs the checks."""
+"""Records of a run's preflight; `server.preflight` runs the checks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class CheckInfo:
 
 @dataclass(frozen=True, slots=True)
 class PreflightInfo:
-    """The last pre-flight of a run. Times are epoch seconds.
+    """The last preflight of a run. Times are epoch seconds.
 
     Attributes:
         state: ``not_configured`` where this process has no configuration of the run, so nothing to read it with;

@@ -141,7 +141,7 @@ class Reader:
         return what_if.ask(self.status(run), changes)
 
     def preflight(self, run: str) -> PreflightInfo:
-        """The last pre-flight of the run that this process started."""
+        """The last preflight of the run that this process started."""
         return self._preflight(stored_run(self._store, run).name)
 
 

@@ -465,12 +465,12 @@ class EventsAnswer:
     events: Sequence[EventInfo]
 
 
-# ---- pre-flight
+# ---- preflight
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightAnswer(PreflightInfo):
-    """The last pre-flight of a run; each check as `rollscope preflight --json` prints it."""
+    """The last preflight of a run; each check as `rollscope preflight --json` prints it."""
 
     run: str = ""
 

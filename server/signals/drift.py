@@ -16,7 +16,7 @@ DRIFT_SINCE_STEP = Signal(
     unit="step",
     actor="generator",
     help="Step at which a behaviour left its initial level permanently (response_length, turns, tool_calls, "
-    "prefill_decode; two-sided Page-Hinkley test and at least 16 % away); unknown if it has not.",
+    "prefill_decode; two-sided Page-Hinkley test and at least 16% away); unknown if it has not.",
     inputs=tuple(dict.fromkeys(("trainer_step_seconds", *(name for one in WATCHED for name in one.inputs)))),
     cadence="step",
     hint=_DRIFT_SINCE_STEP_HINT,

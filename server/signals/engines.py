@@ -282,7 +282,7 @@ KV_CACHE_ENGINE_USAGE_RATIO = Signal(
     unit="ratio",
     actor="generator",
     help="Used share of the KV cache of the emptiest, the average and the fullest engine; 5 minutes of whole steps. "
-    "Up to three engines at 90 % or more are named.",
+    "Up to three engines at 90% or more are named.",
     inputs=("generator_requests_running", "kv_cache_usage_ratio", "generator_asleep"),
     cadence="tick",
     compute=_kv_cache_engine_usage_ratio,

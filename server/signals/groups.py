@@ -350,7 +350,7 @@ ZERO_ADVANTAGE_LOW_RATIO = Signal(
     title="Zero advantage, at least",
     unit="ratio",
     actor="queue",
-    help="Lower end of the 95 % interval (Wilson) of zero_advantage_ratio, from the number of groups behind it; the "
+    help="Lower end of the 95% interval (Wilson) of zero_advantage_ratio, from the number of groups behind it; the "
     "share itself if a trainer's log has no number of groups.",
     inputs=ZERO_ADVANTAGE_RATIO.inputs,
     cadence="step",

@@ -60,7 +60,7 @@ KV_CONCURRENCY_LIMIT = Signal(
     unit="requests",
     actor="generator",
     help="Requests that the engines can run at once: KV capacity / mean length of running sequences, at most the "
-    "engine's own limit (or the fact `max_num_seqs`), summed over engines. Unknown below 5 % usage and while engines "
+    "engine's own limit (or the fact `max_num_seqs`), summed over engines. Unknown below 5% usage and while engines "
     "sleep.",
     inputs=INPUTS,
     cadence="tick",
@@ -202,7 +202,7 @@ KV_CONCURRENCY_LIMIT_FORECAST_SECONDS = Signal(
     actor="generator",
     help="Time until the KV ceiling falls below the intended rollouts in flight (the fact `max_in_flight`, the "
     "orchestrator's cap, or what runs and waits now), at the current slope of the sequence length (Theil-Sen over up "
-    "to 36 points) and at the ends of its 95 % interval. 0 if it is crossed; unknown without a trend.",
+    "to 36 points) and at the ends of its 95% interval. 0 if it is crossed; unknown without a trend.",
     inputs=tuple(dict.fromkeys((*INPUTS, *_LOAD, _CAPACITY))),
     cadence="tick",
     hint=HINT,

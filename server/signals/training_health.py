@@ -304,7 +304,7 @@ REWARD_PLATEAU_STEPS = Signal(
     unit="steps",
     actor="trainer",
     help="Steps over which the mean reward has not risen; 0 while it rises or is unknown. The longest window of at "
-    "least 30 points up to now whose Theil-Sen rise, at the upper end of its 95 % interval, is below a tenth of the "
+    "least 30 points up to now whose Theil-Sen rise, at the upper end of its 95% interval, is below a tenth of the "
     "spread of rewards over rollouts.",
     inputs=("reward_mean", "reward_std"),
     cadence="step",

@@ -1,6 +1,6 @@
-"""Copies a whole store: back-up, restore, and the move between SQLite and PostgreSQL.
+"""Copies a whole store: backup, restore, and the move between SQLite and PostgreSQL.
 
-A back-up is a SQLite store, whatever the database it was taken from. The source is read in one transaction, so the copy
+A backup is a SQLite store, whatever the database it was taken from. The source is read in one transaction, so the copy
 is of one moment; rows are compared by count and checksum after the copy.
 """
 
@@ -22,7 +22,7 @@ from server.store.schema.revision import check
 from server.store.tables import DAY_MS, SLOT_MS, metadata, runs
 
 ROWS_AT_ONCE = 10_000
-PAGES_AT_ONCE = 2_000  # of SQLite's online back-up: 8 MB between two pauses for the writer
+PAGES_AT_ONCE = 2_000  # of SQLite's online backup: 8 MB between two pauses for the writer
 PAUSE_SECONDS = 0.01
 _MASK = (1 << 64) - 1
 
@@ -69,10 +69,10 @@ def backup(url: str, file: Path, progress: Progress = lambda what, done: None) -
 
 
 def restore(file: Path, url: str, progress: Progress = lambda what, done: None) -> list[TableCopy]:
-    """Fill the empty or missing store at ``url`` from a back-up.
+    """Fill the empty or missing store at ``url`` from a backup.
 
     Raises:
-        StoreError: ``file`` is no back-up of this schema version, or the store at ``url`` holds runs.
+        StoreError: ``file`` is no backup of this schema version, or the store at ``url`` holds runs.
     """
     if not file.is_file():
         raise StoreError(f"there is no file {file}")
@@ -198,7 +198,7 @@ def _set_sequences(connection: Connection) -> None:
 
 
 def _sqlite_backup(source: Path, target: Path, progress: Progress) -> list[TableCopy]:
-    """SQLite's own online back-up: it starts again when another process writes, and ends consistent."""
+    """SQLite's own online backup: it starts again when another process writes, and ends consistent."""
     if not source.exists():
         raise StoreError(f"there is no store at {source}")
     try:
@@ -206,7 +206,7 @@ def _sqlite_backup(source: Path, target: Path, progress: Progress) -> list[Table
             closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old,
             closing(sqlite3.connect(target)) as new,
         ):
-            # One read transaction over the whole copy: otherwise each write makes the back-up start again.
+            # One read transaction over the whole copy: otherwise each write makes the backup start again.
             old.execute("BEGIN")
             old.execute("SELECT count(*) FROM alembic_version").fetchone()
             old.backup(new, pages=-1, progress=lambda _, left, total: progress("pages", total - left))

@@ -92,7 +92,7 @@ def test_backup_and_restore(store: Store, tmp_path: Path, capsys: pytest.Capture
     assert call(store.url, "backup", str(tmp_path / "b.db")) == 0
     out = capsys.readouterr().out
     assert "samples                         180 rows" in out
-    assert f"back-up: {tmp_path}/b.db (" in out
+    assert f"backup: {tmp_path}/b.db (" in out
     assert call(f"sqlite:///{tmp_path}/new.db", "restore", str(tmp_path / "b.db")) == 0
     assert call(store.url, "restore", str(tmp_path / "b.db")) == 2
     assert "rollscope: the target store holds runs already: choose an empty one" in capsys.readouterr().err

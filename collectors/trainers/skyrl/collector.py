@@ -75,7 +75,7 @@ FRAMEWORK = Framework(
         "trainer_tokens_per_second",
     ),
     hints={
-        "mismatch_kl_mean": "it logs `policy/rollout_train_logprobs_abs_diff_mean`, which is no KL",
+        "mismatch_kl_mean": "it logs `policy/rollout_train_logprobs_abs_diff_mean`, which is not a KL divergence",
         "tool_calls_mean": "no key of its log counts tool calls",
         "in_flight_rollouts": "its log and gauges report the buffer, not what is being generated",
         "trainer_mfu_ratio": "it logs `trainer/tokens_per_second_per_gpu` and no MFU",

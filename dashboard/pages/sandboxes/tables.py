@@ -137,7 +137,7 @@ def _quota(facts: StatusFacts, infos: Infos) -> View:
         found[f"sb.q.{i}"] = [name, _filled(used, limit), _percent(share or 0), state]
     bands = (("watch", info.watch), ("critical", info.critical)) if info else ()
     limits = joined(*(f"{level} ≥ {text(band, 'ratio')}" for level, band in bands if band is not None))
-    # The signal's advice is for the command line and for pre-flights, and has no effect on this page.
+    # The signal's advice is for the command line and for preflights, and has no effect on this page.
     silent = first_clause(why.why if why else "") or "no provider reports its quota"
     silent = silent[0].upper() + silent[1:] + "."
     return found | {"sb.q.none": "" if rows else silent, "sb.q.limits": limits if rows else ""}
