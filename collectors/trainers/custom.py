@@ -161,7 +161,7 @@ def _unread_logs(framework: Framework, path: Path, cursor: Cursor) -> str:
     return f" (the newest; not read: {', '.join(names)}{more}: give the file itself as the path)"
 
 
-READS = "any log of the formats above, by a table of the user's own"
+READS = "any JSON lines, trackio, MLflow, TensorBoard or wandb log, by a map in the configuration"
 VERSIONS = "as for each log format"
 _FIELDS = {"name": "custom", "actor": "trainer", "reads": READS, "versions": VERSIONS, "options": OPTIONS}
 

@@ -51,14 +51,14 @@ def _framework(follower: mlflow_rest.Follower, logs: Logs, named: str) -> Framew
     frameworks = _frameworks()
     if named:
         if named not in frameworks:
-            raise ScrapeError("not_a_run", f"option framework: {named} is none of {', '.join(sorted(frameworks))}")
+            raise ScrapeError("not_a_run", f"option framework: {named} is not one of {', '.join(sorted(frameworks))}")
         return frameworks[named]
     peek = Peek(frozenset((*follower.seen, *follower.todo)), dict(flat(logs.config)))
     framework = next(
         (candidate for _, candidate in sorted(frameworks.items()) if recognised(candidate, peek) is not None), None
     )
     if framework is None:
-        raise ScrapeError("not_a_run", f"the run's keys are those of none of {', '.join(sorted(frameworks))}")
+        raise ScrapeError("not_a_run", f"the run's keys belong to none of {', '.join(sorted(frameworks))}")
     return framework
 
 

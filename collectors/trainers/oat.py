@@ -154,7 +154,7 @@ FRAMEWORK = Framework(
         "truncation_ratio",
     ),
     hints={
-        "groups_none_solved_ratio": "`--use-wb`, whose configuration has the group size; or state it as a fact",
+        "groups_none_solved_ratio": "set `--use-wb`, whose configuration has the group size, or state it as a fact",
     },
 )
 COLLECTOR = collector_of(FRAMEWORK)

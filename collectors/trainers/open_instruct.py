@@ -226,7 +226,7 @@ FRAMEWORK = Framework(
         "trainer_samples",
     ),
     hints={
-        "queue_groups": "give the URL of the actor manager's status page, which its log prints at the start",
+        "queue_groups": "add the URL of the actor manager's status page, which its log prints at the start",
     },
 )
 COLLECTOR = collector_of(FRAMEWORK, poll=poll, matches_server=matches_server)

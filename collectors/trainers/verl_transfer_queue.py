@@ -36,7 +36,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     parser.check_whole(body)
     names = {series.name for series, _ in page.samples if series.name.startswith("tq_")}
     if not names:
-        raise ScrapeError("garbage", "no page of TransferQueue: it has no tq_* series")
+        raise ScrapeError("garbage", "not a page of TransferQueue: it has no tq_* series")
     return Reading(
         samples=tuple(_queue(page)),
         unmapped={name: 1 for name in sorted(names) if not _OTHER_METRICS.fullmatch(name)},

@@ -76,7 +76,7 @@ def _check_folds(maps: Sequence[Map | None], add: Callable[[str, str], None]) ->
         if row is None or (key := row.key) is None:
             continue
         if folds.setdefault((key.metric, key.labels, row.axis), key.fold) != key.fold:
-            add(f"[{n}]", f"fold: another row of {key.metric} has another fold: write the same fold in both")
+            add(f"[{n}]", f"fold: another entry for {key.metric} has a different fold: use the same fold in both")
 
 
 def _row(row: Any, add: Callable[[str], None]) -> Map | None:
@@ -149,7 +149,7 @@ def _key(row: Mapping[str, Any], metric: Metric, add: Callable[[str], None]) -> 
 def _scale(row: Mapping[str, Any], metric: Metric, add: Callable[[str], None]) -> float | None:
     scale = row.get("scale", 1)
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < abs(scale) < 1e15:
-        add("scale: must be a number that is not 0: our value = source value * scale")
+        add("scale: must be a number that is not 0: stored value = source value * scale")
         return None
     unit = row.get("unit")
     if unit is None or unit == metric.unit:

@@ -101,6 +101,6 @@ _STATUS = {
 
 def status(code: int) -> str:
     """An HTTP status that is not 200, in plain words: ``HTTP 404: there is no such page``."""
-    redirect = "redirects are not followed; configure where it leads" if 300 <= code < 400 else ""
+    redirect = "redirects are not followed; configure the final URL" if 300 <= code < 400 else ""
     text = _STATUS.get(code, redirect)
     return f"HTTP {code}: {text}" if text else f"HTTP {code}"

@@ -145,7 +145,7 @@ async def _parse(body: bytes) -> Any:
 async def _refusal(client: httpx.AsyncClient, response: httpx.Response, limits: Limits) -> Refusal:
     status = response.status_code
     if 300 <= status < 400:
-        return Refusal(status, "status", f"HTTP {status}: redirects are not followed; configure where it leads")
+        return Refusal(status, "status", f"HTTP {status}: redirects are not followed; configure the final URL")
     if status == 401:
         # The message of a refused key is the one that may quote the key.
         return Refusal(status, "auth", f"HTTP 401: {_WHY['auth']}")

@@ -85,4 +85,4 @@ class DeadMan:
         if trouble:
             log.warning("%s", text)
         else:
-            log.info("dead-man ping is back")
+            log.info("dead-man ping works again")

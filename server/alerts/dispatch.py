@@ -233,7 +233,7 @@ class Dispatcher:
         if error is not None and not self._store_away:
             log.warning("notifications wait for the store: %s", type(error).__name__)
         elif error is None and self._store_away:
-            log.warning("notifications: the store is back")
+            log.warning("notifications: the store answers again")
         self._store_away = error is not None
 
     def _ms(self) -> int:

@@ -99,7 +99,7 @@ def _silences(api: FastAPI, reader: Reader, store: Store, clock: Clock) -> None:
     def create(body: bytes) -> str:
         now = clock.now()
         if len(store.alerts.silences(round(now * 1000))) >= MAX_SILENCES:
-            raise HTTPException(429, f"{MAX_SILENCES} silences are not over yet: end some first")
+            raise HTTPException(429, f"{MAX_SILENCES} silences are active or pending, the maximum: end some first")
         try:
             row = silence_body.parse(body, str(uuid.uuid4()), now)
         except ValueError as error:
@@ -118,7 +118,7 @@ def _silences(api: FastAPI, reader: Reader, store: Store, clock: Clock) -> None:
     def end(silence_id: str) -> StatusMessage:
         """Ends a silence now."""
         if not _written(lambda: store.alerts.expire_silence(silence_id, round(clock.now() * 1000))):
-            raise HTTPException(404, "no such silence, or it is over already")
+            raise HTTPException(404, "no such silence, or it has already expired")
         return StatusMessage("ended")
 
 

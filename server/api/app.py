@@ -179,7 +179,7 @@ def _verdicts(api: FastAPI, reader: Reader) -> None:
 
 def _names(signal: list[str]) -> list[str]:
     if len(signal) > MAX_SERIES:
-        raise HTTPException(422, f"at most {MAX_SERIES} series a request")
+        raise HTTPException(422, f"at most {MAX_SERIES} series per request")
     try:
         return list(dict.fromkeys(format_name(*parse_name(name)) for name in signal))
     except ValueError as error:

@@ -103,11 +103,11 @@ class _ForwardingRoutes:
             raise HTTPException(
                 409,
                 f"target {target} of this run was forwarded by another agent less than {SILENT_SECONDS:g} s ago: "
-                "give one of the two another --run NAME, or wait when it has ended",
+                "give one of the two another --run NAME, or wait until the other one has been silent that long",
                 RETRY,
             )
         if target not in pushers and len(pushers) >= TARGETS:
-            raise HTTPException(429, f"{TARGETS} targets push into this run already", RETRY)
+            raise HTTPException(429, f"{TARGETS} targets already push to this run, the maximum", RETRY)
 
 
 def _known(query: Mapping[str, str]) -> None:

@@ -90,7 +90,7 @@ class Gate:
         length = headers.get("content-length", "0")
         limit = _limit(scope["path"])
         if not length.isascii() or not length.isdigit() or int(length[:20]) > limit:
-            return 413, f"a request may hold {limit} bytes"
+            return 413, f"a request body may have at most {limit} bytes"
         return None
 
     def _authorised(self, headers: dict[str, str]) -> bool:

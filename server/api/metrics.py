@@ -57,11 +57,11 @@ class _Runs:
     def _store(self) -> Iterator[Metric]:
         size = self._reader.store_size()
         rows: list[tuple[str, str, float | None]] = [
-            ("store_bytes", "Bytes that the database takes, without what is free in it.", size.bytes),
-            ("store_free_bytes", "Bytes that are free in the database file and will be used again.", size.free_bytes),
+            ("store_bytes", "Size of the database in bytes, without its free pages.", size.bytes),
+            ("store_free_bytes", "Bytes of free pages in the database file, which are reused.", size.free_bytes),
             (
                 "store_oldest_sample_timestamp_seconds",
-                "Time of the oldest raw sample that retention has left; absent without samples.",
+                "Time of the oldest raw sample that is still stored; absent without samples.",
                 None if size.oldest_raw is None else size.oldest_raw / 1000,
             ),
         ]
@@ -152,7 +152,7 @@ def _up(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
 
 def _origins(statuses: Iterable[Status]) -> Metric:
     """The target's own labels, with a prefix that separates them from ours, as in kube-state-metrics."""
-    family = GaugeMetricFamily(PREFIX + "target_info", "The list that names the target, its job and labels there.")
+    family = GaugeMetricFamily(PREFIX + "target_info", "The list that names the target, with its job and labels there.")
     for status in statuses:
         for target in status.trust:
             if target.source and target.gone_since is None:

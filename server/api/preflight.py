@@ -26,9 +26,9 @@ def add_preflight(api: FastAPI, reader: Reader, preflights: Preflights) -> None:
         try:
             return shape.preflight(run, preflights.begin(run))
         except NotConfigured:
-            words = "this server's configuration has no such run: `rollscope preflight -c FILE RUN` where it is"
+            words = "this server's configuration has no such run; `rollscope preflight -c FILE RUN` checks other files"
             raise HTTPException(409, words) from None
         except Busy:
-            raise HTTPException(409, "the last one has not ended yet") from None
+            raise HTTPException(409, "the previous preflight is still running") from None
         except TooSoon as soon:
             raise HTTPException(429, str(soon), {"retry-after": str(math.ceil(soon.seconds))}) from None

@@ -112,8 +112,8 @@ def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted, map
         except HTTPException as error:
             return _otlp_refusal(error, _kind_of(request))
         except Exception as error:  # any error: exporters retry after a 503 and drop the data after a 500
-            log.exception("an OTLP push was not kept")
-            busy = HTTPException(503, f"the store did not take it: {type(error).__name__}", RETRY)
+            log.exception("an OTLP push was not stored")
+            busy = HTTPException(503, f"the store did not accept it: {type(error).__name__}", RETRY)
             return _otlp_refusal(busy, _kind_of(request))
 
 
@@ -216,7 +216,9 @@ class _PushRoutes:
             raise HTTPException(409, f"target {min(taken)} of this run is read by Rollscope: choose another ?target=")
         known = {one.target for one in self._store.pushes.pushers(run)}
         if len(known | set(names)) > TARGETS and not known.issuperset(names):
-            raise HTTPException(429, f"{TARGETS} targets push into this run already; push as one of them", RETRY)
+            raise HTTPException(
+                429, f"{TARGETS} targets already push to this run, the maximum; use one of their names", RETRY
+            )
 
 
 def _kind_of(request: Request) -> str:
@@ -295,7 +297,7 @@ def plain_of(body: bytes, encoding: str) -> bytes:
     except zlib.error:
         raise ValueError("the body is not gzip") from None
     if unpacker.unconsumed_tail:
-        raise HTTPException(413, f"a push may hold {PUSH_BYTES} bytes, unpacked")
+        raise HTTPException(413, f"a push may have at most {PUSH_BYTES} bytes after decompression")
     if not unpacker.eof:
-        raise ValueError("the gzip body was cut")
+        raise ValueError("the gzip body is truncated")
     return found

@@ -36,7 +36,7 @@ def lines(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") ->
     if advice := verdict.get("advice"):
         yield f"  change first: {advice}"
     yield from _idle(verdict)
-    yield from _listed("to be sure, log", list(verdict.get("missing", ())))
+    yield from _listed("for more confidence, log", list(verdict.get("missing", ())))
 
 
 def brief(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") -> Iterator[str]:

@@ -51,7 +51,7 @@ def check_forwarding(options: Options, push: str | None, spool: Path | None, tok
     if push is None:
         problems = [f"--{name}: only with --push URL" for name in forwarding]
     else:
-        problems = [f"--{name}: the server at --push has it; nothing is served here" for name in serving_options]
+        problems = [f"--{name}: not with --push, which serves nothing on this machine" for name in serving_options]
         if refusal := refuse_target(push):
             problems.append(f"--push: {refusal}")
         elif urlsplit(push).query or urlsplit(push).username:

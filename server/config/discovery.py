@@ -147,7 +147,7 @@ def _headers(problems: Problems, table: Mapping[str, Any], where: str) -> tuple[
     found = problems.take(table, "headers", dict, {}, where)
     for name, value in found.items():
         if name.lower() in SECRET_HEADERS:
-            problems.add(f"{where}.headers.{name}", "holds a secret: name its variable in bearer_env instead")
+            problems.add(f"{where}.headers.{name}", "contains a secret: use bearer_env and an environment variable")
         elif not isinstance(value, str) or not f"{name}{value}".isascii() or not f"{name}{value}".isprintable():
             problems.add(f"{where}.headers.{name}", "must be a string of printable ASCII characters")
     return tuple(sorted((str(name), str(value)) for name, value in found.items()))

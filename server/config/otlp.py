@@ -33,7 +33,7 @@ def check(rows: Any, add: Add) -> Maps:
         if not key[1]:
             add(f"{where}.name", "is missing: the metric's name as it is sent")
         if key in found:
-            add(f"{where}.name", f"{key[1]!r} has a row already")
+            add(f"{where}.name", f"{key[1]!r} is defined twice")
         found[key] = _rule(row, where, add)
     return found
 
@@ -67,7 +67,7 @@ def _factor(row: Mapping[str, Any], name: str, where: str, add: Add) -> float:
         scale = row["scale"]
         if isinstance(scale, int | float) and not isinstance(scale, bool) and 0 < scale < 1e15:
             return 1 / scale
-        add(f"{where}.scale", "must be a number above 0: our value = theirs * scale")
+        add(f"{where}.scale", "must be a number above 0: stored value = sent value * scale")
     unit = _text(row, "unit", where, add)
     if not unit:
         return 0.0

@@ -12,14 +12,14 @@ from functools import partial
 from server.demo.events import Agenda
 
 KINDS = {
-    "engine-crash": "one more engine dies: its page is gone, its requests begin again on the others",
-    "engine-freeze": "one more engine hangs: its page answers, its requests make no token",
-    "sandbox-outage": "the provider starts no sandbox any more; what is asked for stays pending",
+    "engine-crash": "one more engine dies: its page is gone, its requests start again on other engines",
+    "engine-freeze": "one more engine hangs: its page answers, its requests generate no tokens",
+    "sandbox-outage": "the provider starts no more sandboxes; requests stay pending",
     "scoring-slow": "the verifier takes 30 times as long",
-    "trainer-hang": "the trainer never ends the step it is in",
+    "trainer-hang": "the trainer never ends its current step",
     "weight-sync-slow": "sending the weights takes 15 times as long",
     "length-drift": "responses grow to 2.5 times their length within half an hour",
-    "easy-tasks": "nearly every task is solved by nearly every attempt",
+    "easy-tasks": "nearly every task is solved in nearly every attempt",
 }
 SANDBOX_KINDS = frozenset({"sandbox-outage"})
 

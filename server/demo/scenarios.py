@@ -151,7 +151,7 @@ _ROWS = (
     ),
     Scenario(
         name="trainer-bound",
-        about="A slow trainer: the buffer is full, the gate closes dispatch at its bound, the engines rest.",
+        about="A slow trainer: the buffer is full, the gate closes dispatch at its bound, the engines idle.",
         run="math-14b-trainer-bound",
         model="Qwen/Qwen3-14B",
         parameters_billion=14.8,
@@ -173,7 +173,7 @@ _ROWS = (
     ),
     Scenario(
         name="stalled",
-        about="A healthy run whose trainer hangs: its step stays open, the buffer fills, the engines rest.",
+        about="A healthy run whose trainer hangs: its step stays open, the buffer fills, the engines idle.",
         run="math-14b-stalled",
         model="Qwen/Qwen3-14B",
         parameters_billion=14.8,
@@ -304,7 +304,7 @@ _ROWS = (
     ),
     Scenario(
         name="glm5-easy-curriculum",
-        about="Agents call ever more tools on tasks most of which all of them solve: the trainer waits three quarters.",
+        about="Agents call more and more tools on tasks that most rollouts solve: the trainer waits 3/4 of its step.",
         run="glm5-agents",
         model="zai-org/GLM-5",
         # Of its experts a token passes through 40 billion parameters.

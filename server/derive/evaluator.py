@@ -64,8 +64,8 @@ class SignalEvaluator:
     def _fault(self, name: str, what: str, error: Exception | None) -> Unknown:
         if (name, what) not in self._logged:
             self._logged.add((name, what))
-            log.error("signal %s could not be worked out: %s", name, error or what, exc_info=error)
-        return Unknown(f"{name} could not be worked out: {what}")
+            log.error("signal %s could not be computed: %s", name, error or what, exc_info=error)
+        return Unknown(f"{name} could not be computed: {what}")
 
 
 def _explained(value: Value) -> bool:

@@ -74,7 +74,7 @@ class VerdictTracker:
 
     def _gap(self, ts: float, answers: SignalResults, batch: Batch, replayed: bool) -> None:
         """Nobody looked for longer than a step may take: what was said before did not stand all that time."""
-        words = "nothing was collected of this run"
+        words = "nothing was collected for this run"
         self._note(ts, Verdict("unknown", "incomplete", since=ts, summary=words), batch, replayed)
         answers.write([(SIGNAL, ts, Unknown(words))], batch)
 
@@ -104,7 +104,7 @@ class VerdictTracker:
         except Exception as error:  # noqa: BLE001 - the same tick would fail for ever; the run goes on without it
             return self._fault(type(error).__name__, error, seen.now)
         if len(text) > STATE_BYTES:
-            return self._fault(f"more than {STATE_BYTES:,} bytes to remember", None, seen.now)
+            return self._fault(f"more than {STATE_BYTES:,} bytes of state", None, seen.now)
         self._memory, self._text, self._unsaved = memory, text, None
         return verdict
 
@@ -112,8 +112,8 @@ class VerdictTracker:
         """Unknown, with what failed; what was remembered before stays."""
         if what not in self._told:
             self._told.add(what)
-            log.error("run %s: the verdict could not be worked out: %s", self._run, error or what, exc_info=error)
-        words = f"the rules could not judge this run ({what}); the server's log has the whole error"
+            log.error("run %s: the verdict could not be computed: %s", self._run, error or what, exc_info=error)
+        words = f"the verdict could not be computed ({what}); the server's log has the full error"
         since = self._said[1] if self._said[0] == words else now
         verdict = Verdict("unknown", "incomplete", since=since, summary=words)
         self._text, self._unsaved = _stored(self._memory, verdict, now), None

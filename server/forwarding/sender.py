@@ -79,7 +79,7 @@ class FaultLog:
     def good(self, target: str) -> None:
         """Records success of a target's queue."""
         if self.texts.pop(target, None) is not None and not self.texts:
-            log.info("the server takes readings again")
+            log.info("the server accepts readings again")
 
 
 class Forwarder:
@@ -175,7 +175,7 @@ class Forwarder:
             await asyncio.to_thread(self._keep, reader.target, outcome)
         except sqlite3.Error as error:
             if not self._broken:
-                log.error("the spool %s takes nothing: %s; reading waits", self._spool.path, error)
+                log.error("cannot write to the spool %s: %s; reading is paused", self._spool.path, error)
             self._broken = True
             return False
         self._broken = False
@@ -194,9 +194,9 @@ class Forwarder:
     def _crowded(self) -> bool:
         full = self._spool.full
         if full and not self._full:
-            log.warning("the spool %s is full: nothing is read until the server takes some of it", self._spool.path)
+            log.warning("the spool %s is full: reading is paused until the server accepts some of it", self._spool.path)
         elif self._full and not full:
-            log.info("the spool has room again: reading goes on")
+            log.info("the spool has room again: reading continues")
         self._full = full
         return full
 

@@ -244,7 +244,7 @@ class Ingest:
         """Records targets that discovery no longer lists. Targets that were never read are skipped."""
         batch, arrivals = Batch(self.run), Arrivals()
         for before in filter(None, map(self._health.get, names)):
-            removed = before.origin and f"{before.origin.source} does not list it any more"
+            removed = before.origin and f"{before.origin.source} no longer lists it"
             reason = removed or "it reported another name and continues under that name"
             row = replace(before, up=False, last_ts=_ms(now), error=reason, error_kind=GONE)
             batch.targets.append(self.remember(row))

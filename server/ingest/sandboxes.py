@@ -20,7 +20,7 @@ PENDING = frozenset({"queued", "building_image", "starting"})
 # How long an ended sandbox stays in memory (s), because a provider lists recently ended sandboxes again.
 REMEMBERED_SECONDS = 3600.0
 # Provider state of a sandbox whose end was not reported: complete listings left it out.
-GONE = "not listed any more"
+GONE = "no longer listed"
 # Complete listings without a sandbox that mean its end. One short or empty answer can be an error of the provider.
 MISSED_LISTINGS = 2
 _TIMES = ("requested_at", "started_at", "ready_at", "first_exec_at", "ended_at")

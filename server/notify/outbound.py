@@ -166,7 +166,7 @@ async def _checked(text: str, url: httpx.URL, resolve: Resolve) -> list[str]:
     host = url.raw_host.decode("ascii").strip("[]")
     addresses = await resolve(host, url.port or (443 if url.scheme == "https" else 80))
     if any(_forbidden(address) for address in addresses):
-        raise _Refused("refused: the name leads to a link-local, multicast or cloud metadata address")
+        raise _Refused("refused: the name resolves to a link-local, multicast or cloud metadata address")
     if not addresses:
         raise OSError("the name has no address")
     return addresses
@@ -247,7 +247,7 @@ def _answer(response: httpx.Response, excerpt: str) -> DeliveryAnswer:
     if 200 <= status < 300:
         return DeliveryAnswer(True, text=f"HTTP {status}{excerpt}")
     if 300 <= status < 400:
-        return DeliveryAnswer(False, text=f"HTTP {status}: redirects are not followed; configure where it leads")
+        return DeliveryAnswer(False, text=f"HTTP {status}: redirects are not followed; configure the final URL")
     if status >= 500 or status in (408, 429):
         return DeliveryAnswer(False, retry=True, text=f"HTTP {status}{excerpt}", after=_after(response.headers))
     return DeliveryAnswer(False, text=f"HTTP {status}{excerpt}")

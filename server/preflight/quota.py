@@ -267,7 +267,7 @@ def starting(inputs: Inputs) -> Check:
 
 
 def _starting_words(here: Room, took: Spinup | None, rate: float | None, need: float | None) -> str:
-    parts = [took.words if took is not None else "no spin-up is known"]
+    parts = [took.words if took is not None else "no spin-up time is known"]
     if rate is None:
         parts.append("no create rate is planned (--create-rate)")
     elif took is not None and need is not None:

@@ -77,5 +77,5 @@ class HeartbeatWatch:
         silent = now - max(last if last is not None else self._since, self._since)
         if silent <= beat.every:
             return ingest.push_health(target, last, now)
-        text = "no beat received" if last is None else f"no beat for {silent:.0f} s"
+        text = "no heartbeat received" if last is None else f"no heartbeat for {silent:.0f} s"
         return ingest.failure(target, ScrapeError("silent", f"{text}; expected every {beat.every:.0f} s"), now, 0.0)

@@ -27,7 +27,7 @@ MAX_RUNS = 64
 
 TOO_MANY = (
     f"{MAX_RUNS} runs without configuration received pushes within a day, which is the limit: "
-    "configure this one ([run.NAME]), or push into one of those"
+    "configure this one ([run.NAME]), or push to one of those"
 )
 
 
@@ -217,7 +217,7 @@ class Pushes:
         target = self._targets[row.name][0]
         self._cursors = self._store.runs.cursors(self._run)
         cause = type(getattr(error, "orig", None) or error).__name__
-        refusal = ScrapeError("refused", f"pushed, but the store did not take it: {cause}")
+        refusal = ScrapeError("refused", f"pushed, but the store did not accept it: {cause}")
         left, arrivals = ingest.failure(target, refusal, now, 0.0)
         left.taken += batch.taken
         return left, arrivals

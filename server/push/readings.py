@@ -66,7 +66,7 @@ WORD = 200
 TEXT = 2_000
 # Most names or gaps of one body.
 NAMES = 500
-SPLIT = "more sandboxes than one body holds: missing ones are not considered ended"
+SPLIT = "more sandboxes than fit into one body: missing ones are not considered ended"
 _MARK = b"reading\n"
 _EVENTS = get_args(get_type_hints(Event)["kind"])
 _FACT_WORDS: Mapping[str, tuple[str, ...]] = {"mode": get_args(Mode), "lifecycle": get_args(Lifecycle)}

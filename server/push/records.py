@@ -132,7 +132,7 @@ def item_of(line: "bytes | object") -> tuple[object, bytes]:
     if not isinstance(line, bytes):
         return line, _dumped(line)
     if len(line) > LINE_BYTES:
-        raise ValueError(f"a line may hold {LINE_BYTES} bytes")
+        raise ValueError(f"a line may have at most {LINE_BYTES} bytes")
     try:
         text = line.decode().strip()
         try:
@@ -152,12 +152,12 @@ def item_of(line: "bytes | object") -> tuple[object, bytes]:
 def _dumped(item: object) -> bytes:
     raw = json.dumps(item, separators=(",", ":")).encode()
     if len(raw) > LINE_BYTES:
-        raise ValueError(f"a record may hold {LINE_BYTES} bytes")
+        raise ValueError(f"a record may have at most {LINE_BYTES} bytes")
     return raw
 
 
 def _constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number: leave the field away")
+    raise ValueError(f"{name} is not a number: omit the field")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_constant)

@@ -105,7 +105,7 @@ def listed(name: str, value: Any, most: int) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"{name} must be a list")
     if len(value) > most:
-        raise ValueError(f"{name} may hold {most}")
+        raise ValueError(f"{name} may have at most {most} items")
     return value
 
 

@@ -115,7 +115,7 @@ NO_VERDICT: VerdictAnswer = {
     "cause": None,
     "confidence": 0.0,
     "since": None,
-    "summary": "no verdict yet: the rules judge a run from its first tick on",
+    "summary": "no verdict yet: it is computed from the run's first tick on",
     "evidence": [],
     "shares": {},
     "next": None,

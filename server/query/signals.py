@@ -33,7 +33,7 @@ def info(item: Signal | Counter) -> SignalInfo:
     """What it is: constant."""
     if isinstance(item, Counter):
         does = "adds up" if item.of == "signal" else "counts"
-        hint = f"{does} {item.metric}, which nobody reports yet"
+        hint = f"{does} {item.metric}, which no target reports yet"
         return SignalInfo(
             item.name, item.title, item.unit, item.help, hint, item.actor, inputs=(item.metric,), cadence="counter"
         )

@@ -84,7 +84,7 @@ def told(text: str | None, state: RunState, now: float) -> dict[str, Any] | None
     if state.name == "catching_up":
         return _withheld(found, "history is being read; the verdict there was")
     if state.name == "not_collected" or now - stored["as_of"] > STALE_SECONDS:
-        return _withheld(found, "nothing is collected of this run now; the last verdict was")
+        return _withheld(found, "nothing is collected for this run now; the last verdict was")
     # Without new data only the verdict that nothing moves describes the present.
     # `as_of` does not show it: counts of engines that are down, and costs, are derived at every tick without a source.
     old = state.since is None or now - state.since > STALE_SECONDS

@@ -122,7 +122,7 @@ def _reaches(name: str, today: float | None, value: float | None, words: str) ->
         return
     least, most = (max(today / REACH, MOST[name][0]), min(today * REACH, MOST[name][1]))
     far = f"{_plain(least)} to {_plain(most)}, from an eighth of it to eight times as many"
-    raise OutOfRange(f"{name} {_plain(value)}: today it is {_plain(today)} {words}, and the estimate holds for {far}")
+    raise OutOfRange(f"{name} {_plain(value)}: it is now {_plain(today)} {words}, and the estimate holds for {far}")
 
 
 def _plain(value: float) -> str:

@@ -22,8 +22,8 @@ ALIKE = 4096
 # Longest list of turns that is cached.
 ALIKE_TURNS = 16
 HINT = "log `turns` with `version`, `mutated` (or `tool_calls`), `reset` and `sandbox_id` per turn"
-FORGOTTEN = "its sandbox was used before our start by a rollout whose turns are not kept"
-OTHER_LIFE = "its environment was changed in another life of the trainer: versions of two lives cannot be compared"
+FORGOTTEN = "its sandbox was used before Rollscope started, by a rollout whose turns are not stored"
+OTHER_LIFE = "its environment was changed in another incarnation of the trainer, whose versions cannot be compared"
 
 
 @dataclass(frozen=True, slots=True)

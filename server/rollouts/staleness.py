@@ -18,13 +18,13 @@ from server.rollouts.versions import VersionClock
 
 ORIGIN_HINT = "log `token_versions` ([[version, loss tokens], ...]) or `version_start`"
 CONSUMED_HINT = "log `version_consumed`, the policy version just before the first update that uses the rollout"
-TOKEN_HINT = "log `token_versions` ([[version, loss tokens], ...]): more than one policy version made it"
-FINISH_HINT = "log `version_finish` or `token_versions`: whether one policy version made all of it is not reported"
+TOKEN_HINT = "log `token_versions` ([[version, loss tokens], ...]): more than one policy version generated it"
+FINISH_HINT = "log `version_finish` or `token_versions`: whether one policy version generated all of it is not reported"
 BACKWARDS = (
-    "used at an older policy version than made it: after a restart from a checkpoint log `incarnation`, else the two "
-    "versions are counted differently"
+    "used at an older policy version than the one that generated it: log `incarnation` after a restart from a "
+    "checkpoint; otherwise the two versions are counted differently"
 )
-OTHER_LIFE = "made and trained in two lives of the trainer (a restart): their versions cannot be compared"
+OTHER_LIFE = "generated and trained in two incarnations of the trainer (a restart), whose versions cannot be compared"
 TRAJECTORY = "trajectory"
 TOKEN = "token"
 ENVIRONMENT = "environment_state"

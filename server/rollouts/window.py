@@ -37,7 +37,7 @@ QUEUED_SECONDS = 3600.0
 Place = tuple[int, int]
 """(incarnation, consumed version)."""
 
-NO_RECORDS = "no rollout records: push them (POST /api/v1/runs/RUN/rollouts) or give a directory that holds them"
+NO_RECORDS = "no rollout records: push them (POST /api/v1/runs/RUN/rollouts) or add a run directory that contains them"
 
 
 @dataclass(frozen=True, slots=True)

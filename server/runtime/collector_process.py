@@ -147,7 +147,7 @@ class CollectorProcess(AbstractContextManager[None]):
     def _set_failed(self, failed: str) -> None:
         """Records the failure that the child reports; "" means that it works."""
         if self._health.failed and not failed:
-            log.info("the collecting process is back")
+            log.info("the collecting process runs again")
         self._health.failed = failed
         if not failed:
             self._health.turned.clear()

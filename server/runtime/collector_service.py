@@ -96,7 +96,9 @@ class CollectorService(AbstractContextManager[None]):
         self._writer.close()
         self.stuck = self._thread.is_alive()
         if self.stuck:
-            log.warning("collecting does not end within %g s: leaving it; what was read is stored", DRAIN_SECONDS)
+            log.warning(
+                "collection does not stop within %g s and is abandoned; everything read so far is stored", DRAIN_SECONDS
+            )
 
     def _main(self) -> None:
         try:

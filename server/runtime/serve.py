@@ -204,7 +204,7 @@ def _check_source(store: Store, run: Attached) -> None:
     before = store.runs.facts(run.name).get("source_path") if not run.named else None
     if before is not None and before != run.facts["source_path"]:
         raise ConfigError(
-            [f"run {run.name!r} was read from {before} before; give this one another name with --run NAME"]
+            [f"run {run.name!r} was read from {before} before; name this run differently with --run NAME"]
         )
 
 
@@ -219,7 +219,7 @@ def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError([f"store: cannot make {path}: {error.strerror}"]) from None
+        raise ConfigError([f"store: cannot create {path}: {error.strerror}"]) from None
 
 
 def _app(

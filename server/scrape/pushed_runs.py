@@ -85,7 +85,7 @@ class PushedRuns:
         ended = asyncio.Event()
         self._loops.append(loop)
         self._own[name] = (loop, ended, asyncio.create_task(loop.live(ended)))
-        log.info("run %s: pushed, not configured: followed", name)
+        log.info("run %s: pushed without configuration; it is followed from now on", name)
 
     async def _end(self, name: str) -> None:
         loop, ended, task = self._own.pop(name)

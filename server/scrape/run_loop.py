@@ -208,7 +208,7 @@ class RunLoop:
             async with asyncio.timeout(HISTORY_SECONDS):
                 return await self._view_thread.read(call)
         except Exception as error:  # noqa: BLE001 - the view is optional; history is read all the same
-            log.warning("run %s: its present is not shown before its history: %s", self.run, words_of(error))
+            log.warning("run %s: its newest values are not shown before its history: %s", self.run, words_of(error))
             self._view = None
             return None
 
@@ -496,12 +496,14 @@ class RunLoop:
                 await self.step(t)
                 filling = any(reader.lagging for reader in self.readers)
                 if self._failing:
-                    log.info("run %s: goes on", self.run)
+                    log.info("run %s: continues", self.run)
                 self._failing = False
             except Exception as error:  # a failed step (disk full, database unreachable) must not end the loop
                 # Logged once when it begins, with the traceback, and once when it ends.
                 if not self._failing:
-                    log.error("run %s: cannot go on: %s; trying every 5 s", self.run, words_of(error), exc_info=error)
+                    log.error(
+                        "run %s: cannot continue: %s; trying every 5 s", self.run, words_of(error), exc_info=error
+                    )
                 self._broken = self._failing = True
         await self.close()
 
@@ -511,7 +513,7 @@ class RunLoop:
             if await asyncio.to_thread(self.leading):
                 await self.look_ahead(math.floor(self._clock.now() / TICK_SECONDS) * TICK_SECONDS)
         except Exception as error:  # noqa: BLE001 - the steps report an unreachable database
-            log.debug("run %s: no look ahead: %s", self.run, words_of(error))
+            log.debug("run %s: the newest values cannot be shown early: %s", self.run, words_of(error))
 
     async def close(self) -> None:
         await self._close_view()
@@ -531,4 +533,6 @@ class RunLoop:
 def _not_stored(outcome: Outcome, error: Exception) -> Outcome:
     """Returns a failed outcome. Its cursor is unchanged, so nothing is lost; the next read is after a back-off."""
     cause = type(getattr(error, "orig", None) or error).__name__
-    return replace(outcome, reading=None, error=ScrapeError("refused", f"read, but the store did not take it: {cause}"))
+    return replace(
+        outcome, reading=None, error=ScrapeError("refused", f"read, but the store did not accept it: {cause}")
+    )

@@ -152,7 +152,7 @@ class TargetReader:
         wait = min(MORE_SECONDS, interval) if more else interval
         self.due = outcome.started + (0.0 if self.lagging else wait)
         if self.was_up is False:
-            log.info("target %s is back", self.target.name)
+            log.info("target %s is up again", self.target.name)
         self.was_up = True
 
     def _failed(self, outcome: Outcome) -> None:

@@ -54,7 +54,7 @@ CAPACITY_SAMPLES_PER_SECOND = Signal(
 # In contrast, `capacity_samples_per_second` counts weight sync, checkpoints and the like as time of the trainer.
 
 _COMPUTE_CAPACITY_SAMPLES_PER_SECOND_HINT = (
-    "needs samples per step and the time the step computes (log-probs, forward, backward, optimizer)"
+    "needs samples per step and the compute time of the step (log-probs, forward, backward, optimizer)"
 )
 
 
@@ -65,7 +65,7 @@ def _compute_capacity_samples_per_second(view: View) -> Answer:
     if missing is not None or samples is None:
         return missing or Unknown(_COMPUTE_CAPACITY_SAMPLES_PER_SECOND_HINT)
     if not total(rows, "trainer_compute_seconds"):
-        return Unknown("the steps of the window computed nothing")
+        return Unknown("the steps of the window have no compute time")
     return [Value(samples / mean(rows, "trainer_compute_seconds"))]
 
 
@@ -97,9 +97,9 @@ _UNTOLD = {
 def _production_samples_per_second(view: View, found: Window) -> Answer:
     seconds = found.end - found.start
     if found.sampled:
-        return Unknown("records tell of a sample of the rollouts: no rate follows from them")
+        return Unknown("records cover only a sample of the rollouts, so no rate can be computed")
     if view.fact("times_copied"):
-        return Unknown("the files of the rollouts were copied: their times are not the run's, so no rate is known")
+        return Unknown("the rollout files were copied and do not have the run's times, so no rate can be computed")
     if not 0 < seconds < math.inf:
         return Unknown("the first window of 10 consumed versions is not over; no action needed")
     rates = [(name, found.rate(name)) for name in ("dispatched", "completed")]
@@ -118,7 +118,7 @@ def _trainable(view: View, found: Window, seconds: float) -> Value:
     kinds = [(kind[2], found.fruitless(kind), count) for kind, count in found.kinds]
     told = [(stale, idle, count) for stale, idle, count in kinds if idle is not None]
     if not told:
-        return missing("no record reports `advantage`, or the group that would", _STAGE["trainable"])[0]
+        return missing("no record reports `advantage`, or the group from which it follows", _STAGE["trainable"])[0]
     # Staleness matters only where the run has a bound. Records without it are assumed to be like those that report it.
     known = [(stale, idle, count) for stale, idle, count in told if bound is None or stale is not None]
     if not known:

@@ -180,12 +180,12 @@ def _underused_usd_per_hour(view: View) -> Answer:
 def _priced(view: View) -> Answer:
     found = parts(view)
     if len(found) == 1:
-        return NotApplicable("trainer and generator share their GPUs: what one leaves the other may use")
+        return NotApplicable("trainer and generator share their GPUs: what one does not use, the other may use")
     pool, idle = found[-1]
     if pool.usd_per_hour is None:
         return Unknown(pool.lacks)
     if idle.underused is None:
-        return Unknown(idle.why or "how full the engines are is not known")
+        return Unknown(idle.why or "how full the engines are is unknown")
     return [Value(idle.underused * pool.usd_per_hour)]
 
 

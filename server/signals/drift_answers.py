@@ -111,7 +111,7 @@ def text(watched: Watched, watch: DriftWatch, factor: float | None) -> str:
         return f"{len(watch.first)} of the {NEEDED} steps needed so far; no action needed"
     where = f"steps {base.first} to {base.last}"
     if factor is None:
-        return f"{watched.title}: there were none over {where}, and no factor against nothing"
+        return f"{watched.title}: there were none over {where}, so no factor can be computed"
     against = f"against {base.level:.4g} over {where}"
     if watch.since is None:
         return f"no change {against}" + _cap(watch, factor, watched)
@@ -124,7 +124,7 @@ def _cap(watch: DriftWatch, factor: float, watched: Watched) -> str:
     now = watch.cut if before is not None and watched.recorded.endswith("tokens") else None
     if now is None or before is None or now - before < CUT_MORE:
         return ""
-    cap = f"; {now:.0%} are cut at the cap, {before:.0%} were"
+    cap = f"; {now:.0%} are truncated at the cap, {before:.0%} in the baseline"
     flat = abs(math.log(factor)) < math.log(MOVED) if factor > 0 else False
     return cap + (": the cap hides how much longer they would be" if flat else "")
 
@@ -159,7 +159,7 @@ def slope_value(row: Shown) -> tuple[float, str]:
     if found is None:
         return math.nan, row.text
     flat = found.low <= 0 <= found.high
-    interval = f"between {found.low:+.2%} and {found.high:+.2%} of its baseline a step over {len(watch.recent)} steps"
+    interval = f"between {found.low:+.2%} and {found.high:+.2%} of its baseline per step over {len(watch.recent)} steps"
     return found.now, interval + (": no trend" if flat else "")
 
 

@@ -37,7 +37,7 @@ PRICES: Mapping[str, ListPrice] = {
 """Default price by type. It gives only the order of magnitude; a stated price has precedence."""
 
 ROLES = ("trainer", "generator")
-NO_PRICE = "the price of a GPU-hour is not known: set [run.NAME.cost] gpu or usd_per_gpu_hour"
+NO_PRICE = "the price of a GPU-hour is unknown: set [run.NAME.cost] gpu or usd_per_gpu_hour"
 
 
 def known_type(name: str) -> str:
@@ -103,7 +103,7 @@ def _rest(whole: float | None, other: float | None) -> float | None:
 
 def _pool(facts: Mapping[str, str | float], role: str, gpus: float | None, key: str) -> Pool:
     usd, basis = _price(facts, role)
-    lacks = [f"how many GPUs is not known: set [run.NAME.cost] {key}"] if gpus is None else []
+    lacks = [f"the number of GPUs is unknown: set [run.NAME.cost] {key}"] if gpus is None else []
     lacks += [NO_PRICE] if usd is None else []
     return Pool(gpus, usd, basis, "; ".join(lacks))
 

@@ -36,7 +36,7 @@ GROUPS_TOTAL = Counter(
 
 # How much of the curriculum is solved: the share of a group's members that solved its task, over groups.
 
-SOLVE_RATIO_HINT = "records do not tell what is solved: log `solved`, or `max_reward` (or state max_reward of the run)"
+SOLVE_RATIO_HINT = "records do not report what is solved: log `solved`, or `max_reward` (or state the fact max_reward)"
 
 
 def ratios(found: Window) -> list[float]:
@@ -105,7 +105,7 @@ _ZERO_ADVANTAGE_RATIO_HINT = (
 # Frameworks count every completed group, before any filter.
 COMPLETED = ("basis", "completed")
 ADMITTED = ("basis", "admitted")
-NO_GROUPS = "records tell no complete group: log `group_id`, `group_size` and `reward` (or `group_complete_at`)"
+NO_GROUPS = "records contain no complete group: log `group_id`, `group_size` and `reward` (or `group_complete_at`)"
 ALONE = "groups of one have no baseline of their own"
 SAMPLE = "a sample of the run's groups"
 

@@ -257,4 +257,6 @@ def _underused(view: View, busy: float, answering: float) -> tuple[float | None,
     if isinstance(ceiling, (Unknown, NotApplicable)):
         return None, ceiling.why
     running, limit = sum(one.running for one in live(view)), ceiling[0].value
-    return (max(0.0, busy - answering * min(1.0, running / limit)), "") if limit > 0 else (None, "no room at all")
+    return (
+        (max(0.0, busy - answering * min(1.0, running / limit)), "") if limit > 0 else (None, "no room for a request")
+    )

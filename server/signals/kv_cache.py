@@ -162,9 +162,9 @@ def _remember(memory: Any, view: View) -> tuple[Any, Answer]:
 def _answer(view: View, found: Ceiling, lengths: Lengths) -> Answer:
     wanted = _wanted(view)
     if wanted is None:
-        return Unknown("nothing says how much is to be in flight: state the fact `max_in_flight`")
+        return Unknown("the intended number of rollouts in flight is unknown: state the fact `max_in_flight`")
     if found.requests <= wanted.requests:
-        return _values((0.0, 0.0, 0.0), f"crossed: {found.requests:.0f} requests fit, against {wanted.words}")
+        return _values((0.0, 0.0, 0.0), f"already crossed: {found.requests:.0f} requests fit, against {wanted.words}")
     slope = trend(lengths.points) if len(lengths.points) >= FEWEST else None
     if slope is None:
         return Unknown(f"{len(lengths.points)} of the {FEWEST} points of 5 minutes needed so far; no action needed")
@@ -174,14 +174,14 @@ def _answer(view: View, found: Ceiling, lengths: Lengths) -> Answer:
     at_most = found.length * found.holds / wanted.requests
     now = median(length + slope.slope * (view.now - ts) for ts, length in lengths.points)
     low, mid, high = (max(0.0, at_most - now) / per for per in (slope.high, slope.slope, slope.low))
-    said = f"at {at_most:.0f} tokens a sequence ({found.length:.0f} now, {slope.slope * 3600:+.0f} an hour)"
+    said = f"at {at_most:.0f} tokens per sequence ({found.length:.0f} now, {slope.slope * 3600:+.0f} per hour)"
     return _values((low, mid, high), f"{said}, against {wanted.words}{_steps(view, mid)}")
 
 
 def _no_growth(slope: Trend, length: float) -> str:
     low, high = (100 * 3600 * each / length for each in (slope.low, slope.high))
     said = "running sequences become shorter" if slope.high < 0 else "the length of running sequences has no trend"
-    return f"{said}: {low:+.1f} % to {high:+.1f} % an hour; the ceiling does not come down"
+    return f"{said}: {low:+.1f}% to {high:+.1f}% per hour; the ceiling does not fall"
 
 
 def _steps(view: View, seconds: float) -> str:

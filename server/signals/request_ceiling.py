@@ -37,7 +37,7 @@ def _ceiling(view: View) -> Ceiling | Unknown:
     mix = length(one for one in known if one.judged)
     if mix is None:
         return Unknown(
-            f"less than {LOWEST_USAGE:.0%} of the KV cache is in use: how long sequences get is not seen yet"
+            f"less than {LOWEST_USAGE:.0%} of the KV cache is in use, too little to estimate the length of sequences"
         )
     stated = view.fact("max_num_seqs")
     holds = [_holds(one, mix) for one in known]

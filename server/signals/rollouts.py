@@ -39,7 +39,9 @@ NO_EXITS = "no record reports how a rollout left: log `consumed_at` or `exit`"
 
 def no_exits(found: Window) -> Unknown:
     """Reason why there is no share of exits."""
-    return Unknown("records tell of a sample of the rollouts: exits are not counted" if found.sampled else NO_EXITS)
+    return Unknown(
+        "records cover only a sample of the rollouts, so exits are not counted" if found.sampled else NO_EXITS
+    )
 
 
 def _rollout_exit_ratio(_: View, found: Window) -> Answer:
@@ -270,8 +272,8 @@ FAILURE_RATIO = Signal(
 # cause.
 
 _UNTOLD = (
-    "no record reports how a rollout failed: log `exit` (infra_error, env_error) of those that did, or tell of each "
-    "while it is under way"
+    "no record reports how a rollout failed: log `exit` (infra_error, env_error) of those that failed, or push "
+    "records while rollouts are in flight"
 )
 
 
@@ -484,7 +486,7 @@ def _tail_index_ratio(_: View, found: Window) -> Answer:
     told = [(name, values) for name, values in known if len(values) >= LEAST and quantile(values, 0.5) > 0]
     if not told:
         return Unknown(
-            f"fewer than {LEAST} rollouts that ended tell how long they are: log `response_tokens`, `dispatched_at` "
+            f"fewer than {LEAST} ended rollouts report their length: log `response_tokens`, `dispatched_at` "
             "and `finished_at`"
         )
     return [Value(quantile(values, 0.99) / quantile(values, 0.5), (("of", name),)) for name, values in told]
@@ -520,7 +522,9 @@ def _scoring_busy_ratio(view: View) -> Answer:
     seconds, step = mean(rows, "reward_seconds"), mean(rows, "trainer_step_seconds")
     times = 1.0 if view.synchronous else _groups(view)
     if times is None or step <= 0:
-        return Unknown("scoring goes on beside the step, a group at a time: needs the groups or samples per step")
+        return Unknown(
+            "scoring runs in parallel with the step, one group at a time: needs the groups or samples per step"
+        )
     return [Value(seconds * times / step)]
 
 

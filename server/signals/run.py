@@ -13,7 +13,7 @@ from server.signals.model import HEARTBEAT, Answer, Counter, Signal, Unknown, Va
 # `server.derive.verdict_tracker` writes what they say under this name, so that a chart, `/metrics` and an alert rule
 # read it like any other.
 
-BOTTLENECK_HINT = "no verdict yet: the rules judge a run from its first tick on"
+BOTTLENECK_HINT = "no verdict yet: it is computed from the run's first tick on"
 
 
 def _none_yet(view: View) -> Answer:
@@ -40,7 +40,7 @@ BOTTLENECK = Signal(
 # Can the numbers be believed? The share of an actor's targets that answered lately, and in full.
 
 ACTORS = get_args(Actor)
-_TRUSTED_TARGETS_RATIO_HINT = "no target has been asked yet"
+_TRUSTED_TARGETS_RATIO_HINT = "no target has been read yet"
 
 
 def _trusted_targets_ratio(view: View) -> Answer:

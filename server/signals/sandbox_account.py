@@ -160,7 +160,7 @@ def _sandbox_credit_hours(view: View) -> Answer:
     if told and sum(told) > 0:
         return [Value(min(MOST_HOURS, sum(gauge.last for gauge in gauges) / sum(told)))]
     if not rates:
-        return Unknown("a minute of its balance is needed to see it fall")
+        return Unknown("the credit must be observed for a minute to measure its decrease")
     hours = [credit / rate / 3600 if rate > 0 else MOST_HOURS for credit, rate in rates]
     return [Value(min([MOST_HOURS, *hours]))]
 

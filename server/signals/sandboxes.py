@@ -232,7 +232,7 @@ SANDBOX_FAILURES_TOTAL = Counter(
 # Rollouts lost to their sandbox. They return a zero or nothing, which a trainer cannot distinguish from a hard task.
 
 _SANDBOX_FAILED_ROLLOUT_RATIO_HINT = (
-    "no source says which rollouts their sandbox lost (the traces of verifiers and prime-rl do)"
+    "no source reports which rollouts were lost to their sandbox (the traces of verifiers and prime-rl do)"
 )
 
 

@@ -138,13 +138,15 @@ STALENESS_PART_VERSIONS = Signal(
 # second. Departures are trained and dropped.
 
 _AFTER_COMPLETION = ("trained", "truncated_drop", "surplus", "stale", "zero_advantage")
-_NO_QUEUE = "how many wait for the trainer is not reported: push records as rollouts end, or log the queue's depth"
+_NO_QUEUE = "the number of waiting samples is not reported: push records as rollouts end, or log the queue's depth"
 _ABOUT = "estimate, +-1 version"
 
 
 def _staleness_estimated_versions(view: View, found: Window) -> Answer:
     if view.mode not in ("async", "async_colocated", ""):
-        return view.not_in_mode("only asynchronous runs train on what waited") if view.mode else NotApplicable("")
+        return (
+            view.not_in_mode("only asynchronous runs train on samples that waited") if view.mode else NotApplicable("")
+        )
     seconds = found.end - found.start
     if found.sampled or not found.consumed or not 0 < seconds < math.inf:
         return Unknown("needs a full window of 10 consumed versions: log `version_consumed` and `consumed_at`")
@@ -214,7 +216,7 @@ _STALENESS_BOUND_RATIO_HINT = (
 
 def _staleness_bound_ratio(view: View) -> Answer:
     if view.synchronous:
-        return view.not_in_mode("synchronous run: samples are trained on by the policy that made them")
+        return view.not_in_mode("synchronous run: samples are trained on by the policy that generated them")
     bound = view.fact("max_staleness_versions")
     if bound is None or bound <= 0:
         return Unknown(_STALENESS_BOUND_RATIO_HINT)
@@ -258,7 +260,7 @@ def _generator_staleness_versions(view: View) -> Answer:
         return Unknown("the trainer reports no policy version to compare the engines' with")
     newest = rows[-1].values[("policy_version", ())]
     if max(served) > newest + _AHEAD:
-        return Unknown("the engines' versions are ahead of the trainer's: they do not count the same")
+        return Unknown("the engines' versions are ahead of the trainer's: the two count differently")
     newest = max(newest, *served)
     behind = [newest - version for version in served]
     return [Value(fmean(behind), (("stat", "mean"),)), Value(max(behind), (("stat", "max"),))]
@@ -355,7 +357,7 @@ MIXED_VERSION_RATIO = Signal(
 # The share of turns in an environment whose state an older policy version had changed.
 
 _OLD_STATE_TURN_RATIO_BOUND = (
-    "upper bound: every tool call counts as a change, for no record reports which were (`mutated`)"
+    "upper bound: every tool call counts as a change, because no record reports which ones were (`mutated`)"
 )
 
 
@@ -391,7 +393,7 @@ OLD_STATE_TURN_RATIO = Signal(
 _DISCARDED_ROLLOUT_RATIO_HINT = (
     "this trainer reports neither the trainable share of its rollouts nor how many it dropped"
 )
-_TRAINED_ONLY = "records are of trained batches only: what was discarded is not in them; log `exit` of every rollout"
+_TRAINED_ONLY = "records contain trained batches only, without discarded rollouts: log `exit` of every rollout"
 
 
 def _discarded_rollout_ratio_logged(view: View) -> Answer:

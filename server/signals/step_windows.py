@@ -42,7 +42,7 @@ def _took(row: Step, steps: int) -> float:
 
 
 SYNC_HAS_NO_WAIT = (
-    "synchronous run: the trainer and the generator take turns, so nobody waits for a queue; "
+    "synchronous run: the trainer and the generator take turns, so neither waits for a queue; "
     "see the generation share of the step instead"
 )
 SYNC_HAS_NO_QUEUE = "synchronous run: rollouts go straight into the step, there is no queue between the actors"

@@ -89,7 +89,7 @@ TRAINER_PHASE_SECONDS = Signal(
 # The share of its step that the trainer spends waiting for rollouts: a ratio of sums over the last 10 steps.
 
 _TRAINER_WAIT_RATIO_HINT = (
-    "this trainer reports no wait time: it must log one beside the step time "
+    "this trainer reports no wait time: it must log one next to the step time "
     "(prime-rl `time/wait_for_batch`, TRL async `perf/rollout_wait_s`)"
 )
 
@@ -214,7 +214,7 @@ def _trainer_stall_ratio(view: View) -> Answer:
     # A trainer that does not answer is not reported as stalled, because another alert covers it.
     trainers = [target for target in view.targets if target.actor == "trainer" and target.last_ok_ts is not None]
     if trainers and not any(target.answers(view.now) for target in trainers):
-        return Unknown("the trainer's target does not answer: whether it makes steps is not known")
+        return Unknown("the trainer's target does not answer: whether it completes steps is unknown")
     # The latest of: its event time, when it was first seen (its clock may be behind), and the restart of the run.
     since = max(newest.ts, view.step_met or newest.ts, view.running_since or newest.ts)
     return [Value(max(0.0, view.now - since) / row_limit(view.steps))]

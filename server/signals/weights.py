@@ -11,7 +11,7 @@ from server.signals.window import TRAINER
 # The newest policy version. Where no framework counts versions apart, each step publishes one.
 
 _POLICY_VERSION_HINT = "no policy version yet: it comes with the first trainer step"
-_NEITHER = "this trainer's steps tell neither a policy version nor how long they took: log one of the two"
+_NEITHER = "this trainer reports neither a policy version nor step times: log one of the two"
 
 
 def _policy_version(view: View) -> Answer:
@@ -61,7 +61,7 @@ WEIGHT_SYNC_SECONDS = Signal(
 
 # The share of its step that the trainer spends publishing weights.
 
-_WEIGHT_SYNC_RATIO_HINT = "this trainer reports no weight sync time beside its step time"
+_WEIGHT_SYNC_RATIO_HINT = "this trainer reports no weight sync time next to its step time"
 
 
 def _weight_sync_ratio(view: View) -> Answer:

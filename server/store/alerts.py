@@ -207,7 +207,7 @@ class AlertStore:
         c = alerts.c
         others = select(runs.c.id).where(runs.c.name.not_in(sorted(runs_kept)))
         open_ = and_(c.resolved_at.is_(None), c.run.in_(others))
-        ended = {"state": "resolved", "resolved_at": now_ms, "reason": "the run is not configured any more"}
+        ended = {"state": "resolved", "resolved_at": now_ms, "reason": "the run is no longer configured"}
         self._count(delete(alerts).where(open_, c.state == "pending"))
         return self._count(update(alerts).where(open_).values(ended))
 
@@ -295,7 +295,7 @@ class AlertStore:
         """
         c = outbox.c
         old = c.created_at < before_ms
-        given_up = {"status": "failed", "answer": "given up: its receiver is not configured any more"}
+        given_up = {"status": "failed", "answer": "given up: its receiver is no longer configured"}
         self._count(delete(outbox).where(c.status != "pending", old))
         self._count(update(outbox).where(c.status == "pending", old, _free(before_ms)).values(given_up))
         self._count(delete(silences).where(silences.c.ends_at < before_ms))

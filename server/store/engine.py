@@ -245,10 +245,12 @@ class _Same:
         except FileNotFoundError:
             if self._file is None:
                 return  # a migration makes it
-            raise StoreError(f"the store's file {self._path} was removed while it was in use: start again") from None
+            raise StoreError(
+                f"the store's file {self._path} was removed while it was in use: restart the server"
+            ) from None
         self._file = self._file or (found.st_dev, found.st_ino)
         if self._file != (found.st_dev, found.st_ino):
-            raise StoreError(f"the store's file {self._path} was replaced while it was in use: start again")
+            raise StoreError(f"the store's file {self._path} was replaced while it was in use: restart the server")
 
 
 def _pragmas(write: bool) -> tuple[str, ...]:

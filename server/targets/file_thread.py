@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-HANGS = "the last read has not returned yet: a file system that hangs?"
+HANGS = "the previous read has not returned yet; the file system may hang"
 
 
 class StillReadingError(Exception):

@@ -257,7 +257,7 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
             raise ScrapeError("not_a_run", why)
         if not os.access(path, os.R_OK):
             raise ScrapeError("not_a_run", "no permission to read this: allow it to the user that runs Rollscope")
-        raise ScrapeError("not_a_run", f"no known run log is here{unreadable.suffix(path)}")
+        raise ScrapeError("not_a_run", f"no run log was recognised here{unreadable.suffix(path)}")
     _one_framework(settings.source, [one for one in found if known[one[0]].actor == "trainer"])
     # Trainer first: it gets the run's name without a suffix.
     ordered = sorted((known[name] for name, _ in found), key=lambda collector: collector.actor != "trainer")
@@ -398,12 +398,12 @@ def _unsupported(body: bytes) -> str:
     if not text:
         return "it answers with an empty page"
     if text.startswith(b"<"):
-        return "a web page (HTML) answers, not a metrics page: give the URL of the engine's /metrics"
+        return "the answer is a web page (HTML), not a metrics page: pass the URL of the engine's /metrics"
     if text.startswith((b"{", b"[")):
-        return "JSON answers, not a metrics page: give the URL of the engine's /metrics"
+        return "the answer is JSON, not a metrics page: pass the URL of the engine's /metrics"
     if (sample := _SAMPLE.search(body)) is None:
-        return "what answers is not a metrics page: give the URL of the engine's /metrics"
-    return f"a metrics page answers, but of no system that Rollscope reads (it begins with {sample[1].decode()})"
+        return "the answer is not a metrics page: pass the URL of the engine's /metrics"
+    return f"this is a metrics page of a system that Rollscope does not read (it begins with {sample[1].decode()})"
 
 
 async def _whole(url: str, headers: Sequence[tuple[str, str]], limits: Limits) -> bytes:

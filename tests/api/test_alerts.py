@@ -165,7 +165,7 @@ def test_a_bare_get_is_a_sign_of_life_and_silence_is_a_target_down(store: Store)
         assert trust(run)[0] is True
         for at in (70, 75, 80):
             look(run, watch, at)
-        assert trust(run) == (False, 75.0, "no beat for 75 s; expected every 60 s")
+        assert trust(run) == (False, 75.0, "no heartbeat for 75 s; expected every 60 s")
         assert ("HeartbeatMissed", "firing") in states(run)
         web("POST", f"/api/v1/heartbeat/{TOKEN}")
         look(run, watch, 85)
@@ -178,7 +178,7 @@ def test_a_heartbeat_never_heard_is_down_once_it_is_due(store: Store) -> None:
         look(run, watch, 60)
         assert trust(run)[0] is True
         look(run, watch, 65)
-        assert trust(run) == (False, None, "no beat received; expected every 60 s")
+        assert trust(run) == (False, None, "no heartbeat received; expected every 60 s")
 
 
 def test_a_wrong_token_is_a_404_and_beats_of_a_loop_are_one_write(store: Store) -> None:

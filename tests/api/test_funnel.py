@@ -45,7 +45,7 @@ def test_the_funnel_in_tokens_gpu_seconds_and_dollars(run: Lived) -> None:
     assert bars["unrecorded"] == (0, 90_000, 7_200.0, 4.0)
     assert bars["surplus"] == (5, None, None, None) and bars["env_error"] == (0, 0, 0.0, 0.0)
     assert (found["in_flight"], found["why"]) == (
-        1, "130 of 135 rollouts report response_tokens: amounts are of those",
+        1, "130 of 135 rollouts report response_tokens: amounts cover only those",
     )  # fmt: skip
     assert found["wasted_usd"] == pytest.approx(2.6667 + 4.0, abs=1e-4)  # all that is known but the trained
     assert [bar["exit"] for bar in found["bars"] if bar["derived"]] == ["unrecorded"]
@@ -100,7 +100,7 @@ def test_tokens_that_only_some_tell_are_a_lower_bound(run: Lived) -> None:
     assert [found["bars"]["trained"][name] for name in names] == [90, 60, 120_000, 9_600.0, 5.3333333333333333, "lower"]
     assert [found["bars"]["stale"][name] for name in names[:4]] == [30, 30, 60_000, 4_800.0]
     assert (found["bars"]["stale"]["bound"], found["bars"]["unrecorded"]["bound"]) == ("", "upper")
-    assert found["why"] == "90 of 120 rollouts report response_tokens: amounts are of those"
+    assert found["why"] == "90 of 120 rollouts report response_tokens: amounts cover only those"
 
 
 def test_shares_of_what_only_some_tell_are_unknown_without_the_engines(run: Lived) -> None:
@@ -108,7 +108,7 @@ def test_shares_of_what_only_some_tell_are_unknown_without_the_engines(run: Live
     assert [found["bars"][name]["gpu_seconds"] for name in ("trained", "stale")] == [None, None]
     assert [found["bars"][name]["usd"] for name in ("trained", "stale")] == [None, None]
     assert found["bars"]["trained"]["response_tokens"] == 120_000
-    assert "and shares of the GPUs' time are not known" in found["why"]
+    assert "and shares of GPU time are unknown" in found["why"]
 
 
 def test_a_funnel_says_what_it_lacks(run: Lived) -> None:

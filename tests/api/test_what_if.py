@@ -73,7 +73,7 @@ def test_eight_gpus_moved(run: Bench) -> None:
         "name": "move_gpus", "low": -191, "high": 63, "step": 1, "today": 0, "unit": "GPUs", "needs": ""
     }  # fmt: skip
     assert body["ranges"]["oversampling"]["today"] is None and body["ranges"]["oversampling"]["needs"]
-    assert any(words.startswith("Engines make as many tokens per GPU") for words in body["assumptions"])
+    assert any(words.startswith("Engines generate as many tokens per GPU") for words in body["assumptions"])
 
 
 REFUSED = [
@@ -210,10 +210,10 @@ NEAR = status(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (Changes(max_response_tokens=16), "max_response_tokens 16: today it is 8,192 tokens, and the estimate holds "
+        (Changes(max_response_tokens=16), "max_response_tokens 16: it is now 8,192 tokens, and the estimate holds "
          "for 1,024 to 65,536, from an eighth of it to eight times as many"),
-        (Changes(group_size=256), "group_size 256: today it is 16 rollouts per group, and the estimate holds for 2 "),
-        (Changes(concurrency=5_000), "concurrency 5,000: today it is 512 rollouts in flight"),
+        (Changes(group_size=256), "group_size 256: it is now 16 rollouts per group, and the estimate holds for 2 "),
+        (Changes(concurrency=5_000), "concurrency 5,000: it is now 512 rollouts in flight"),
         (Changes(max_staleness=33), "for 1 to 32"),
         (Changes(oversampling=12.5), "for 1 to 12"),
     ],

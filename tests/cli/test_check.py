@@ -85,12 +85,12 @@ def test_a_value_has_its_keys_and_its_age(capsys: pytest.CaptureFixture[str]) ->
 def test_what_is_not_there_says_what_turns_it_on(capsys: pytest.CaptureFixture[str]) -> None:
     verl = found(capsys, TESTDATA / "verl" / "sync_jsonl")
     assert verl["zero_advantage_ratio"]["why"] == (
-        "not reported by verl: `algorithm.filter_groups` on: without it no scalar reports equal rewards"
+        "not reported by verl: turn on `algorithm.filter_groups`: without it no scalar reports equal rewards"
     )
     assert str(verl["trainer_mfu_ratio"]["why"]).startswith("not reported by verl; this trainer reports no MFU")
     assert verl["queue_samples"]["state"] == "not_applicable"
     prime = found(capsys, TESTDATA / "prime_rl" / "driven")
-    assert str(prime["queue_samples"]["why"]).startswith("not reported by prime_rl: give the run directory with its")
+    assert str(prime["queue_samples"]["why"]).startswith("not reported by prime_rl: add the run directory with its")
 
 
 def test_a_resumed_run_is_told_by_its_newest_life(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_an_empty_folder_exits_1_and_says_what_was_looked_for(
 ) -> None:
     code, text = checked(capsys, tmp_path)
     assert code == 1
-    assert "no known run log is here" in text
+    assert "no run log was recognised here" in text
     listed = text.partition("what was looked for:\n")[2].splitlines()
     names = [line.strip().partition(":")[0] for line in listed]
     assert names == sorted(name for name, one in collectors.load().items() if one.looks_for)

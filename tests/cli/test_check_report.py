@@ -150,7 +150,7 @@ def test_a_log_that_is_not_read_is_named(capsys: pytest.CaptureFixture[str], tmp
 
 def test_steps_without_a_version_say_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert signals(checked(capsys, slime_log(tmp_path)))["policy_version"]["why"] == (
-        "this trainer's steps tell neither a policy version nor how long they took: log one of the two"
+        "this trainer reports neither a policy version nor step times: log one of the two"
     )
 
 

@@ -38,7 +38,7 @@ verdict: generator-bound (long tail), for 12 min, high confidence (0.86)
   next limiter: sandbox-bound (spin up), worth 1.2x: 2 min to start
   change first: Cut the tail
   idle now: 12.50 USD per hour
-  to be sure, log:
+  for more confidence, log:
     - queue_samples: log the queue
 signals:"""
 
@@ -110,17 +110,17 @@ def test_while_nobody_collects_it_is_unknown_since_then(store: Store) -> None:
         engine(run, 0, 0)
         run.clock.set(T0 + 300)
         said = command.text(shape.status(run.reader.status("run")))
-    assert "verdict: unknown (incomplete), for 5 min\n  nothing is collected of this run now" in said
+    assert "verdict: unknown (incomplete), for 5 min\n  nothing is collected for this run now" in said
     assert "idle now" not in said and "change first" not in said and "next limiter" not in said
 
 
 def test_idle_dollars_that_are_not_all_say_what_is_missing(store: Store) -> None:
-    part = replace(FULL, usd_lacks="how many GPUs is not known: set [run.NAME.cost] generator_gpus")
+    part = replace(FULL, usd_lacks="the number of GPUs is unknown: set [run.NAME.cost] generator_gpus")
     with bench(store, judge=lambda memory, seen: ({}, part)) as run:
         engine(run, 0, 0)
         said = command.text(shape.status(run.reader.status("run")))
     assert (
-        "  idle now: at least 12.50 USD per hour (incomplete: how many GPUs is not known: set [run.NAME.cost] "
+        "  idle now: at least 12.50 USD per hour (incomplete: the number of GPUs is unknown: set [run.NAME.cost] "
         "generator_gpus)\n" in said
     )
 

@@ -101,7 +101,7 @@ def test_the_configuration_says_what_is_wrong_all_at_once() -> None:
         "s, seconds, ms, milliseconds, us, ns, min, h",
         f"{where}[3]: colour: unknown key; known: key, metric, unit, scale, reduction, fold, labels, axis, ignore",
         f"{where}[3]: key: is missing: a regular expression that matches the whole of the source's key",
-        f"{where}[3]: scale: must be a number that is not 0: our value = source value * scale",
+        f"{where}[3]: scale: must be a number that is not 0: stored value = source value * scale",
         f"{where}[3]: reduction: must be one of value, per_step, total, cumulative",
         f"{where}[4]: must be a table",
         "run.a.target[1].map: is missing: collector custom reads what [[run.NAME.target.map]] names",

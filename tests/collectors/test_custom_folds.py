@@ -68,7 +68,7 @@ def test_a_fold_that_cannot_be() -> None:
     training_logs_maps.check(rows, lambda where, words: said.append(f"{where} {words}"))
     assert said == [
         "[0] fold: must be one of sum, mean, max, first",
-        "[2] fold: another row of gradient_norm has another fold: write the same fold in both",
+        "[2] fold: another entry for gradient_norm has a different fold: use the same fold in both",
     ]
 
 

@@ -97,7 +97,7 @@ def test_a_torn_event_is_counted(tmp_path: Path) -> None:
     with (tmp_path / "run" / "events" / "rollout_manager.jsonl").open("a") as file:
         file.write('{"type":"metric","met\n{"type":"metric","timestamp":"yesterday","metrics":{}}\n')
     reading = tail(COLLECTOR, tmp_path / "run")
-    assert (reading.dropped, reading.why_dropped) == (2, "a line is no event")
+    assert (reading.dropped, reading.why_dropped) == (2, "a line is not an event")
     assert values(reading, 3) == pytest.approx(THREE | {"queue_groups": 13})
 
 

@@ -340,7 +340,7 @@ def test_a_page_without_the_gauges_says_nothing() -> None:
 
 
 def test_a_page_of_somebody_else_is_refused() -> None:
-    with pytest.raises(ScrapeError, match="no page of a Ray metrics agent"):
+    with pytest.raises(ScrapeError, match="not a page of a Ray metrics agent"):
         COLLECTOR.parse(b"up 1\n", {}, Limits())
 
 

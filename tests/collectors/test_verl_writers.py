@@ -70,5 +70,5 @@ def test_transfer_queue_counts_the_samples_that_hold_data() -> None:
     assert reading.unmapped == {}
     nothing = b"\n".join(line for line in body.splitlines() if b"production_progress" not in line) + b"\n"
     assert verl_transfer_queue.parse(nothing, {}, Limits()).samples == ()
-    with pytest.raises(ScrapeError, match="no page of TransferQueue"):
+    with pytest.raises(ScrapeError, match="not a page of TransferQueue"):
         verl_transfer_queue.parse(b"up 1\n", {}, Limits())

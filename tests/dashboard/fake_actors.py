@@ -11,7 +11,7 @@ from tests.dashboard.memory_reader import MemoryReader
 
 NOW, RUN, SYNC, BARE = fake.NOW, "swe-8b", "math-sync", "nothing-yet"
 NO_ENGINES = "no engine is a target yet: add its /metrics"
-SYNC_WAIT = "synchronous run: the trainer and the generator take turns, so nobody waits for a queue"
+SYNC_WAIT = "synchronous run: the trainer and the generator take turns, so neither waits for a queue"
 NO_MFU = "this trainer reports no MFU (prime-rl `perf/mfu`, TRL async `perf/mfu_wall_clock`)"
 INFOS = (
     *fake.INFOS,

@@ -90,7 +90,7 @@ def _preflight(api: FastAPI, reader: MemoryReader) -> None:
     async def begin(run: str) -> dict[str, str]:
         found = reader.preflights[run]
         if found.state == "running":
-            raise HTTPException(409, "the last one has not ended yet")
+            raise HTTPException(409, "the previous preflight is still running")
         if found.retry_at is not None and found.retry_at > reader.now():
             raise HTTPException(429, "it was begun a moment ago")
         reader.preflights[run] = replace(found, state="running", started_at=reader.now())

@@ -48,7 +48,7 @@ def test_the_bill_and_the_causes_that_add_up() -> None:
 
 
 def test_empty_says_what_to_set() -> None:
-    why = "how many GPUs is not known: set [run.NAME.cost] trainer_gpus"
+    why = "the number of GPUs is unknown: set [run.NAME.cost] trainer_gpus"
     found = cells(signal("cost_usd_per_hour", None, "usd/h", "unknown", why), idle("trainer_wait", None, why))
     assert (found["m.s"], found["m.w"]) == ("unknown", why)
     assert "set [run.NAME.cost]" in str(cells()["m.w"])

@@ -64,7 +64,7 @@ def test_a_provider_that_never_answered_is_no_missing_provider() -> None:
 
 
 NEVER = replace(fake.target("prime_sandboxes", "sandbox", "prime_sandboxes", up=False), age_seconds=None)
-COUNTS = "counts sandbox_failed, which nobody reports yet"
+COUNTS = "counts sandbox_failed, which no target reports yet"
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_a_synchronous_run_has_no_wait(reader: MemoryReader) -> None:
     found = cells(reader, actors.SYNC)
     assert (found["tn.head"], found["tn.num"], found["tn.s"]) == ("Generation takes ", "40%", "ok")
     assert found["tn.sync"] == (
-        "Wait: not applicable. Synchronous run: the trainer and the generator take turns, so nobody waits for a queue."
+        "Wait: not applicable. Synchronous run: the trainer and the generator take turns, so neither waits for a queue."
     )
     assert found["k.tr_wait.s"] == "not_applicable" and found["tn.l.wait"] == "Generate 40%"
     assert found["p.tphase.0.l"] == "generation"

@@ -7,7 +7,7 @@ from server.query.types import Status, TargetTrust
 
 NOW = 1_800_000_000.0
 ENGINE = TargetTrust("rollout/n:1", "run", "vllm", "generator", True, 3.0, "", 0.1, 9, 0, {}, "engines", "rollout")
-GONE = replace(ENGINE, target="rollout/n:2", up=False, error="engines does not list it any more", gone_since=NOW - 3600)
+GONE = replace(ENGINE, target="rollout/n:2", up=False, error="engines no longer lists it", gone_since=NOW - 3600)
 DOWN = replace(ENGINE, target="mine", up=False, error="HTTP 500", source="", job="")
 
 
@@ -23,7 +23,7 @@ def test_who_is_gone_comes_last_says_since_when_and_is_not_counted() -> None:
         ("rollout/n:1", "vllm (rollout, from engines)", 1, ""),
         (
             "rollout/n:2", "vllm (rollout, from engines)", 2,
-            "gone since 07:00 UTC: engines does not list it any more",
+            "gone since 07:00 UTC: engines no longer lists it",
         ),
     ]  # fmt: skip
     assert (cells["t.sum"], cells["t.s"]) == ("1 of 2 up, 1 gone", "watch")

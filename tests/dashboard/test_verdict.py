@@ -56,7 +56,7 @@ def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -
 
 
 def test_idle_dollars_that_are_not_all_are_at_least_so_many(reader: MemoryReader) -> None:
-    lacks = {"usd_lacks": "how many GPUs is not known: set [run.NAME.cost] generator_gpus"}
+    lacks = {"usd_lacks": "the number of GPUs is unknown: set [run.NAME.cost] generator_gpus"}
     reader.set_verdict(RICH, {**NOW_IS.to_json(), **lacks, "as_of": NOW})
     assert overview(reader)["b.usd"] == "at least $18.44/h"
 

@@ -223,5 +223,5 @@ def test_alerts_of_a_run_that_is_configured_no_more_are_over(store: Store) -> No
         assert firing(run) == ["QueueLong"]
         assert store.alerts.abandon(["other"], round((T0 + 60) * 1000)) == 1
         (past,) = run.reader.alerts.history("run")
-        assert (past.resolved_at, past.reason) == (T0 + 60, "the run is not configured any more")
+        assert (past.resolved_at, past.reason) == (T0 + 60, "the run is no longer configured")
         assert states(run) == []

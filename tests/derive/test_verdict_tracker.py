@@ -232,11 +232,11 @@ def test_a_rule_that_fails_ends_no_run(store: Store, caplog: pytest.LogCaptureFi
         engine(run, 0, 25)
         assert rows(store) == [(0.0, "balanced", ""), (10.0, "unknown", "incomplete")]
         now = run.reader.status("run").verdict
-        assert now is not None and "could not judge this run (ZeroDivisionError)" in now["summary"]
+        assert now is not None and "could not be computed (ZeroDivisionError)" in now["summary"]
         assert now["since"] == T0 + 10
         assert kept(store)["memory"] == {"kept": 5.0}
         assert [record.message for record in caplog.records] == [
-            "run run: the verdict could not be worked out: by nothing"
+            "run run: the verdict could not be computed: by nothing"
         ]
         engine(run, 30, 30)
         assert rows(store)[-1] == (30.0, "balanced", "")
@@ -248,7 +248,7 @@ def test_a_rule_that_fails_ends_no_run(store: Store, caplog: pytest.LogCaptureFi
         ({}, Verdict("balanced", numbers={"gap_factor": math.nan}), "ValueError"),
         ({}, Verdict("nonsense"), "ValueError"),  # type: ignore[arg-type]
         ({"set": {1, 2}}, Verdict("balanced"), "TypeError"),
-        ({"long": "x" * 300_000}, Verdict("balanced"), "more than 262,144 bytes to remember"),
+        ({"long": "x" * 300_000}, Verdict("balanced"), "more than 262,144 bytes of state"),
     ],
 )
 def test_what_cannot_be_stored_is_no_verdict(store: Store, memory: Memory, verdict: Verdict, why: str) -> None:

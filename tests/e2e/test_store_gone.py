@@ -22,7 +22,7 @@ def test_a_removed_store_is_told_and_nothing_is_taken(tmp_path: Path) -> None:
         assert push()[0] == 200
         for name in ("mine.db", "mine.db-wal", "mine.db-shm"):
             (tmp_path / name).unlink(missing_ok=True)
-        words = f"the store's file {path} was removed while it was in use: start again"
+        words = f"the store's file {path} was removed while it was in use: restart the server"
         answer = program.get("/readyz")
         assert (answer.status_code, answer.json()) == (503, {"status": f"the store does not answer: {words}"})
         assert program.get("/healthz").status_code == 200

@@ -124,7 +124,7 @@ def test_a_taken_port_exits_2(watched: Watched, tmp_path: Path, engine: str) -> 
     ("args", "words"),
     [
         (["watch", "/nowhere"], "no such file"),
-        (["watch", "."], "no known run log is here"),
+        (["watch", "."], "no run log was recognised here"),
         (["watch", "http://169.254.169.254/latest"], "metadata"),
         (["up", "--host", "0.0.0.0"], "ROLLSCOPE_TOKEN"),
         (["up", "-c", "missing.toml"], "missing.toml"),
@@ -187,7 +187,7 @@ def test_waiting_for_a_run_that_has_not_begun(tmp_path: Path) -> None:
     with Program(tmp_path, "watch", str(source), "--wait") as program:
         (row,) = program.until("/api/v1/targets", bool)
         assert (row["target"], row["up"]) == ("later", False)
-        assert row["error"].startswith(f"{source}: no known run log is here; tried again at least every 10 s")
+        assert row["error"].startswith(f"{source}: no run log was recognised here; tried again at least every 10 s")
         shutil.copy(DATA / "trl/sync/grpo-tiny.db", source)
         (row,) = program.until("/api/v1/targets", lambda rows: rows[0]["up"])
         assert (row["target"], row["kind"]) == ("later", "trl")

@@ -284,7 +284,7 @@ def test_what_is_not_taken_comes_again(
         agent(spool, server, [target(run_dir)], lambda: bool(server.taken))
     assert server.steps() == [1, 2, 3] and spool.rows == 0
     lines = [record.getMessage() for record in caplog.records if record.name == "rollscope.forward"]
-    assert len(lines) == 2 and "nothing is lost" in lines[0] and lines[1] == "the server takes readings again"
+    assert len(lines) == 2 and "nothing is lost" in lines[0] and lines[1] == "the server accepts readings again"
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_a_spool_that_takes_nothing_moves_no_place(
     server = Server()
     agent(spool, server, [target(run_dir)], lambda: server.steps() != [])
     assert server.steps() == [1, 2, 3]
-    assert len([one for one in caplog.records if "takes nothing: database or disk is full" in one.getMessage()]) == 1
+    assert len([one for one in caplog.records if "database or disk is full" in one.getMessage()]) == 1
 
 
 def test_pauses_grow_to_a_quarter_of_a_minute_and_differ(spool: Spool) -> None:
@@ -370,8 +370,8 @@ def test_pauses_grow_to_a_quarter_of_a_minute_and_differ(spool: Spool) -> None:
     [
         (["--spool", "/tmp/x"], "--spool: only with --push URL"),
         (["--token-file", "x"], "--token-file: only with --push URL"),
-        (["--push", "http://h", "--store", "sqlite:///x"], "--store: the server at --push has it"),
-        (["--push", "http://h", "--port", "1"], "--port: the server at --push has it"),
+        (["--push", "http://h", "--store", "sqlite:///x"], "--store: not with --push"),
+        (["--push", "http://h", "--port", "1"], "--port: not with --push"),
         (["--push", "login1:8050"], "--push: must be an http:// or https:// URL"),
         (["--push", "http://169.254.169.254/"], "--push: is a link-local"),
         (["--push", "http://me:word@h/"], "--push: must be a plain URL"),

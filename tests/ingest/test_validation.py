@@ -184,12 +184,12 @@ def test_a_signal_that_fails_is_unknown_once_in_the_log_and_its_neighbours_answe
         found[0]
         == found[1]
         == [
-            Unknown("bad could not be worked out: ZeroDivisionError"),
-            Unknown("huge could not be worked out: no finite number"),
+            Unknown("bad could not be computed: ZeroDivisionError"),
+            Unknown("huge could not be computed: no finite number"),
             [Value(3.0)],
         ]
     )
     assert [record.message for record in caplog.records] == [
-        "signal bad could not be worked out: division by zero",
-        "signal huge could not be worked out: no finite number",
+        "signal bad could not be computed: division by zero",
+        "signal huge could not be computed: no finite number",
     ]

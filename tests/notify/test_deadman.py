@@ -62,7 +62,7 @@ def test_no_ping_while_unhealthy_and_one_line_each_way(caplog: pytest.LogCapture
         assert server.got.qsize() == 3
     assert lines(caplog) == [
         ("WARNING", "dead-man ping withheld: the store takes no writes"),
-        ("INFO", "dead-man ping is back"),
+        ("INFO", "dead-man ping works again"),
     ]
 
 
@@ -75,7 +75,7 @@ def test_a_failing_ping_is_logged_once_without_its_url(caplog: pytest.LogCapture
         assert server.got.qsize() == 4
     assert lines(caplog) == [
         ("WARNING", "dead-man ping failed: HTTP 500: down ***"),
-        ("INFO", "dead-man ping is back"),
+        ("INFO", "dead-man ping works again"),
         ("WARNING", "dead-man ping failed: HTTP 404: ok"),
     ]
     assert "s3cret" not in caplog.text and "s3cret" not in repr(deadman)

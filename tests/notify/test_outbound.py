@@ -85,7 +85,7 @@ def test_the_request_arrives_as_it_was_made() -> None:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirects_are_a_final_failure_that_says_so(status: int) -> None:
     with serving() as other, serving(Reply(status, b"", {"Location": f"http://127.0.0.1:{other.port}/"})) as server:
-        text = f"HTTP {status}: redirects are not followed; configure where it leads"
+        text = f"HTTP {status}: redirects are not followed; configure the final URL"
         assert post(f"http://127.0.0.1:{server.port}/hook") == DeliveryAnswer(False, text=text)
         assert other.got.empty()
 
@@ -223,7 +223,7 @@ def test_names_that_lead_to_refused_addresses(address: str) -> None:
     with serving() as server:
         found = post(f"http://receiver.example:{server.port}/", resolve=resolve)
         assert server.got.empty()
-    text = "refused: the name leads to a link-local, multicast or cloud metadata address"
+    text = "refused: the name resolves to a link-local, multicast or cloud metadata address"
     assert found == DeliveryAnswer(False, text=text)
 
 

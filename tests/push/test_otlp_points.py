@@ -153,7 +153,7 @@ def test_too_many_points_are_refused_before_any_is_kept(monkeypatch: pytest.Monk
 
 
 def test_json_is_bounded_more_closely() -> None:
-    with pytest.raises(ValueError, match="may hold 4194304 bytes: send protobuf"):
+    with pytest.raises(ValueError, match="may have at most 4194304 bytes: send protobuf"):
         otlp_request.decode(b" " * (otlp_request.JSON_BYTES + 1), otlp_request.JSON)
 
 

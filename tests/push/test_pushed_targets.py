@@ -125,7 +125,7 @@ def test_a_push_that_no_database_takes_is_told_and_hurts_no_other(
     assert waiting(store) == 0
     assert value(status, "queue_samples_now") == 2.0
     assert health(status)["good"] == (True, "")
-    assert health(status)["bad"][0] is False and "the store did not take it: ValueError" in health(status)["bad"][1]
+    assert health(status)["bad"][0] is False and "the store did not accept it: ValueError" in health(status)["bad"][1]
 
 
 @pytest.mark.parametrize(

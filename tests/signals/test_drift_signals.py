@@ -87,7 +87,7 @@ def test_a_cap_hides_drift_and_it_says_so() -> None:
     run.play(flat(60), **{CUT: 0.02})
     run.play(flat(20), first=61, **{CUT: 0.34})
     assert one(run.answer).why.endswith(
-        "; 34% are cut at the cap, 2% were: the cap hides how much longer they would be"
+        "; 34% are truncated at the cap, 2% in the baseline: the cap hides how much longer they would be"
     )
 
 
@@ -95,7 +95,7 @@ def test_a_drift_is_told_with_what_is_cut_and_turns_have_no_cap() -> None:
     run = Run()
     run.play(flat(63), **{CUT: 0.02})
     run.play(flat(20, 40.0), first=64, **{CUT: 0.34})
-    assert one(run.answer).why.endswith("; 34% are cut at the cap, 2% were")
+    assert one(run.answer).why.endswith("; 34% are truncated at the cap, 2% in the baseline")
     calls = Run(drift.TOOL_CALLS_DRIFT_RATIO)
     calls.play(flat(60), name="tool_calls_mean", **{CUT: 0.02})
     calls.play(flat(20), first=61, name="tool_calls_mean", **{CUT: 0.34})

@@ -79,7 +79,7 @@ def test_it_is_crossed_when_a_sequence_is_as_long_as_the_cache_by_those_wanted()
     assert bounds(answer) == pytest.approx({"low": 4600.0, "mid": 4600.0, "high": 4600.0}, rel=0.01)
     why = answer[0].why  # type: ignore[index]
     assert why == (
-        "at 20000 tokens a sequence (15400 now, +3600 an hour), against 50 rollouts in flight by configuration: "
+        "at 20000 tokens per sequence (15400 now, +3600 per hour), against 50 rollouts in flight by configuration: "
         "about 15 steps"
     )
 
@@ -95,7 +95,7 @@ def test_crossed_already() -> None:
     answer = fleet.play(60)
     # At 13,600 tokens 74 fit.
     assert bounds(answer) == {"low": 0.0, "mid": 0.0, "high": 0.0}
-    assert answer[0].why == "crossed: 74 requests fit, against 80 rollouts in flight by configuration"  # type: ignore[index]
+    assert answer[0].why == "already crossed: 74 requests fit, against 80 rollouts in flight by configuration"  # type: ignore[index]
 
 
 def test_the_engines_own_limit_may_be_crossed_whatever_the_length() -> None:
@@ -106,7 +106,7 @@ def test_the_engines_own_limit_may_be_crossed_whatever_the_length() -> None:
 @pytest.mark.parametrize(
     ("length", "words"),
     [
-        (lambda _: 12_000.0, "the length of running sequences has no trend: +0.0 % to +0.0 % an hour"),
+        (lambda _: 12_000.0, "the length of running sequences has no trend: +0.0% to +0.0% per hour"),
         (lambda seconds: 15_000 - seconds, "running sequences become shorter: -"),
     ],
 )

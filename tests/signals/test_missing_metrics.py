@@ -92,7 +92,7 @@ def test_what_turns_one_input_on_is_no_advice_where_another_is_missing() -> None
     assert words == "not reported by trl: only the asynchronous trainer counts the rollouts that it drops"
     assert "JSON lines" not in missing_metrics(item, item.hint, "loss_mean".__eq__, ("verl",))
     rate = SIGNALS["trainer_samples_per_second"]
-    assert "what was read" in missing_metrics(rate, rate.hint, "loss_mean".__eq__, ("verl",))
+    assert "this log does not contain" in missing_metrics(rate, rate.hint, "loss_mean".__eq__, ("verl",))
 
 
 def test_what_another_target_tells_is_not_lacking() -> None:

@@ -171,7 +171,7 @@ def test_what_is_aborted_or_dropped_is_discarded() -> None:
     assert values(DISCARDED.compute(seen(fed(*made)))) == {(): pytest.approx(0.6)}
     # Batches of trained rollouts tell nothing of the others.
     trained = fed(*[one for one in made if one.consumptions])
-    assert why(DISCARDED.compute(seen(trained))).startswith("records are of trained batches only")
+    assert why(DISCARDED.compute(seen(trained))).startswith("records contain trained batches only")
 
 
 def test_groups_that_tell_no_time_but_their_use_are_in_by_its_version() -> None:

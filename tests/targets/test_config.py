@@ -83,7 +83,7 @@ def test_every_kind_and_key_is_taken() -> None:
         ('run_dir = "r"\ncollector = "trl"', ".collector: reads no URL; collectors that do: "),
         ('run_dir = "r"\nmatch = ["a"]', ".match[0]: 'a' is not a matcher"),
         ('run_dir = "r"\njob = [1]', ".job: must be a string or a list"),
-        ('run_dir = "r"\nheaders = { Authorization = "Bearer x" }', ".headers.Authorization: holds a secret"),
+        ('run_dir = "r"\nheaders = { Authorization = "Bearer x" }', ".headers.Authorization: contains a secret"),
         ('run_dir = "r"\nheaders = { X = "a\\nb" }', ".headers.X: must be a string of printable ASCII"),
         ('run_dir = "r"\nbearer_env = "NOWHERE"', ".bearer_env: the environment has no NOWHERE"),
         ('run_dir = "r"\nlist_bearer_env = "NOWHERE"', ".list_bearer_env: the environment has no NOWHERE"),

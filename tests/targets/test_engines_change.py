@@ -35,7 +35,7 @@ TROUBLE = {
     "error": "HTTP 500",
     "hang": "no complete answer within 0.2 s",
     "half": "the server closed the connection before its answer was complete",
-    "redirect": "HTTP 302: redirects are not followed; configure where it leads",
+    "redirect": "HTTP 302: redirects are not followed; configure the final URL",
 }
 
 

@@ -184,7 +184,7 @@ def test_a_file_system_that_hangs_is_told_and_costs_one_thread(tmp_path: Path) -
 
     assert asyncio.run(twice()) == (
         True,
-        Listing((), False, "the last read has not returned yet: a file system that hangs?"),
+        Listing((), False, "the previous read has not returned yet; the file system may hang"),
     )
 
 

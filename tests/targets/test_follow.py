@@ -41,7 +41,7 @@ def test_engines_come_and_go_and_come_back(store: Store, tmp_path: Path) -> None
             # Its series end with it: nothing is carried, nobody misses it.
             assert (run.running, run.tokens) == (4, 150)
             gone = run.targets()[first]
-            assert (gone.gone_since, gone.up, gone.error) == (run.now, False, "engines does not list it any more")
+            assert (gone.gone_since, gone.up, gone.error) == (run.now, False, "engines no longer lists it")
             assert first not in run.loop.driver.deriver.health and run.up() == {second: True}
             asked = len(one.asked)
             run.step(12)

@@ -50,7 +50,7 @@ def test_a_list_over_http_is_asked_for_as_often_as_agreed(answers: Answers) -> N
     ("answer", "why"),
     [
         ((500, JSON, LIST), "HTTP 500"),
-        ((302, JSON, LIST), "HTTP 302: redirects are not followed; configure where it leads"),
+        ((302, JSON, LIST), "HTTP 302: redirects are not followed; configure the final URL"),
         ((404, JSON, LIST), "HTTP 404 or 405"),
         ((200, "text/html", LIST), "the answer is not application/json"),
         ((200, JSON, LIST[:-5]), "invalid or incomplete JSON: line 1"),
@@ -101,7 +101,7 @@ def test_the_workers_of_a_router() -> None:
         Found("http://192.0.2.3:3001/metrics"),
     ]
     assert parsed.problems == [
-        "workers[4] has only gRPC, so it has no metrics page", "workers[5].url carries a password",
+        "workers[4] has only gRPC, so it has no metrics page", "workers[5].url contains a password",
     ]  # fmt: skip
 
 

@@ -169,7 +169,7 @@ def test_a_page_of_something_else_and_a_refused_address_are_not_waited_for() -> 
         with pytest.raises(ConfigError) as caught:
             waiting(f"http://{stranger.place}", "http://169.254.169.254")
     first, second = caught.value.problems
-    assert "a metrics page answers, but of no system that Rollscope reads" in first and "--wait" not in first
+    assert "a metrics page of a system that Rollscope does not read" in first and "--wait" not in first
     assert second.endswith("is a link-local or multicast address (clouds serve metadata there)")
 
 

@@ -39,7 +39,7 @@ def test_a_file_is_known_by_what_it_holds(tmp_path: Path, name: str, text: str, 
 @pytest.mark.parametrize(("name", "text"), [("steps.json", '{"step": 1}'), ("config.yml", "a: 1\n"), ("x.txt", LIST)])
 def test_other_files_are_no_lists(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match="no known run log is here"):
+    with pytest.raises(ConfigError, match="no run log was recognised here"):
         lists(str(tmp_path / name))
 
 
@@ -100,7 +100,7 @@ def test_a_list_that_is_being_written_is_called_that(
 def test_a_log_of_json_lines_is_not_half_a_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log.json").write_text('{"a": 1}\n{"a": 2}\n')
     assert main(["check", str(tmp_path / "log.json")]) == 1
-    assert "no known run log is here" in capsys.readouterr().out
+    assert "no run log was recognised here" in capsys.readouterr().out
 
 
 def test_check_says_what_each_list_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

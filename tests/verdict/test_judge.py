@@ -203,7 +203,7 @@ def test_idle_dollars_that_nobody_tells_are_not_none() -> None:
 
 def test_idle_dollars_of_one_pool_alone_say_so() -> None:
     now = seen(HEALTHY, {'idle_usd_per_hour{cause="trainer_wait"}': 3.5})
-    idle, lacks = now.signals["idle_usd_per_hour"], "how many GPUs is not known: set [run.NAME.cost] generator_gpus"
+    idle, lacks = now.signals["idle_usd_per_hour"], "the number of GPUs is unknown: set [run.NAME.cost] generator_gpus"
     gone = {("cause", "generator_idle"): lacks, ("cause", "generator_down"): lacks, ("cause", "eval"): NO_LONGER}
     more = {(label,): Answer(NOW, None, why) for label, why in gone.items()}
     part = replace(now, signals={**now.signals, "idle_usd_per_hour": {**idle, **more}})

@@ -51,7 +51,7 @@ def test_moving_gpus_of_the_published_run(moved: int, wait: float, trained: floa
     assert found.then.figures["trained_samples_per_second"].value == pytest.approx(trained)
     assert (found.now.limiter, found.then.limiter) == ("generator", limiter)
     assert found.assumptions[1] == (
-        "Engines make as many tokens per GPU as today: linear, without a new limit of the KV cache."
+        "Engines generate as many tokens per GPU as now: linear, without a new KV cache limit."
     )
 
 
@@ -108,7 +108,7 @@ def test_nobody_waits_and_nobody_knows_how_far_ahead_the_engines_are() -> None:
     # 1 - (2.7 * 176/192) / (2.7/0.98 * 80/64), if the engines can make no more than they do
     assert found.then.figures["wait_ratio"] == Figure(pytest.approx(0.2813333), "ratio", "at most")
     assert found.now.figures["wait_ratio"] == Figure(pytest.approx(0.02), "ratio")
-    assert any("how much more is not seen" in words for words in found.assumptions)
+    assert any("how much more is unknown" in words for words in found.assumptions)
     assert what_if(held, Changes(move_gpus=16)).then.figures["wait_ratio"] == Figure(0.0, "ratio")
 
 

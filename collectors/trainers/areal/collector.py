@@ -87,9 +87,9 @@ FRAMEWORK = Framework(
     ),
     hints={
         "trainer_mfu_ratio": "its log has no key for FLOPs or MFU",
-        "in_flight_rollouts": "only its log lines report running rollouts, no key does",
-        "queue_samples": "only its log lines report accepted rollouts, no key does",
-        "turns_mean": "a multi-turn workflow: only it logs `rollout/num_turns`",
+        "in_flight_rollouts": "running rollouts are printed in its log lines only, and no key has them",
+        "queue_samples": "accepted rollouts are printed in its log lines only, and no key has them",
+        "turns_mean": "only a multi-turn workflow logs it, as `rollout/num_turns`",
     },
 )
 COLLECTOR = collector_of(FRAMEWORK)

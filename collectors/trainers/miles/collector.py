@@ -112,7 +112,7 @@ FRAMEWORK = Framework(
     ),
     hints={
         "turns_mean": "`--log-multi-turn`",
-        "queue_samples": "give the job's printed log, or the group size (`facts = { group_size = N }`) for its page",
+        "queue_samples": "add the job's printed log, or for the page the group size (`facts = { group_size = N }`)",
     },
 )
 

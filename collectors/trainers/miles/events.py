@@ -59,7 +59,9 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
     rows = [(ts, row) for part in parts for ts, row in part.lines if row is not None]
     logs.rows = [row for _, row in sorted(rows, key=lambda dated_row: dated_row[0])]
     logs.dropped = sum(part.chunk.dropped + part.broken for part in parts)
-    logs.why = next((part.chunk.why for part in parts if part.chunk.why), "a line is no event" if logs.dropped else "")
+    logs.why = next(
+        (part.chunk.why for part in parts if part.chunk.why), "a line is not an event" if logs.dropped else ""
+    )
     return logs
 
 

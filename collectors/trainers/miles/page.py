@@ -40,7 +40,7 @@ def parse(framework: Framework, body: bytes, state: State, limits: Limits) -> Re
     raw = {names.get(series.name, ""): value for series, value in page.samples if series.name.startswith(PREFIX)}
     raw.pop("", None)
     if not raw:
-        raise ScrapeError("garbage", f"no page of miles: it has no {PREFIX}* series")
+        raise ScrapeError("garbage", f"not a page of miles: it has no {PREFIX}* series")
     page_memory = state.setdefault("miles", {})
     context = Context({"framework": framework.name, **_options(state)}, page_memory.setdefault("own", {}), "page")
     unmapped: dict[str, int] = {}

@@ -152,8 +152,8 @@ FRAMEWORK = Framework(
         "trainer_wait_seconds",
     ),
     hints={
-        "trainable_ratio": "dynamic filtering: only it logs `dynamic_filtering_pass_rate`",
-        "mismatch_kl_mean": "importance-sampling correction of vLLM's log-probs: only it logs `vllm_kl`",
+        "trainable_ratio": "turn on dynamic filtering: only it logs `dynamic_filtering_pass_rate`",
+        "mismatch_kl_mean": "turn on importance-sampling correction of vLLM's log-probs: only it logs `vllm_kl`",
     },
 )
 

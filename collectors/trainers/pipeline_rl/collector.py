@@ -67,8 +67,8 @@ FRAMEWORK = Framework(
     hints={
         "tool_calls_mean": "no key of its log counts tool calls",
         "trainer_mfu_ratio": "its log has no key for FLOPs or MFU",
-        "staleness_versions_max": "give the run directory: wandb's trainer run does not report what a version is",
-        "queue_samples": "give the run directory: the queues are in its streams",
+        "staleness_versions_max": "add the run directory: wandb's trainer run does not report what a version is",
+        "queue_samples": "add the run directory: the queues are in its streams",
     },
 )
 COLLECTOR = collector_of(FRAMEWORK)

@@ -66,7 +66,7 @@ def _root(path: Path) -> Path | None:
 def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
     root = _root(path)
     if root is None or not path.exists():
-        raise ScrapeError("missing", f"{path.name} is no file of a PipelineRL run")
+        raise ScrapeError("missing", f"{path.name} is not a file of a PipelineRL run")
     logs = Logs(modified=path.stat().st_mtime)
     for name, read in ((WEIGHTS, _weights), (TRAINER_LOG, _trainer), (STATS, _stats), (PREPROCESSOR, _preprocessor)):
         file = root.joinpath(*_FILES[name])

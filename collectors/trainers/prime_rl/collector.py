@@ -255,7 +255,7 @@ def _finished(path: Path, facts: Mapping[str, str | float], run: _ReadResult) ->
         return str(ended[-1][0])
     for name in TRAINER_LOGS:
         if any(map(prime_rl_log.is_finish_message, _closing_lines(path / name))):
-            return f"{name} says the trainer finished"
+            return f"{name} reports that the trainer finished"
     return ""
 
 
@@ -308,17 +308,17 @@ COLLECTOR = Collector(
     gives=prime_rl_keys.GIVES,
     hints={
         "tool_calls_mean": "no key of its log counts tool calls",
-        "response_tokens_mean": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
-        "turns_mean": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
-        "truncation_ratio": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
-        "staleness_versions_max": "the orchestrator logs it as `off_policy/max`: give the run directory",
+        "response_tokens_mean": "the orchestrator logs it: add the run directory, or its metrics.jsonl",
+        "turns_mean": "the orchestrator logs it: add the run directory, or its metrics.jsonl",
+        "truncation_ratio": "the orchestrator logs it: add the run directory, or its metrics.jsonl",
+        "staleness_versions_max": "the orchestrator logs it as `off_policy/max`: add the run directory",
         "groups_none_solved_ratio": "versions that have it log `train/agg/all/*/solved_*` in the "
-        "orchestrator's metrics.jsonl: give the run directory",
-        "trainable_ratio": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
-        "rollout_error_ratio": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
-        "reward_mean": "the orchestrator logs it: give the run directory, or its metrics.jsonl",
-        "mismatch_kl_mean": "the trainer logs it as `mismatch_kl/all/mean`: give the run directory",
-        "queue_samples": "give the run directory with its logs/: the orchestrator prints the queue every 10 s",
-        "in_flight_rollouts": "give the run directory with its logs/: the orchestrator prints them every 10 s",
+        "orchestrator's metrics.jsonl: add the run directory",
+        "trainable_ratio": "the orchestrator logs it: add the run directory, or its metrics.jsonl",
+        "rollout_error_ratio": "the orchestrator logs it: add the run directory, or its metrics.jsonl",
+        "reward_mean": "the orchestrator logs it: add the run directory, or its metrics.jsonl",
+        "mismatch_kl_mean": "the trainer logs it as `mismatch_kl/all/mean`: add the run directory",
+        "queue_samples": "add the run directory with its logs/: the orchestrator prints the queue every 10 s",
+        "in_flight_rollouts": "add the run directory with its logs/: the orchestrator prints them every 10 s",
     },
 )

@@ -46,7 +46,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     page = parser.parse(body, state, limits)
     parser.check_whole(body)
     if not any(series.name.startswith("ray_") for series, _ in page.samples):
-        raise ScrapeError("garbage", "no page of a Ray metrics agent: it has no ray_ series")
+        raise ScrapeError("garbage", "not a page of a Ray metrics agent: it has no ray_ series")
     values: Values = {}
     unmapped: dict[str, int] = {}
     series_values = list(_skyrl_series(page))

@@ -69,14 +69,14 @@ FRAMEWORK = Framework(
     ),
     hints={
         "mismatch_kl_mean": "it logs `train/train_rollout_logprob_abs_diff`, which is not a KL divergence",
-        "trainer_mfu_ratio": "it logs `perf/actor_train_tflops` and not the GPU's peak",
+        "trainer_mfu_ratio": "it logs `perf/actor_train_tflops`, but not the GPU's peak FLOPS",
         "tool_calls_mean": "no key of its log counts tool calls",
         "rollout_error_ratio": "no key of its log counts failed rollouts or tool calls",
         "staleness_versions_max": "its log has no versions of samples, so no staleness to compare",
         "stale_dropped_rollouts": "its log counts no discarded rollouts, only why groups were filtered",
         "turns_mean": "`--log-multi-turn`",
-        "queue_samples": "pass the job's printed log: only it reports the queue of a fully asynchronous run",
-        "groups_zero_advantage_ratio": "give wandb's run or the printed command, which have the batch size",
+        "queue_samples": "add the job's printed log: only it reports the queue of a fully asynchronous run",
+        "groups_zero_advantage_ratio": "add wandb's run or the printed command, which have the batch size",
     },
 )
 

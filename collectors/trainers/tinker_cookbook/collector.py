@@ -91,7 +91,7 @@ FRAMEWORK = Framework(
         "trainer_weight_sync_seconds",
     ),
     hints={
-        "staleness_versions_mean": "`async_config`: a synchronous recipe has none to log",
+        "staleness_versions_mean": "set `async_config`: a synchronous recipe has no staleness to log",
     },
 )
 COLLECTOR = collector_of(FRAMEWORK)

@@ -219,14 +219,14 @@ FRAMEWORK = Framework(
     ),
     hints={
         "trainer_mfu_ratio": "only the asynchronous trainer logs it, as `perf/mfu_wall_clock`",
-        "tool_calls_mean": "with tools only: it logs `tools/call_frequency`",
-        "tool_failure_ratio": "with tools only: it logs `tools/failure_frequency`",
+        "tool_calls_mean": "only runs with tools log it, as `tools/call_frequency`",
+        "tool_failure_ratio": "only runs with tools log it, as `tools/failure_frequency`",
         "turns_mean": "only the asynchronous trainer logs it, as `rollout/turns_mean`",
         "queue_samples": "only the asynchronous trainer has a queue, and logs its length",
-        "generation_seconds": "`report_to` trackio, wandb or mlflow: only they get the profiling rows",
-        "trainer_compute_seconds": "`report_to` trackio, wandb or mlflow: only they get the profiling rows",
+        "generation_seconds": "set `report_to` to trackio, wandb or mlflow: only they receive the profiling rows",
+        "trainer_compute_seconds": "set `report_to` to trackio, wandb or mlflow: only they receive the profiling rows",
         "stale_dropped_rollouts": "only the asynchronous trainer counts the rollouts that it drops",
-        "trainer_samples": "`report_to` trackio, wandb or mlflow, which keep the configuration",
+        "trainer_samples": "set `report_to` to trackio, wandb or mlflow, which store the configuration",
     },
 )
 

@@ -66,16 +66,16 @@ def read(path: Path, limits: Limits) -> State:
     if len(text) > limits.body_bytes:
         raise ScrapeError("too_large", f"{path.name} is larger than {limits.body_bytes} bytes")
     if not text.strip():
-        raise ScrapeError("empty", f"{path.name} holds nothing")
+        raise ScrapeError("empty", f"{path.name} is empty")
     document = jsonl.parse(text)
     if document is None or not isinstance(document.get("log_history"), list):
-        raise ScrapeError("garbage", f"{path.name} is no trainer state")
+        raise ScrapeError("garbage", f"{path.name} is not a trainer state")
     state = State(int(number(document.get("global_step")) or 0), modified)
     max_steps = number(document.get("max_steps"))
     if max_steps is not None and max_steps > 0:
         state.facts["max_steps"] = max_steps
         if state.step >= max_steps:
-            state.finished = f"{NAME} says step {state.step} of {max_steps:.0f}"
+            state.finished = f"{NAME} reports step {state.step} of {max_steps:.0f}"
     # With another strategy than steps it is still the default, 500; a row covers at most the steps before it.
     logging_steps = number(document.get("logging_steps"))
     if logging_steps is not None and logging_steps >= 1:
@@ -132,7 +132,7 @@ def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
     """
     state_path = find(path)
     if state_path is None:
-        raise ScrapeError("missing", f"{NAME} is gone")
+        raise ScrapeError("missing", f"{NAME} was removed")
     state = read(state_path, limits)
     done = min(int(cursor.get("step", 0)), state.step)
     new = [Logged(dict(row), int(row["step"]), ts) for ts, row in dated(state) if row["step"] > done]

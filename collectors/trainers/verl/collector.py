@@ -127,13 +127,13 @@ FRAMEWORK = Framework(
         "trainer_weight_sync_seconds",
     ),
     hints={
-        "turns_mean": "with the agent loop only: it logs `num_turns/mean`",
-        "tool_calls_mean": "with tools only: it logs `tool_call_counts/mean`",
-        "groups_zero_advantage_ratio": "`algorithm.filter_groups` on: without it no scalar reports equal rewards",
-        "queue_samples": "give the printed log too, or TransferQueue's page (`transfer_queue.metrics.enabled=True`)",
-        "mismatch_kl_mean": "`actor_rollout_ref.rollout.calculate_log_probs=True`, for `rollout_corr/*`",
+        "turns_mean": "only the agent loop logs it, as `num_turns/mean`",
+        "tool_calls_mean": "only runs with tools log it, as `tool_call_counts/mean`",
+        "groups_zero_advantage_ratio": "turn on `algorithm.filter_groups`: without it no scalar reports equal rewards",
+        "queue_samples": "add the printed log too, or TransferQueue's page (`transfer_queue.metrics.enabled=True`)",
+        "mismatch_kl_mean": "set `actor_rollout_ref.rollout.calculate_log_probs=True`: it logs `rollout_corr/*`",
         "stale_dropped_rollouts": "only asynchronous trainers count it; needs `actor_rollout_ref.rollout.n`",
-        "trainer_samples": "needs `data.train_batch_size`, not in what was read: wandb and MLflow keep it",
+        "trainer_samples": "needs `data.train_batch_size`, which this log does not contain: wandb and MLflow store it",
     },
 )
 

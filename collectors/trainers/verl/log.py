@@ -33,7 +33,7 @@ def parse(line: ConsoleLine, memory: dict[str, Any]) -> Parsed:
     if _CONFIG.match(text):
         config = literal(text)
         return ConsoleConfig(config) if config else None
-    return Ended(f"the log says: {_FINAL.rstrip(':')}") if text.lstrip("\"'").startswith(_FINAL) else None
+    return Ended(f"the log contains: {_FINAL.rstrip(':')}") if text.lstrip("\"'").startswith(_FINAL) else None
 
 
 def _values(text: str) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def decode(body: bytes, kind: str) -> Any:
         ValueError: not such a message, or a JSON body that is too long.
     """
     if kind == JSON and len(body) > JSON_BYTES:
-        raise ValueError(f"OTLP as JSON may hold {JSON_BYTES} bytes: send protobuf")
+        raise ValueError(f"OTLP as JSON may have at most {JSON_BYTES} bytes: send protobuf")
     request = ExportMetricsServiceRequest()
     try:
         if kind == PROTOBUF:

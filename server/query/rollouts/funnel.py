@@ -18,12 +18,10 @@ _EXITS: tuple[str, ...] = get_args(Exit)
 _NO_RECORDS = (
     "no rollout is recorded in this window: push records, or read a run directory with them (docs/how-to/rollouts.md)"
 )
-_NO_ENGINES = "the tokens of aborted rollouts are not known: attach the engines, which count tokens"
+_NO_ENGINES = "the tokens of aborted rollouts are unknown: attach the engines, which count tokens"
 _NO_TOKENS = "no record reports response_tokens"
-_NO_GPUS = "GPU-seconds are not known: set [run.NAME.cost] generator_gpus"
-_SHARED = (
-    "GPU-seconds are not known: trainer and generator share their GPUs, and how long each had them is not reported"
-)
+_NO_GPUS = "GPU-seconds are unknown: set [run.NAME.cost] generator_gpus"
+_SHARED = "GPU-seconds are unknown: trainer and generator share their GPUs, and how long each used them is not reported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +69,11 @@ def _wasted(bars: Sequence[FunnelBar]) -> float | None:
 
 def _lacking(sums: Sequence[RolloutSum], tokens: Tokens, gpus_of: Fleet, *, shares: bool) -> str:
     rollouts, told = sum(one.rollouts for one in sums), sum(one.told for one in sums)
-    partly = f"{told:,} of {rollouts:,} rollouts report response_tokens: amounts are of those"
+    partly = f"{told:,} of {rollouts:,} rollouts report response_tokens: amounts cover only those"
     said = (
         (not sums, _NO_RECORDS),
         (bool(sums) and not told, _NO_TOKENS),
-        (0 < told < rollouts, partly + ("" if shares else ", and shares of the GPUs' time are not known")),
+        (0 < told < rollouts, partly + ("" if shares else ", and shares of GPU time are unknown")),
         (tokens.generated is None, _NO_ENGINES),
         (gpus_of.shared, _SHARED),
         (not gpus_of.shared and gpus_of.generator.gpus is None, _NO_GPUS),

@@ -82,7 +82,7 @@ def unpack(order: Order, text: str) -> PagePosition:
             return found
     except (ValueError, TypeError, RecursionError):
         pass
-    raise BadKey("after is not what the page before gave for this order")
+    raise BadKey("after is not the value that a previous page of this order returned")
 
 
 def _is_key(order: Order, place: PagePosition) -> bool:

@@ -179,7 +179,7 @@ def servers(urls: Iterator[tuple[str, Any, Labels]], parsed: Parsed, path: str =
         # sglang-router appends a data-parallel rank after an @; all ranks share one page.
         base = re.sub(r"@\d+$", "", url).rstrip("/").removesuffix("/v1")
         if "@" in urlsplit(base).netloc:
-            parsed.leave_out(f"{where} carries a password")
+            parsed.leave_out(f"{where} contains a password")
         elif (base, labels) not in seen:
             seen.add((base, labels))
             parsed.add(where, base + path, labels)

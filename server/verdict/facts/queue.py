@@ -22,10 +22,10 @@ State = Literal["unknown", "ok", "starved", "stall", "stop", "rewind", "gated"]
 
 TEXTS: dict[State, str] = {
     "unknown": "the queue's window is not full yet",
-    "ok": "the queue moves on both sides",
+    "ok": "samples arrive in the queue and are taken",
     "starved": "less than one batch waits when the trainer is ready",
     "stall": "batches wait and the trainer takes none",
-    "stop": "nothing comes and nothing is taken",
+    "stop": "no samples arrive and none are taken",
     "rewind": "the policy version went back: the trainer restarted",
     "gated": "production is held although the trainer waits or takes",
 }

@@ -12,8 +12,8 @@ AT_BOUND = 0.8
 FAR = 2.0
 # Verdicts in which the engines do not limit the generator's side.
 NOT_ENGINES = ("sandbox_bound", "reward_bound", "orchestrator_bound")
-_FULL = "While the trainer is the limit the queue fills up to the staleness bound."
-_LITTLE = "Staleness is the time from dispatch to training (Little's law, of those in flight) by versions per second."
+_FULL = "While the trainer is the limit, the queue fills up to the staleness bound."
+_LITTLE = "Staleness is the time from dispatch to training (Little's law) times the versions published per second."
 _STATED = ("group_size", "oversampling", "concurrency", "max_response_tokens", "max_staleness", "zero_advantage")
 
 
@@ -53,7 +53,7 @@ def changed(today: Model, changes: Changes, notes: Notes) -> Model:
     kept = _kept(now, later, notes)
     capacity, lacks = _capacity(today, trainer, lengths, notes)
     if today.bound:
-        notes.assume("The trainer is the limit today: the generator's side could make more, how much more is not seen.")
+        notes.assume("The trainer is the limit now. The generator's side could produce more; how much more is unknown.")
     factor = raw * kept
     made = _times(today.made, factor.value)
     missing = tuple(dict.fromkeys((*today.lacks, *lacks, *raw.lacks, *kept.lacks)))
@@ -99,9 +99,9 @@ def _gpus(now: CurrentNumbers, changes: Changes, notes: Notes) -> tuple[CurrentN
     engines = 1 + (added / now.engines if now.engines else 0) + (moved / generator if moved and generator else 0)
     share = 1 - moved / trainer if moved and trainer else 1.0
     if moved:
-        notes.assume("Compute scales linearly with the trainer's GPUs; the rest of the step takes as long as today.")
+        notes.assume("Compute scales linearly with the trainer's GPUs; the rest of the step takes as long as now.")
     if moved or added:
-        notes.assume("Engines make as many tokens per GPU as today: linear, without a new limit of the KV cache.")
+        notes.assume("Engines generate as many tokens per GPU as now: linear, without a new KV cache limit.")
     after = replace(
         now, trainer_gpus=_times(trainer, share), generator_gpus=_times(generator, engines),
         engines=_times(now.engines, engines),
@@ -140,7 +140,7 @@ def _raw(now: CurrentNumbers, later: CurrentNumbers, gpus: Factor, lengths: Fact
         found = replace(found, value=min(found.value, most), floor=min(found.floor, most) if found.floor else None)
     if now.outcome in NOT_ENGINES and found.value is not None and found.value != 1:
         texts = now.outcome.replace("_", "-")
-        notes.assume(f"The run is {texts}: engines are not what holds it, so more of them do not help.")
+        notes.assume(f"The run is {texts}: engines do not limit it, so more engines do not help.")
         found = Factor(min(1.0, found.value), "at least" if found.value < 1 else "")
     return found
 
@@ -167,8 +167,8 @@ def _in_flight(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Fact
     if not now.concurrency or not later.concurrency:
         return Factor(None, "", ("concurrency",))
     notes.assume(
-        "Rollouts per second grow with those in flight (Little's law) up to the KV ceiling, and not beyond; below it "
-        "each takes longer the more decode together, by how much is not known: linear is the most there is."
+        "Rollouts per second grow with the rollouts in flight (Little's law) up to the KV ceiling. Each rollout takes "
+        "longer when more decode together, by an unknown amount: linear growth is an upper bound."
     )
     more = later.concurrency > now.concurrency
     room = _room(replace(later, concurrency=now.concurrency))
@@ -188,8 +188,8 @@ def _lengths(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor
     if lacks or not mean or not cap or not wanted:
         return Factor(None, "", lacks)
     notes.assume(
-        "Lengths below the cap are exponential, within what today's mean and truncation allow; time per rollout and "
-        "trainer compute are proportional to response tokens. What cutting answers does to rewards is not in it."
+        "Lengths below the cap are exponential, consistent with the current mean and truncation; time per rollout and "
+        "trainer compute are proportional to response tokens. The effect of shorter answers on rewards is not included."
     )
     found = mean_cut_at(mean, cap, wanted, now.truncation) / mean
     # Prompts, tools and boots do not shrink with the response: far from today's length no bound is valid.
@@ -206,11 +206,12 @@ def _groups(now: CurrentNumbers, later: CurrentNumbers, changes: Changes, notes:
     lacks = [name for name in ("group_size", "solve_ratio", "zero_advantage") if getattr(now, name) is None]
     if lacks or not now.group_size or not later.group_size or now.group_size < 2:
         notes.lack(*lacks)
-        notes.assume("A batch stays as many samples. Larger groups are never more often all equal, smaller never less.")
+        notes.assume("A batch keeps its number of samples. Larger groups have equal rewards at most as often as now.")
         return replace(later, zero_advantage=None)
     notes.assume(
-        "A batch stays as many samples. Rewards are 0 or 1, and tasks differ by a beta distribution that gives today's "
-        "solve and zero-advantage ratios; that larger groups wait longer for their slowest rollout is not in it."
+        "A batch keeps its number of samples. Rewards are 0 or 1, and tasks differ by a beta distribution with "
+        "the current solve and zero-advantage ratios. The longer wait of larger groups for their slowest rollout is "
+        "not included."
     )
     solved, share = now.solve_ratio or 0.0, now.zero_advantage or 0.0
     return replace(later, zero_advantage=zero_share_at(round(now.group_size), round(later.group_size), solved, share))
@@ -227,8 +228,8 @@ def _surplus(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor
     if not now.oversampling or not later.oversampling:
         return Factor(None, "", ("oversampling",))
     notes.assume(
-        "A rollout that is aborted as a surplus costs as much as a trained one; the stragglers that oversampling "
-        "leaves behind would hold batches up, which is not in it."
+        "A rollout that is aborted as surplus costs as much as a trained one. Without oversampling, stragglers would "
+        "delay batches; this is not included."
     )
     value = now.oversampling / later.oversampling
     return Factor(value, "at most", floor=1.0) if value > 1 else Factor(value, "at least")
@@ -241,7 +242,7 @@ def _fruitful(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Facto
         return Factor()
     if now.filtered is False:
         notes.assume(
-            "Groups without a gradient are trained on: they take as long as others, and the trainer learns nothing."
+            "Groups without a gradient are trained on: they take as long as others, without a learning effect."
         )
         return Factor()
     if now.filtered is None or before is None or after is None or before >= 1:
@@ -260,7 +261,7 @@ def _fresh(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
         return Factor()
     if not now.stale_share:
         return Factor()
-    notes.assume("A higher staleness bound adds at most the samples that are dropped as stale today.")
+    notes.assume("A higher staleness bound adds at most the samples that are now dropped as stale.")
     return Factor(1 / (1 - now.stale_share), "at most", floor=1.0)
 
 
@@ -280,7 +281,7 @@ def _stale(today: Model, model: Model, raw: Factor, notes: Notes) -> Model:
         return _stays(model, now, notes) if model.limiter == "trainer" else _drains(today, model, raw)
     natural, limit = _natural(today, model, raw), _limit(now, later)
     if limit is not None and natural > limit and model.made is not None:
-        notes.assume(_LITTLE, "If staleness would exceed its bound, generation is held.")
+        notes.assume(_LITTLE, "If staleness would exceed its bound, generation is held back.")
         return replace(model, staleness=limit, made=model.made * limit / natural, floor=None)
     if model.limiter == "trainer":
         return _queues(model, notes)
