@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
-from urllib.parse import parse_qs, quote, urlencode
+from urllib.parse import parse_qs, quote, unquote_to_bytes, urlencode
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -83,6 +83,9 @@ class Gate:
         # Names never contain NUL, and PostgreSQL would refuse it in the middle of a query.
         if "\0" in scope["path"] or b"%00" in scope.get("query_string", b""):
             return 400, "the path or the query contains a NUL character"
+        # Decoders replace such bytes by U+FFFD, so that different names would become one.
+        if not all(map(_is_utf8, (scope.get("raw_path") or b"", scope.get("query_string", b"")))):
+            return 400, "the path or the query is not UTF-8"
         origin = headers.get("origin")
         writes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD", "OPTIONS")
         if writes and origin is not None and origin.partition("://")[2] != headers.get("host", ""):
@@ -148,6 +151,14 @@ class Gate:
             await send(message)
 
         return wrapped
+
+
+def _is_utf8(quoted: bytes) -> bool:
+    try:
+        unquote_to_bytes(quoted).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _next(query: bytes) -> str:

@@ -26,7 +26,7 @@ from server.derive.source_priority import SourcePriority
 from server.derive.verdict_tracker import HISTORY, Judge, VerdictTracker
 from server.derive.verdict_tracker import STATE as VERDICT
 from server.ingest.readings import Arrivals, SampleArrival, StepArrival, health, reads_files
-from server.ingest.sandboxes import SandboxArrival
+from server.ingest.sandboxes import SandboxArrival, arrivals_of
 from server.ingest.updates import RolloutArrival
 from server.ingest.validation import implausible_reason
 from server.signals.model import TICK_WINDOW_SECONDS, TargetHealth, is_gap
@@ -159,16 +159,16 @@ class RunDriver:
         self.recovered = sorted(self._store.sandboxes.recent(self.run, since), key=lambda row: row.seen_at)
         for row in self.recovered:
             fresh = row.seen_at > watermark
-            arrival = SandboxArrival(
-                row.seen_at / 1000, row,
-                created=row.first_seen > (watermark if fresh else since),
-                became_ready=(row.ready_seen or 0) > (watermark if fresh else since),
-                failed=(row.failed_seen or 0) > watermark,
-            )  # fmt: skip
+            after = watermark if fresh else since
+            happened = {
+                "created": row.first_seen > after,
+                "became_ready": (row.ready_seen or 0) > after,
+                "failed": (row.failed_seen or 0) > watermark,
+            }
             if fresh:
-                self.sandboxes.append(arrival)
+                self.sandboxes += arrivals_of(row, **happened)
             else:
-                self.deriver.sandbox(arrival, counted=True)
+                self.deriver.sandbox(SandboxArrival(row.seen_at / 1000, row, **happened), counted=True)
             health = self.deriver.health.get(row.target)
             if health is not None and health.last_ok_ts is not None and not reads_files(health.kind):
                 keep = max(15.0, 3 * health.interval_seconds)

@@ -15,7 +15,7 @@ from server.config.facts import trusted_facts
 from server.ingest.histograms import HistogramThrottle
 from server.ingest.incarnations import ReportedRestarts
 from server.ingest.rollouts.feed import RolloutFeed
-from server.ingest.sandboxes import REMEMBERED_SECONDS, SandboxArrival, SandboxIngest
+from server.ingest.sandboxes import REMEMBERED_SECONDS, SandboxIngest, arrivals_of
 from server.ingest.series_ids import SeriesIdCache
 from server.ingest.updates import Arrivals as Arrivals
 from server.ingest.updates import SampleArrival as SampleArrival
@@ -152,14 +152,12 @@ class Ingest:
             fresh = before - OVERLAP_MS
             known = self._seen.get((row.record.provider, row.record.id))
             self._seen[(row.record.provider, row.record.id)] = row
-            arrivals.sandboxes.append(
-                SandboxArrival(
-                    now, row,
-                    created=known is None and row.first_seen > fresh,
-                    became_ready=(row.ready_seen or 0) > fresh and (known is None or known.ready_seen is None),
-                    failed=(row.failed_seen or 0) > fresh and (known is None or known.failed_seen is None),
-                )
-            )  # fmt: skip
+            arrivals.sandboxes += arrivals_of(
+                row,
+                created=known is None and row.first_seen > fresh,
+                became_ready=(row.ready_seen or 0) > fresh and (known is None or known.ready_seen is None),
+                failed=(row.failed_seen or 0) > fresh and (known is None or known.failed_seen is None),
+            )
             arrivals.heard[PUSHED] = (now, math.inf)
         self._pushed = _ms(now)
         # A row last seen before the overlap returns only if it changes, and then the row itself shows the change.

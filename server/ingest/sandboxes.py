@@ -37,6 +37,27 @@ class SandboxArrival:
     failed: bool
 
 
+def arrivals_of(row: SandboxRow, *, created: bool, became_ready: bool, failed: bool) -> list[SandboxArrival]:
+    """Returns the changes of a row that was written elsewhere, each at the time that the row has for it.
+
+    The watermark then separates what the stored counters contain from what they do not, in the middle of a row too.
+    """
+    times = {row.seen_at}
+    times |= {row.first_seen} if created else set()
+    times |= {row.ready_seen} if became_ready and row.ready_seen is not None else set()
+    times |= {row.failed_seen} if failed and row.failed_seen is not None else set()
+    return [
+        SandboxArrival(
+            at / 1000,
+            row,
+            created and at == row.first_seen,
+            became_ready and at == row.ready_seen,
+            failed and at == row.failed_seen,
+        )
+        for at in sorted(times)
+    ]
+
+
 class SandboxIngest:
     """Sandboxes of one run in memory, so that each new record is compared with the previous row.
 

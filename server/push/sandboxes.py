@@ -86,7 +86,9 @@ def record(item: object) -> Sandbox:
     unknown = item.keys() - set(FIELDS)
     if unknown:
         raise ValueError(f"unknown field {sorted(map(str, unknown))[0][:40]!r}; known: {', '.join(FIELDS)}")
-    values: dict[str, Any] = {"provider": "pushed", **{name: _value(name, item[name]) for name in item}}
+    # A null is an absent value: the record's default counts.
+    given = {name: _value(name, value) for name, value in item.items() if value is not None}
+    values: dict[str, Any] = {"provider": "pushed", **given}
     if not values.get("id"):
         raise ValueError("id is missing")
     values.setdefault("state", _state(values))
@@ -108,8 +110,6 @@ def _state(values: Mapping[str, Any]) -> str:
 
 
 def _value(name: str, value: object) -> object:
-    if value is None:
-        return "" if name in _TEXTS else None
     if name in _TIMES or name == "cost_usd_per_hour":
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LAST:
             raise ValueError(f"{name} must be a number" + (" of epoch seconds" if name in _TIMES else ""))

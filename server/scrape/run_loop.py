@@ -292,6 +292,7 @@ class RunLoop:
         if self._broken:
             # After a failed write the driver has more than the store, so it is rebuilt from the store.
             self.driver = await asyncio.to_thread(self._new_driver)
+            self._ingest.mark_recovered(self.driver.recovered)
             self._broken = False
         self._present = max(t, self.present(t))
         await self._follow(t, patient)

@@ -268,6 +268,14 @@ def test_a_nul_is_in_no_name(run: Bench) -> None:
         assert ask("GET", path).status_code == 400
 
 
+def test_bytes_that_are_not_utf8_are_in_no_name(run: Bench) -> None:
+    ask = client(run)
+    for path in ("/api/v1/runs/%ff/status", "/api/v1/alerts?run=a%ff", "/api/v1/targets?run=%ed%a0%80"):
+        answer = ask("GET", path)
+        assert (answer.status_code, answer.json()) == (400, {"detail": "the path or the query is not UTF-8"})
+    assert ask("GET", "/api/v1/runs/%c3%bc/status").status_code == 404
+
+
 def test_a_browser_logs_in_and_gets_a_cookie_without_the_token(run: Bench) -> None:
     ask = client(run, token="s3cret")
     form = {"content-type": "application/x-www-form-urlencoded"}

@@ -261,6 +261,25 @@ def test_otlp_of_another_kind_is_refused_in_words(web: Web) -> None:
     assert web.store.runs.all() == []
 
 
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'["\\ud800"]',
+        b'{"\\ud800": 1}',
+        one_point("x").replace(b'"asInt": "1"', f'"asDouble": {HUGE}'.encode()),
+        one_point("x").replace(b'"asInt": "1"', f'"asDouble": -{HUGE}'.encode()),
+    ],
+    ids=["surrogate", "surrogate-key", "number-beyond-a-float", "below"],
+)
+def test_a_malformed_otlp_body_is_the_senders_fault(web: Web, body: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    answer = web.otlp(body, "?run=r", **{"content-type": otlp.JSON, "content-encoding": ""})
+    assert answer.status_code == 400 and answer.json()["message"].startswith("the body is not an OTLP metrics request")
+    assert caplog.records == [] and web.store.runs.all() == []
+
+
 def test_what_is_unknown_is_still_answered_with_success(web: Web) -> None:
     json = one_point("their.own")
     assert web.otlp(json, "?run=r", **{"content-type": otlp.JSON, "content-encoding": ""}).json() == {}

@@ -115,6 +115,47 @@ def test_a_restart_counts_what_was_pushed_meanwhile_once(store: Store) -> None:
         assert run.value('sandboxes{state="starting"}') == 1.0
 
 
+def test_counters_are_exact_when_the_process_dies_after_each_tick(store: Store) -> None:
+    """A tick at `t` is computed some time after `t`: rows of that time must not be counted by this process and the next.
+
+    Sandbox n is pushed 0.25 s after a grid instant, becomes ready 1 s later, and fails 4 s after that.
+    Each tick reads the rows 0.5 s late, and then the process dies.
+    """
+    for n in range(6):
+        at = 5 * n
+        with bench(store) as run:
+            run.ingest = Ingest(store, "run", T0 + at - 1)
+            run.ingest.mark_recovered(run.driver.recovered)
+            if n == 0:
+                running(run)
+                run.advance(T0)
+            web = Web(run)
+            run.clock.set(T0 + at + 0.25)
+            web("POST", "/api/v1/runs/run/sandboxes", json=[{"id": f"s{n}", "requested_at": T0 + at}])
+            if n:
+                late = {"id": f"s{n - 1}", "state": "failed", "cause": "quota"}
+                web("POST", "/api/v1/runs/run/sandboxes", json=[late])
+            look(run, at)
+            run.clock.set(T0 + at + 1.25)
+            web("POST", "/api/v1/runs/run/sandboxes", json=[{"id": f"s{n}", "ready_at": T0 + at + 1.25}])
+    with bench(store) as run:
+        run.ingest = Ingest(store, "run", T0 + 29)
+        run.ingest.mark_recovered(run.driver.recovered)
+        look(run, 30)
+        assert len(store.sandboxes.page("run")) == 6
+        assert run.value("sandboxes_created_total") == 6.0
+        assert run.value("sandbox_spinup_count_total") == 6.0
+        assert run.value('sandbox_failures_total{cause="quota"}') == 5.0
+
+
+@pytest.mark.parametrize("null", ["unreachable", "state", "provider", "image_cached", "cause", "name", "ready_at"])
+def test_a_null_is_an_absent_field(run: Bench, null: str) -> None:
+    web = Web(run)
+    assert web("POST", "/api/v1/runs/run/sandboxes", json=[{"id": "a", null: None}]).status_code == 200
+    (row,) = run.store.sandboxes.page("run")
+    assert row.record == parse(b'{"id": "a"}').records[0]
+
+
 def test_a_push_that_is_committed_while_its_run_is_adopted_counts(store: Store) -> None:
     """4,000 records take seconds to write: their stamps are older than the look that found nothing."""
     with bench(store) as run:

@@ -51,7 +51,7 @@ class Attempts:
     def take(self, event: Mapping[str, Any]) -> bool:
         """Adds one event; False for other rows."""
         kind, ts, sample_index = event.get("kind"), number(event.get("ts")), whole(event.get("sample_index"))
-        if kind not in KINDS or ts is None or sample_index is None:
+        if not isinstance(kind, str) or kind not in KINDS or ts is None or sample_index is None:
             return False
         key, fresh = str(sample_index), str(sample_index) not in self._samples
         state = self._samples.setdefault(key, copy.deepcopy(_UNKNOWN))
@@ -62,7 +62,7 @@ class Attempts:
         )
         if kind == "attempt_start":
             self._begins(key, ts, fresh=fresh)
-        _note(state, str(kind), ts, event)
+        _note(state, kind, ts, event)
         status = str(event.get("detail", "")) if kind == "attempt_end" else None
         if status == ABORTED:
             state["left"] = self._aborted[key] = ts

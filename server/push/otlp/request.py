@@ -45,6 +45,13 @@ NO_RUN = (
 _UNSPECIFIED, _DELTA = 0, 1
 _MAKE = {"histogram": otlp_histograms.explicit, "exponential_histogram": otlp_histograms.exponential}
 
+# What the parsers raise for a malformed body. SystemError: protobuf's C code, for half a surrogate pair as a field's
+# name. OverflowError: an integer that fits no float.
+_MALFORMED = (
+    DecodeError, json_format.ParseError, ValueError, RecursionError, AttributeError, TypeError, SystemError,
+    OverflowError,
+)  # fmt: skip
+
 Key = tuple[str, str]
 """(run, target)."""
 
@@ -118,7 +125,7 @@ def decode(body: bytes, kind: str) -> Any:
             request.ParseFromString(body)
         else:
             json_format.ParseDict(json.loads(body), request, ignore_unknown_fields=True)
-    except (DecodeError, json_format.ParseError, ValueError, RecursionError, AttributeError, TypeError) as error:
+    except _MALFORMED as error:
         raise ValueError(f"the body is not an OTLP metrics request: {type(error).__name__}") from None
     return request
 

@@ -193,6 +193,15 @@ def test_miles_from_events_and_conversations(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["kind", "ts", "sample_index", "group_index", "weight_version", "detail"])
+def test_a_list_in_a_miles_event_does_not_stop_the_others(tmp_path: Path, name: str) -> None:
+    good = [event(10, "attempt_start", 4), event(12, "gen_start", 4), event(41, "attempt_end", 4, detail="completed")]
+    poisoned = {**event(11, "attempt_start", 5), name: ["x"]}
+    write(tmp_path / STREAM, jsonl([poisoned, *good]), EPOCH)
+    found = merged(tailed(miles_rollouts.COLLECTOR, tmp_path, NOW)[0])
+    assert (found["4"].dispatched_at, found["4"].finished_at) == (10, 41)
+
+
 def test_miles_partial_rollouts_go_on_and_others_are_given_up(tmp_path: Path) -> None:
     """Of two that were aborted one goes on; the other has not by 300 s later, when another sample begins."""
     events = [event(10, "attempt_start", one) for one in (0, 1)] + [event(11, "gen_start", one) for one in (0, 1)]
