@@ -116,7 +116,7 @@ def test_a_restart_counts_what_was_pushed_meanwhile_once(store: Store) -> None:
 
 
 def test_counters_are_exact_when_the_process_dies_after_each_tick(store: Store) -> None:
-    """A tick at `t` is computed some time after `t`: rows of that time must not be counted by this process and the next.
+    """A tick at `t` is computed some time after `t`: rows of that time must not be counted by two processes.
 
     Sandbox n is pushed 0.25 s after a grid instant, becomes ready 1 s later, and fails 4 s after that.
     Each tick reads the rows 0.5 s late, and then the process dies.
