@@ -20,6 +20,7 @@ from dashboard.state.cache import TimedCache
 from dashboard.state.run_state import word as state_word
 from dashboard.state.status import StatusFacts, joined
 from dashboard.state.url import Address, Span
+from dashboard.widgets.format import system
 from server.query import Reader
 from server.query.names import mode_words
 from server.query.run_state import RunState
@@ -168,7 +169,7 @@ def run_links(
 def _about(run: RunInfo, state: RunState | None) -> str:
     mode = mode_words(run.mode, run.facts) if run.mode else ""
     words = state_word(state, run.lifecycle) if state is not None else run.lifecycle
-    return joined(words, *(word for word in (run.framework, mode) if word and word != "unknown"))
+    return joined(words, *(word for word in (system(run.framework), mode) if word and word != "unknown"))
 
 
 def range_links(address: Address, run: RunInfo, tz: float = 0.0) -> list[Any]:

@@ -20,6 +20,8 @@ window.RS = {};
     return size >= 999.5 ? group(value.toFixed(0)) : digits(value);
   }
 
+  const money = (value) => "$" + (value === 0 ? "0" : Math.abs(value) < 999.995 ? value.toFixed(2) : number(value));
+
   function text(value, unit) {
     if (value === null || value === undefined || !isFinite(value)) return "–";
     if (unit === "ratio") {
@@ -30,6 +32,7 @@ window.RS = {};
       const size = Math.abs(value);
       return size >= 7200 ? number(value / 3600) + " h" : size >= 120 ? number(value / 60) + " min" : number(value) + " s";
     }
+    if (unit === "usd" || unit === "usd/h") return money(value) + unit.slice(3);
     return unit ? number(value) + " " + (unit === "hours" ? "h" : unit) : number(value);
   }
 
@@ -54,5 +57,5 @@ window.RS = {};
   // `ms` is already shifted to local time, as the charts' x values are.
   const clock = (ms, wide) => new Date(ms).toISOString().slice(wide ? 5 : 11, wide ? 16 : 19).replace("T", " ");
 
-  RS.format = { number, text, age, span, clock, id };
+  RS.format = { number, money, text, age, span, clock, id };
 })(window.RS);

@@ -9,14 +9,14 @@
 
   // ---- where they went
 
-  const UNITS = [["rollouts", 1], ["tokens", 2], ["GPU-seconds", 3], ["USD", 4]];
+  const UNITS = [["rollouts", 1], ["tokens", 2], ["GPU-seconds", 3], ["cost", 4]];
   // If some rollouts do not report tokens, a bar's amounts are lower bounds and those of the rest upper bounds.
   const amount = (row, i, unit) => (row[i] !== null && i > 1 ? { lower: "≥ ", upper: "≤ " }[row[7]] || "" : "") + exact(row[i], unit);
   const partly = (row) => (row[7] === "lower" ? `of ${plain(row[6])} of ${plain(row[1])} rollouts` : "");
   // Eight digits have no room between the columns.
   const big = (value) => (value < 1e7 ? plain(value) : RS.format.number(value));
-  const exact = (value, unit) => (value === null ? "–" : unit === "USD" ? value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 }) : unit === "GPU-seconds" ? big(Math.round(value)) : big(value));
-  const said = (row) => UNITS.slice(1).filter(([, i]) => row[i] !== null).map(([unit, i]) => `${amount(row, i, unit)} ${unit}`).concat(partly(row) || []).join(" · ");
+  const exact = (value, unit) => (value === null ? "–" : unit === "cost" ? RS.format.money(value) : unit === "GPU-seconds" ? big(Math.round(value)) : big(value));
+  const said = (row) => UNITS.slice(1).filter(([, i]) => row[i] !== null).map(([unit, i]) => amount(row, i, unit) + (unit === "cost" ? "" : ` ${unit}`)).concat(partly(row) || []).join(" · ");
 
   function exits() {
     const where = box("exits"), rows = RS.list("ro.f.");

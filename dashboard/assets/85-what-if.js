@@ -30,7 +30,7 @@
     const about = make("span", place.dataset.about, "note");
     about.id = "wi-about-" + name;
     back.type = "button";
-    mark.title = "today";
+    mark.title = "current value";
     head.append(label, value);
     track.append(range, mark);
     foot.append(about, back);
@@ -61,7 +61,7 @@
     Object.assign(range, { min: low, max: high, step: "any", disabled: !known });
     range.dataset.step = found.step;
     range.value = known ? value : low;
-    range.setAttribute("aria-valuetext", known ? words(name, value, found) + (changed ? `, today ${words(name, found.today, found)}` : ", as today") : "unknown");
+    range.setAttribute("aria-valuetext", known ? words(name, value, found) + (changed ? `, now ${words(name, found.today, found)}` : ", as today") : "unknown");
     place.dataset.state = known ? (changed ? "changed" : "today") : "unknown";
     place.querySelector("output").textContent = known ? words(name, value, found) : "unknown";
     place.style.setProperty("--at", known && high > low ? (found.today - low) / (high - low) : 0);
@@ -69,7 +69,7 @@
     const about = place.querySelector(".foot .note"), back = place.querySelector(".back");
     about.textContent = known ? place.dataset.about : found.needs;
     back.hidden = !changed;
-    back.textContent = changed ? "today " + words(name, found.today, found) : "";
+    back.textContent = changed ? "now " + words(name, found.today, found) : "";
     back.setAttribute("aria-label", `${back.textContent}: reset ${place.dataset.title}`);
   }
 
@@ -98,7 +98,7 @@
   document.addEventListener("click", (event) => {
     if (!event.target.closest("#wi-reset")) return;
     history.pushState({}, "", location.pathname + RS.query(Object.fromEntries(names().map((name) => [name, null]))));
-    RS.say("wi-said", "Reset to today's values.");
+    RS.say("wi-said", "Reset to the current values.");
     everything();
     RS.poke();
   });
@@ -123,9 +123,9 @@
     fill.style.width = (found.to ?? 0) + "%";
     tick.style.left = (found.from ?? 0) + "%";
     tick.hidden = found.from === null;
-    tick.title = "today " + found.now;
+    tick.title = "now " + found.now;
     bar.append(fill, tick);
-    const note = make("span", found.then === found.now ? found.now : `${found.then}, today ${found.now}`, "note");
+    const note = make("span", found.then === found.now ? found.now : `${found.then}, now ${found.now}`, "note");
     head.append(note);
     el.append(head, bar);
     return el;
@@ -137,7 +137,7 @@
     tr.dataset.key = key;
     const after = make("span", then || "–", "num"), word = make("span", change, "delta");
     word.dataset.state = state;
-    tr.append(th, RS.cellOf("Today", make("span", now)), RS.cellOf("Then", after), RS.cellOf("Change", word));
+    tr.append(th, RS.cellOf("Now", make("span", now)), RS.cellOf("Then", after), RS.cellOf("Change", word));
     if (why) th.append(make("span", "unknown: " + why, "note"));
     return tr;
   }

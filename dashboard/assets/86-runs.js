@@ -98,7 +98,7 @@
     // All but the box: what is taken out of the page loses the focus.
     while (entry.tr.childElementCount > 1) entry.tr.lastChild.remove();
     entry.tr.append(heading(cell), verdict(cell), cellOf("Step", step), number("Wait", cell.wait),
-      number("Staleness", cell.stale), number("USD / M tokens", cell.cost), alerts(cell), age(cell));
+      number("Staleness", cell.stale), number("$ / 1M tokens", cell.cost), alerts(cell), age(cell));
     entry.words = [cell.name, cell.state[1], cell.life, cell.about, cell.verdict, cell.cause].join("\n").toLowerCase();
   }
 

@@ -16,10 +16,10 @@ from server.query.types import Series
 Figure = dict[str, Any]
 Values = list[float | None]
 
-# "20ms", "0.5s", "1,200s": with an SI prefix alone twenty milliseconds are "20m", which reads as minutes.
+# "0.02 s", "0.5 s", "1,200 s": with an SI prefix alone twenty milliseconds are "20m", which reads as minutes.
 _SECONDS: Mapping[str, Any] = {
-    "ticksuffix": "s",
-    "tickformatstops": [{"dtickrange": [None, 0.09], "value": "~s"}, {"dtickrange": [0.09, None], "value": ",~f"}],
+    "ticksuffix": " s",
+    "tickformatstops": [{"dtickrange": [None, 0.09], "value": "~g"}, {"dtickrange": [0.09, None], "value": ",~f"}],
 }
 
 # A learning rate: with an SI prefix a millionth is "1µ", and with Plotly's own exponent half of it "0.5e-6".

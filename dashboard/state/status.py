@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dashboard.state.signal_lookup import Signals, Want
-from dashboard.widgets.format import text
+from dashboard.widgets.format import system, text
 from server.query.run_state import OVER
 from server.query.types import SignalNow, Status, TargetTrust
 
@@ -74,7 +74,7 @@ class StatusFacts:
 
     def kinds(self, actor: str) -> str:
         """The systems that play this actor, as the targets name them; ``records``: formats of rollout records."""
-        return " + ".join(sorted({t.kind for t in self.targets if _plays(t) == actor}))
+        return " + ".join(sorted({system(t.kind) for t in self.targets if _plays(t) == actor}))
 
     @property
     def over(self) -> bool:

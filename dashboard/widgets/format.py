@@ -27,6 +27,52 @@ STATE_WORDS = {
 DASH = "–"
 _BIG = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 _TIMES = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"))
+_MONEY = {"usd": "", "usd/h": "/h"}
+"""Unit of an amount of dollars -> what follows the amount."""
+
+SYSTEMS = {
+    "areal": "AReaL",
+    "art": "ART",
+    "atropos": "Atropos",
+    "dcgm": "DCGM",
+    "dynamo": "Dynamo",
+    "mlflow": "MLflow",
+    "nemo_rl": "NeMo-RL",
+    "oat": "OAT",
+    "open_instruct": "open-instruct",
+    "openrlhf": "OpenRLHF",
+    "pipeline_rl": "PipelineRL",
+    "prime_rl": "prime-rl",
+    "prime_sandboxes": "Prime",
+    "production_stack": "vLLM production stack",
+    "prometheus": "Prometheus",
+    "ray_node": "Ray",
+    "roll": "ROLL",
+    "sglang": "SGLang",
+    "sglang_router": "sglang-router",
+    "skyrl": "SkyRL",
+    "tensorrt_llm": "TensorRT-LLM",
+    "tinker_cookbook": "Tinker cookbook",
+    "torchforge": "TorchForge",
+    "triton": "Triton",
+    "trl": "TRL",
+    "tunix": "Tunix",
+    "vllm": "vLLM",
+    "vllm_router": "vllm-router",
+}
+"""Name of a collector or framework -> the system's own spelling. Other names are spelled as they are."""
+
+
+def system(name: str) -> str:
+    """The name of a framework or engine as its authors spell it: ``prime-rl``, ``vLLM``."""
+    return SYSTEMS.get(name, name)
+
+
+def money(value: float) -> str:
+    """An amount of dollars: ``$4.70``, ``$1,204``, ``$10.4k``."""
+    if value == 0:
+        return "$0"
+    return f"${_fixed(value, 2)}" if abs(value) < 999.995 else f"${number(value)}"
 
 
 def number(value: float) -> str:
@@ -64,6 +110,8 @@ def parts(value: float | None, unit: str) -> tuple[str, str]:
         return (_fixed(percent, 0) if abs(percent) >= 9.95 else _tenth(percent)), "%"
     if unit == "seconds":
         return _time(value)
+    if unit in _MONEY:
+        return money(value), _MONEY[unit]
     return number(value), "h" if unit == "hours" else unit
 
 
@@ -79,10 +127,10 @@ def _time(seconds: float) -> tuple[str, str]:
 
 
 def text(value: float | None, unit: str) -> str:
-    """Value and unit in one string: ``64%``, ``41.2 s``, ``1.95 samples/s``."""
+    """Value and unit in one string: ``64%``, ``41.2 s``, ``$4.70/h``, ``1.95 samples/s``."""
     figure, word = parts(value, unit)
-    if word == "%":
-        return f"{figure}%"
+    if word in ("%", "/h"):
+        return f"{figure}{word}"
     return f"{figure} {word}" if word else figure
 
 

@@ -16,7 +16,7 @@ from server import signals
 from server.alerts.model import Alert, Condition, Rule
 
 NAMES: Mapping[str, str] = {
-    "value": "the value with its unit: 64 %, 41.2 s",
+    "value": "the value with its unit: 64%, 41.2 s",
     "raw_value": "the value as a number",
     "threshold": "the threshold with its unit",
     "signal": "name of the signal or metric",
@@ -27,7 +27,7 @@ NAMES: Mapping[str, str] = {
     "class": "liveness, infrastructure, tuning or cost",
     "since": "when the condition became true: 2026-11-21 12:30:05 UTC",
     "for": "how long it must hold: 5m",
-    "lasting": "for more than 5m; of a pending alert: for less than 5m so far",
+    "lasting": "for more than 5 min; of a pending alert: for less than 5 min so far",
     "expression": "the condition: trainer_wait_ratio > 0.4 for 5m",
     "verdict": "of a rule about verdicts the one that holds: generator-bound",
 }
@@ -41,6 +41,8 @@ _UNITS = (("y", 31_536_000.0), ("w", 604_800.0), ("d", 86_400.0), ("h", 3600.0),
 _DURATION = re.compile("".join(f"(?:([0-9]+){unit})?" for unit, _ in _UNITS), re.ASCII)
 # Prometheus' own limit (an int64 of nanoseconds); longer ones are typing errors.
 MAX_SECONDS = 292 * 31_536_000.0
+# (least seconds, seconds of the unit, unit) of a value in a text.
+_SHOWN = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"))
 # Years and weeks are parsed but not written, because Prometheus writes only whole ones.
 _WRITTEN = _UNITS[2:]
 
@@ -96,16 +98,18 @@ def unit_of(condition: Condition) -> str:
 
 
 def formatted(value: float | None, unit: str) -> str:
-    """Formats a value: ``64 %``, ``41.2 s``, ``12.5m``, ``1.95 samples/s``; None is ``unknown``."""
+    """Formats a value as the dashboard does: ``64%``, ``41.2 s``, ``12.5 min``, ``$4.70/h``; None is ``unknown``."""
     if value is None:
         return UNKNOWN
     if not math.isfinite(value):
         return _raw(value)
     if unit == "ratio":
-        return f"{_number(100 * value)} %"
+        return f"{_number(100 * value)}%"
     if unit == "seconds":
-        # Two figures of the larger unit are what a reader compares: 12m30s, 2h5m.
-        return f"{_number(value)} s" if abs(value) < 120 else ("-" if value < 0 else "") + duration(round(abs(value)))
+        size, word = next(((size, word) for least, size, word in _SHOWN if abs(value) >= least), (1.0, "s"))
+        return f"{_number(value / size)} {word}"
+    if unit in ("usd", "usd/h"):
+        return f"${value:,.2f}{unit.removeprefix('usd')}"
     return f"{_number(value)} {unit}".rstrip()
 
 
@@ -215,7 +219,7 @@ class _Names(Mapping[str, str]):
 
 def lasting(rule: Rule, *, pending: bool) -> str:
     """Returns how long an alert's condition has held: longer than the rule's ``for`` once it fires."""
-    limit = duration(rule.for_seconds)
+    limit = formatted(rule.for_seconds, "seconds")
     return f"for less than {limit} so far" if pending else f"for more than {limit}"
 
 
@@ -238,7 +242,7 @@ def expand(rule: Rule, alert: Alert) -> dict[str, str]:
 
 
 def evidence(rule: Rule, alert: Alert) -> str:
-    """Returns the numbers: ``61.5 %, limit > 40 % (trainer_wait_ratio > 0.4 for 5m)``."""
+    """Returns the numbers: ``61.5%, limit > 40% (trainer_wait_ratio > 0.4 for 5m)``."""
     condition = rule.condition
     if condition.kind == "absence" or alert.value is None:
         return expression(rule)

@@ -99,11 +99,11 @@ def test_increase_of_a_counter(values: str, at: str, fires: bool, tmp_path: Path
 
 
 def test_a_failure_shows_what_was_expected_and_what_was_got(tmp_path: Path) -> None:
-    wrong = [{"exp_labels": {"severity": "warning"}, "exp_annotations": {"summary": "waits 60 %"}}]
+    wrong = [{"exp_labels": {"severity": "warning"}, "exp_annotations": {"summary": "waits 60%"}}]
     path = write(tmp_path, [case("0.6x9", {"10s": wrong, "20s": FIRES, "30s": []}, name="one")])
     labels = 'alertname="Starved", class="tuning", run="test", severity="critical"'
-    got = f'[\n            Labels:{{{labels}}} Annotations:{{summary="waits 60 %"}}]'
-    expected = '[\n            Labels:{alertname="Starved", severity="warning"} Annotations:{summary="waits 60 %"}]'
+    got = f'[\n            Labels:{{{labels}}} Annotations:{{summary="waits 60%"}}]'
+    expected = '[\n            Labels:{alertname="Starved", severity="warning"} Annotations:{summary="waits 60%"}]'
     assert result(path) == (
         f"""Unit Testing:  {path}
   FAILED:
@@ -125,7 +125,7 @@ def test_a_failure_shows_what_was_expected_and_what_was_got(tmp_path: Path) -> N
         ({"exp_labels": {**STARVED, "run": "test"}}, False),
         ({"exp_labels": {}}, False),
         ({"exp_labels": {**STARVED, "more": ""}}, False),
-        ({"exp_labels": STARVED, "exp_annotations": {"summary": "waits 60 %"}}, True),
+        ({"exp_labels": STARVED, "exp_annotations": {"summary": "waits 60%"}}, True),
         ({"exp_labels": STARVED, "exp_annotations": {}}, False),
     ],
 )

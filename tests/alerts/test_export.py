@@ -45,7 +45,7 @@ def test_texts_become_prometheus_templates() -> None:
     assert export.annotation("$value of $run at ${label_target}, 5$$ {{ x }}", rule) == (
         '{{ $value | humanizePercentage }} of {{ $labels.run }} at {{ $labels.target }}, 5$ {{ "{{" }} x }}'
     )
-    assert export.annotation("$threshold $for $expression", rule) == "40 % 5m trainer_wait_ratio > 0.4 for 5m"
+    assert export.annotation("$threshold $for $expression", rule) == "40% 5m trainer_wait_ratio > 0.4 for 5m"
 
 
 def test_a_rule_on_a_metric_is_left_out_in_words_unless_it_brings_its_own() -> None:

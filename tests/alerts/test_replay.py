@@ -57,7 +57,7 @@ def test_still_firing_at_the_end(store: Store) -> None:
     found = alerts_replay.run(store, "run", [rule("Starved", on="trainer_wait_ratio", threshold=0.4)])
     assert times(found) == [("Starved", 60, 60, None, 0.6)]
     assert found.episodes[0].seconds == 243
-    assert "for 4m3s (still firing at the end), peak 60 %" in alerts_replay.text(found, [rule("Starved")])
+    assert "for 4m3s (still firing at the end), peak 60%" in alerts_replay.text(found, [rule("Starved")])
 
 
 def test_unknown_is_held_and_a_label_that_left_has_ended(store: Store) -> None:
@@ -199,7 +199,7 @@ def test_text_and_json(store: Store) -> None:
         "run run: 2027-01-15 08:00:00 UTC to 2027-01-15 08:02:30 UTC (2m30s), every 5s",
         "  assumed to run from 2027-01-15 08:00:00 UTC on, because the store has no history of the lifecycle",
         "would have fired:",
-        "  2027-01-15 08:01:30 UTC  Starved{} (warning) for 1m, peak 50 %",
+        "  2027-01-15 08:01:30 UTC  Starved{} (warning) for 1m, peak 50%",
         "      trainer_wait_ratio > 0.4 for 30s; true since 2027-01-15 08:01:00 UTC; "
         "ended: the condition is no longer true",
         "could not fire:",

@@ -67,9 +67,10 @@ def test_prometheus_reads_the_same_durations(written: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("value", "unit", "shown"),
     [
-        (0.64, "ratio", "64 %"), (0.005, "ratio", "0.5 %"), (41.2, "seconds", "41.2 s"), (750.4, "seconds", "12m30s"),
-        (-750, "seconds", "-12m30s"), (7500, "seconds", "2h5m"), (1.95, "samples/s", "1.95 samples/s"), (12, "", "12"),
-        (12_345.6, "tokens", "12,346 tokens"), (999.7, "", "1,000"), (2e15, "", "2e+15"), (None, "ratio", "unknown"),
+        (0.64, "ratio", "64%"), (0.005, "ratio", "0.5%"), (41.2, "seconds", "41.2 s"), (750.4, "seconds", "12.5 min"),
+        (-750, "seconds", "-12.5 min"), (7500, "seconds", "2.08 h"), (1.95, "samples/s", "1.95 samples/s"),
+        (12, "", "12"), (12_345.6, "tokens", "12,346 tokens"), (999.7, "", "1,000"), (2e15, "", "2e+15"),
+        (None, "ratio", "unknown"), (18.444, "usd/h", "$18.44/h"), (1204.5, "usd", "$1,204.50"),
         (math.inf, "ratio", "+Inf"), (math.nan, "", "NaN"), (0, "versions", "0 versions"),
     ],
 )  # fmt: skip
@@ -113,7 +114,7 @@ def alert_of(text: str, **more: object) -> Alert:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("$value of $signal, over $threshold", "64 % of trainer_wait_ratio, over 40 %"),
+        ("$value of $signal, over $threshold", "64% of trainer_wait_ratio, over 40%"),
         ("$raw_value $unit", "0.64 ratio"),
         ("$alertname $run $severity $class", "Starved r critical tuning"),
         ("since $since for $for", "since 2027-01-15 08:00:00 UTC for 0s"),

@@ -38,12 +38,13 @@ def test_the_bill_and_the_causes_that_add_up() -> None:
     )  # fmt: skip
     shown = {key: found[f"m.{key}"] for key in ("s", "w", "v", "n", "j", "p", "hour", "basis", "idle", "share", "also")}
     assert shown == {
-        "s": "known", "w": "", "v": "11.9", "n": "sampled 5.93 · prefill 30.1 · target 8", "j": "watch", "p": "Watch",
-        "hour": "427", "basis": "64 x 1.59 + 192 x 1.59 + sandboxes", "idle": "43.8", "share": "10% of the bill",
+        "s": "known", "w": "", "v": "$11.86", "n": "sampled $5.93 · prefill $30.10 · target $8.00",
+        "j": "watch", "p": "Watch", "hour": "$427.04", "basis": "64 x 1.59 + 192 x 1.59 + sandboxes", "idle": "$43.76",
+        "share": "10% of the bill",
         "also": "$120.00 so far · $12.00/h underused on running engines",
     }  # fmt: skip
     bars = {cause: (found[f"m.c.{cause}.v"], found[f"m.c.{cause}.w"]) for cause in CAUSES if found[f"m.c.{cause}.v"]}
-    assert bars == {"trainer_wait": ("30.5", 69.8), "weight_sync": ("4.07", 9.3), "generator_idle": ("9.16", 20.9)}
+    assert bars == {"trainer_wait": ("$30.53", 69.8), "weight_sync": ("$4.07", 9.3), "generator_idle": ("$9.16", 20.9)}
     assert found["m.c.stalled.s"] == "none"
 
 
@@ -58,7 +59,7 @@ def test_one_reason_that_hides_several_causes_is_said_once() -> None:
     silent = [idle(cause, None, "no engine answers") for cause in ("generator_idle", "generator_down")]
     found = cells(signal("cost_usd_per_hour", 10.0, "usd/h"), idle("trainer_wait", 0.0), *silent)
     assert str(found["m.also"]).count("no engine answers") == 1
-    assert (found["m.idle"], found["m.none"]) == ("0", "")
+    assert (found["m.idle"], found["m.none"]) == ("$0", "")
 
 
 def test_nothing_idle_is_a_finding_only_where_all_is_known() -> None:

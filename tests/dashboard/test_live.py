@@ -145,7 +145,7 @@ def test_rich_run(reader: MemoryReader) -> None:
         "p.kv.critical": "critical 97%",
         "p.queue.watch": "one batch 64",
         "p.staleness.critical": "bound 6",
-        "f.generator.sub": "vllm · 16 × H200 · 1 of 2 down",
+        "f.generator.sub": "vLLM · 16 × H200 · 1 of 2 down",
         "f.sandbox.sub": "no sandbox source",
         "f.sandbox.p": "Unknown",
         "f.to_trainer.sub": "36% of capacity",
@@ -394,7 +394,7 @@ def test_a_key_of_many_engines_counts_once(reader: MemoryReader) -> None:
 
 def test_dead_engines_are_the_news(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert (found["f.generator.s"], found["f.generator.sub"]) == ("critical", "vllm · 16 × H200 · 1 of 2 down")
+    assert (found["f.generator.s"], found["f.generator.sub"]) == ("critical", "vLLM · 16 × H200 · 1 of 2 down")
     dead = [fake.target(f"e{i}", "generator", "vllm", up=False, error="refused") for i in range(2)]
     reader.set_targets(fake.RICH, *dead)
     for now, _ in (*fake._labelled()[:4], fake.TICKS[-1]):

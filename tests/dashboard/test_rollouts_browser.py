@@ -84,10 +84,10 @@ def test_where_rollouts_went_in_exact_numbers(open_page: Open) -> None:
     label = page.locator(".exits svg").get_attribute("aria-label")
     trained, zero = (page.evaluate(f"RS.view['ro.f.{i}']") for i in range(2))
     assert label == (
-        f"trained: {trained[1]:,} rollouts, {trained[2]:,} tokens · 212,401 GPU-seconds · 118.00 USD; "
-        f"zero advantage: {zero[1]:,} rollouts, {zero[2]:,} tokens · 160,112 GPU-seconds · 88.95 USD; "
+        f"trained: {trained[1]:,} rollouts, {trained[2]:,} tokens · 212,401 GPU-seconds · $118.00; "
+        f"zero advantage: {zero[1]:,} rollouts, {zero[2]:,} tokens · 160,112 GPU-seconds · $88.95; "
         f"too stale: 64 rollouts, 458,650 tokens; infra error: 20 rollouts, 123,063 tokens; "
-        "not recorded (estimated): 1,204,000 tokens · 31,000 GPU-seconds · 17.22 USD; in flight: 127 rollouts"
+        "not recorded (estimated): 1,204,000 tokens · 31,000 GPU-seconds · $17.22; in flight: 127 rollouts"
     )
     shown = page.locator(".exits .count").all_text_contents()
     assert shown[0] == f"{trained[1]:,}" and "127" in shown and "1,204,000" in shown

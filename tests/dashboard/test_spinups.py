@@ -161,7 +161,7 @@ def test_overview_has_the_third_actor(reader: MemoryReader) -> None:
     found = cells(reader, key="overview")
     numbers = [(found[f"f.sandbox.{i}.v"], found[f"f.sandbox.{i}.u"]) for i in range(3)]
     assert numbers == [("780", "running"), ("128", "starting"), ("62", "min oldest pending")]
-    assert (found["f.sandbox.sub"], found["f.sandbox.s"]) == ("prime_sandboxes", "critical")
+    assert (found["f.sandbox.sub"], found["f.sandbox.s"]) == ("Prime", "critical")
     assert cells(reader, wall.MATH, key="overview")["f.sandbox.sub"] == "this run uses no sandboxes"
     assert cells(reader, wall.BARE, key="overview")["f.sandbox.sub"] == "no sandbox source"
 

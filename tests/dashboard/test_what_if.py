@@ -32,15 +32,15 @@ def rows(found: dict[str, Any]) -> dict[str, list[Any]]:
 
 def test_today(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert head(found) == "Today the trainer waits 29% of each step"
+    assert head(found) == "Now the trainer waits 29% of each step"
     assert (found["wi.mode"], found["wi.limit.now"], found["wi.limit.then"], found["wi.flip"]) == (
         "now", "the generator side", "", "same",
     )  # fmt: skip
     # 256 GPUs at 2 USD over 1.95 * 12,000 tokens/s; 64 GPUs idle 29.09% of the time
     assert rows(found)["usd_per_million_tokens"] == [
-        "Cost per 1M trained tokens", "6.08 USD", "", "", "same", ""
+        "Cost per 1M trained tokens", "$6.08", "", "", "same", ""
     ]  # fmt: skip
-    assert rows(found)["idle_usd_per_hour"][1] == "37.2 USD/h"
+    assert rows(found)["idle_usd_per_hour"][1] == "$37.24/h"
     assert "wi.a.0" not in found
 
 
@@ -93,7 +93,7 @@ def test_what_is_not_known(reader: MemoryReader) -> None:
     ]  # fmt: skip
     assert found["wi.m.0"].endswith("[run.NAME.facts], or send rollout records")
     poor = cells(reader, "move_gpus=8", POOR)
-    assert (poor["wi.mode"], head(poor)) == ("none", "Today's rates are unknown")
+    assert (poor["wi.mode"], head(poor)) == ("none", "Current rates are unknown")
     assert poor["wi.text"].startswith("Needed: how many samples the trainer takes per second: log step time")
     assert poor["wi.sl.move_gpus"]["needs"] == "the trainer's GPUs: state trainer_gpus in [run.NAME.facts]"
     math = cells(reader, run=fakes.MATH)
@@ -106,9 +106,9 @@ def test_a_change_that_cannot_be_is_said_and_today_is_shown(reader: MemoryReader
     found = cells(reader, "move_gpus=64")
     assert found["wi.refused"] == (
         "Not possible: move_gpus 64: this run has 64 GPUs that train and 192 that generate, so -191 to 63. "
-        "Showing today's values."
+        "Showing the current values."
     )
-    assert head(found) == "Today the trainer waits 29% of each step"
+    assert head(found) == "Now the trainer waits 29% of each step"
 
 
 def test_every_change_has_a_slider_and_every_row_is_a_figure() -> None:

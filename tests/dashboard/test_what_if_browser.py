@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 
 Open = Callable[..., Page]
 HEAD = "words => document.querySelector('.whatif h1').textContent === words"
-TODAY = "Today the trainer waits 29% of each step"
+TODAY = "Now the trainer waits 29% of each step"
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_by_keyboard_until_the_limit_flips(open_page: Open) -> None:
         page.keyboard.press("ArrowRight")
     until(page, HEAD, "Trainer wait would drop from 29% to 16%")
     assert page.evaluate("new URLSearchParams(location.search).get('move_gpus')") == "8"
-    assert page.locator("#wi-move_gpus").get_attribute("aria-valuetext") == "8 to the generator, today none"
+    assert page.locator("#wi-move_gpus").get_attribute("aria-valuetext") == "8 to the generator, now none"
     assert page.locator(".side-of[data-limits='1'] b").inner_text() == "Generator side"
     page.keyboard.press("PageUp")
     until(page, "() => document.querySelector('.limits').dataset.state === 'flipped'")
@@ -97,7 +97,7 @@ def test_by_keyboard_until_the_limit_flips(open_page: Open) -> None:
 
 def test_back_to_today_and_back_again(open_page: Open) -> None:
     page = open_page("&move_gpus=8&group_size=16")
-    page.get_by_role("button", name="today 8 rollouts: reset Group size").click()
+    page.get_by_role("button", name="now 8 rollouts: reset Group size").click()
     until(page, "() => !new URLSearchParams(location.search).has('group_size')")
     assert value(page, "group_size") == "8 rollouts"
     assert page.evaluate("document.activeElement.id") == "wi-group_size"
@@ -125,7 +125,7 @@ def test_by_mouse_a_value_is_on_the_grid_and_today_needs_not_be(open_page: Open)
 
 def test_what_is_not_known_has_no_thumb_but_words(open_page: Open) -> None:
     page = open_page(run=POOR)
-    assert page.locator("h1:visible").inner_text() == "Today's rates are unknown"
+    assert page.locator("h1:visible").inner_text() == "Current rates are unknown"
     assert page.locator("[data-slider] input:disabled").count() == 8
     assert page.locator("[data-slider=add_engines] .foot").inner_text() == (
         "how many engines there are: add their /metrics as targets"

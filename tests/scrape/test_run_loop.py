@@ -121,7 +121,7 @@ def test_a_batch_the_store_refuses_hurts_no_neighbour(store: Store, monkeypatch:
     writer.close()
     assert running(store) == [0.0, 5.0, 10.0, 15.0]
     assert all(cursor == {} for cursor in reads) and len(reads) >= 2, "the cursor stays where it was"
-    assert "did not take it" in {t.target: t.error for t in Reader(store, clock).targets("run")}.get("file", "")
+    assert "did not accept it" in {t.target: t.error for t in Reader(store, clock).targets("run")}.get("file", "")
 
 
 def test_a_chunk_without_a_sample_is_read_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

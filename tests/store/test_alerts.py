@@ -263,7 +263,7 @@ def test_prune(store: Store) -> None:
     store.alerts.put_silence(silence("later", 0, 4))
     store.alerts.prune(T0 + 4)
     assert statuses(store) == {3: "failed", 4: "pending"}
-    assert "not configured" in store.alerts.deliveries(None, 2)[1].answer
+    assert "no longer configured" in store.alerts.deliveries(None, 2)[1].answer
     assert [s.id for s in store.alerts.silences(T0, 0)] == ["later"]
     store.alerts.prune(T0 + 4)
     assert statuses(store) == {4: "pending"}

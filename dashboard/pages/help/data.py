@@ -8,7 +8,7 @@ from typing import Any
 
 from dashboard.shell.page import Scope
 from dashboard.state.status import View
-from dashboard.widgets.format import text
+from dashboard.widgets.format import system, text
 from server.query.coverage import Coverage, coverage
 from server.query.types import SignalInfo
 
@@ -45,9 +45,9 @@ def _cached_row(info: SignalInfo, known: Coverage) -> list[Any]:
 def row(info: SignalInfo, known: Coverage) -> list[Any]:
     """[name, title, actor, unit, what it means, bands, when, inputs, how to enable, frameworks, the rest's hints]."""
     by_framework = known.cells.get(info.name, {})
-    reported = [[name, _REPORTED[cell]] for name, cell in by_framework.items() if cell in _REPORTED]
-    not_applicable = [name for name, cell in by_framework.items() if cell == "n/a"]
-    hints = [[name, how] for name, how in known.hints.get(info.name, {}).items()]
+    reported = [[system(name), _REPORTED[cell]] for name, cell in by_framework.items() if cell in _REPORTED]
+    not_applicable = [system(name) for name, cell in by_framework.items() if cell == "n/a"]
+    hints = [[system(name), how] for name, how in known.hints.get(info.name, {}).items()]
     return [
         info.name,
         info.title,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from dashboard.pages import verdict
 from dashboard.state.run_state import WORDS, progress
 from dashboard.state.status import StatusFacts, View, joined
-from dashboard.widgets.format import parts, text, tight
+from dashboard.widgets.format import money, parts, text, tight
 from server.query.summary import RunSummary
 
 PHASES = (("wait", "Wait"), ("compute", "Train"), ("overhead", "Overhead"))
@@ -112,8 +112,8 @@ def _over(facts: StatusFacts) -> View:
     end = f"At the end: {_low(last)}." if _named(facts) else ""
     cells["b.text"] = " ".join(filter(None, (_limits(found) if found else "", end)))
     if found and found.usd is not None:
-        cells["b.usd"] = f"${found.usd:,.2f}"
-        idle = f", ${found.idle_usd:,.2f} of it idle" if found.idle_usd is not None else ""
+        cells["b.usd"] = money(found.usd)
+        idle = f", {money(found.idle_usd)} of it idle" if found.idle_usd is not None else ""
         cells["b.share"] = f"for the whole run at its last hourly rate{idle}"
     return cells
 
@@ -305,7 +305,7 @@ def _cost(facts: StatusFacts) -> View:
         return {"b.usd": "", "b.share": "Cost unknown: no GPU price is set" if unpriced else ""}
     share = text(dollars / bill.value, "ratio") if bill is not None and bill.value else ""
     least = "at least " if _verdict(facts).get("usd_lacks") else ""
-    return {"b.usd": f"{least}${dollars:,.2f}/h", "b.share": "idle" + (f", {share} of the bill" if share else "")}
+    return {"b.usd": f"{least}{money(dollars)}/h", "b.share": "idle" + (f", {share} of the bill" if share else "")}
 
 
 def next_steps(facts: StatusFacts) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from dashboard.state.status import StatusFacts, View, first_clause, joined
-from dashboard.widgets.format import STATE_WORDS, number, parts, text
+from dashboard.widgets.format import STATE_WORDS, money, parts, text
 
 CAUSES: Mapping[str, str] = {
     "trainer_wait": "Trainer waits",
@@ -31,7 +31,7 @@ def cost(facts: StatusFacts) -> View:
     return {
         "m.s": "known" if priced or known else "unknown",
         "m.w": "" if priced or known else _why(facts),
-        "m.hour": number(hour.value) if hour is not None and hour.value is not None else "–",
+        "m.hour": money(hour.value) if hour is not None and hour.value is not None else "–",
         "m.basis": hour.why if hour is not None and priced else first_clause(hour.why) if hour is not None else "",
     } | _million(facts) | _idle(facts, known)  # fmt: skip
 
@@ -48,8 +48,8 @@ def _million(facts: StatusFacts) -> View:
     judged = ratio is not None and ratio.value is not None
     beside = ((of, facts.value(_MILLION, of=of)) for of in ("sampled", "prefill"))
     target = facts.number("target_usd_per_million_tokens")
-    words = [f"{of} {number(usd)}" for of, usd in beside if usd is not None]
-    words += [f"target {number(target)}"] if target is not None else ["no target set"]
+    words = [f"{of} {money(usd)}" for of, usd in beside if usd is not None]
+    words += [f"target {money(target)}"] if target is not None else ["no target set"]
     return {
         "m.v": parts(value, "usd")[0],
         "m.n": joined(*words),
@@ -62,14 +62,14 @@ def _million(facts: StatusFacts) -> View:
 def _idle(facts: StatusFacts, known: Mapping[str, float]) -> View:
     """The causes that cost anything, as parts of their sum; below it what of the rest is not known."""
     total, bill = sum(known.values()), facts.value(_HOUR)
-    cells: View = {"m.idle": number(total) if known else "–"}
+    cells: View = {"m.idle": money(total) if known else "–"}
     cells["m.share"] = f"{text(total / bill, 'ratio')} of the bill" if known and bill else ""
     for cause, words in CAUSES.items():
         usd = known.get(cause, 0.0)
         key = f"m.c.{cause}"
         cells |= {
             f"{key}.l": words,
-            f"{key}.v": number(usd) if usd else "",
+            f"{key}.v": money(usd) if usd else "",
             f"{key}.w": round(100 * usd / total, 1) if total else 0,
             f"{key}.s": "known" if usd else "none",
         }
@@ -87,7 +87,7 @@ def _also(facts: StatusFacts, known: Mapping[str, float]) -> str:
     # Several causes may have the same reason: it is shown once.
     gaps = {one.why: CAUSES.get(one.labels.get("cause", ""), "") for one in lacking if one.labels} if known else {}
     return joined(
-        f"${sum(sums):,.2f} so far" if sums else "",
-        f"${under:,.2f}/h underused on running engines" if under is not None else "",
+        f"{money(sum(sums))} so far" if sums else "",
+        f"{money(under)}/h underused on running engines" if under is not None else "",
         *(f"{name} unknown: {first_clause(why)}" for why, name in sorted(gaps.items()) if name),
     )

@@ -2,7 +2,7 @@
 
 from dashboard.pages.overview.banner import next_steps, split
 from dashboard.state.status import StatusFacts, View, engine_name, first_clause, joined, worst
-from dashboard.widgets.format import STATE_WORDS, parts, text
+from dashboard.widgets.format import STATE_WORDS, parts, system, text
 from server.query.names import mode_words
 from server.query.types import SignalNow
 
@@ -127,7 +127,7 @@ def _trainer(facts: StatusFacts) -> View:
     # A synchronous run has no wait, so its trainer is judged by its steps.
     states = (step if wait == "not_applicable" else wait, step, gone)
     framework = "" if facts.status.framework in ("", "unknown") else facts.status.framework
-    names = framework or facts.kinds("trainer")
+    names = system(framework) or facts.kinds("trainer")
     sub = joined(names, _mode(facts), facts.gpus("trainer"), down or _no_step(facts)) or "no trainer source"
     return _actor("trainer", sub, worst(states), split(facts).get("compute"), numbers)
 

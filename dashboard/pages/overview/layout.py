@@ -160,9 +160,9 @@ def _alerts() -> Any:
 
 def _cost() -> Any:
     """Cost per million tokens and per hour, and idle cost by cause."""
-    million = _figure("Per 1M trained tokens", "m.v", "USD", pill("m", "j"), ("m.n", "m.why"))
-    hour = _figure("Per hour", "m.hour", "USD", None, ("m.basis",))
-    idle = _figure("Idle", "m.idle", "USD/h", None, ("m.share", "m.none"))
+    million = _figure("Per 1M trained tokens", "m.v", "", pill("m", "j"), ("m.n", "m.why"))
+    hour = _figure("Per hour", "m.hour", "", None, ("m.basis",))
+    idle = _figure("Idle", "m.idle", "/h", None, ("m.share", "m.none"))
     causes = html.Ul([_cause(f"m.c.{cause}") for cause in CAUSES], className="causes")
     figures = html.Div([million, hour, idle, html.Div([causes, t(html.P, "m.also", "note")])], className="money")
     title = html.Div([html.H2("Cost")], className="row")

@@ -13,7 +13,7 @@ from dashboard.pages.rollouts.tables import tables
 from dashboard.pages.sandboxes.data import HERE
 from dashboard.shell.page import Scope
 from dashboard.state.status import RECORDS, StatusFacts, View, first_clause, joined
-from dashboard.widgets.format import number, text
+from dashboard.widgets.format import money, number, text
 from server.query.rollouts.types import Cells, GroupInfo
 from server.query.types import SignalInfo, SignalNow
 
@@ -246,9 +246,9 @@ def _first(ended: Cells, columns: Grid) -> float | None:
 def _lost(usd: float | None, unrecorded: float) -> str:
     """``unrecorded``: dollars of it that are linked to no record, which is no proof of a loss."""
     if not usd or not unrecorded:
-        return f"${usd:,.2f} was spent on rollouts that were not trained on." if usd else ""
-    rest = f"; ${unrecorded:,.2f} of it is not in any record" if unrecorded < usd else " and is not in any record"
-    return f"${usd:,.2f} is not linked to trained rollouts{rest}."
+        return f"{money(usd)} was spent on rollouts that were not trained on." if usd else ""
+    rest = f"; {money(unrecorded)} of it is not in any record" if unrecorded < usd else " and is not in any record"
+    return f"{money(usd)} is not linked to trained rollouts{rest}."
 
 
 def _sentence(words: str) -> str:
@@ -399,7 +399,7 @@ URL = "{address}/api/v1/runs/{quote(run, safe="")}/rollouts"
 HEADERS = {{"content-type": "application/x-ndjson"}}  # and "authorization": "Bearer TOKEN" where there is one
 
 
-def report(*rollouts):  # takes a second at most and never raises
+def report(*rollouts):  # takes at most a second and never raises
     try:
         lines = "\\n".join(map(json.dumps, rollouts))
         urlopen(Request(URL, lines.encode(), HEADERS), timeout=1).close()

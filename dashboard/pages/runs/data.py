@@ -15,7 +15,7 @@ from dashboard.state.run_state import TONES, progress
 from dashboard.state.run_state import word as state_word
 from dashboard.state.signal_lookup import Want
 from dashboard.state.status import View, joined
-from dashboard.widgets.format import DASH, text, tight
+from dashboard.widgets.format import DASH, system, text, tight
 from server.query.names import mode_words
 from server.query.run_state import StateName
 from server.query.types import AlertInfo, RunNow, SignalInfo, SignalNow
@@ -63,7 +63,7 @@ def row(one: RunNow, alerts: Sequence[AlertInfo]) -> dict[str, Any]:
         "name": info.name,
         "life": info.lifecycle,
         "state": [one.state.name, state_word(one.state, info.lifecycle), tone, joined(waits, progress(one.state))],
-        "about": joined(*(text for text in (info.framework, mode) if text and text != "unknown")),
+        "about": joined(*(text for text in (system(info.framework), mode) if text and text != "unknown")),
         "verdict": word(outcome, cause),
         "colour": colour(outcome),
         "cause": because(cause) if outcome not in ("", "unknown") else "",

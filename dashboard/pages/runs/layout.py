@@ -12,7 +12,7 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ("Step", "step"),
     ("Wait", "wait"),
     ("Staleness", "stale"),
-    ("USD / M tokens", "cost"),
+    ("$ / 1M tokens", "cost"),
     ("Alerts", "fire"),
     ("Last data", "at"),
 )

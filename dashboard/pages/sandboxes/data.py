@@ -11,7 +11,7 @@ from dashboard.pages.sandboxes.spinups import heat
 from dashboard.pages.sandboxes.tables import STATE_WORDS, by_cause, tables
 from dashboard.shell.page import Scope
 from dashboard.state.status import LAST, StatusFacts, View, first_clause, joined, worst
-from dashboard.widgets.format import parts, text
+from dashboard.widgets.format import money, parts, text
 from server.query.types import SignalInfo
 
 _OLDEST, _P95 = "sandbox_oldest_pending_seconds", {"image": "all", "stat": "p95"}
@@ -232,7 +232,7 @@ URL = "{address}/api/v1/runs/{quote(run, safe="")}/sandboxes"
 HEADERS = {{}}  # {{"authorization": "Bearer TOKEN"}} if Rollscope has a token
 
 
-def report(box, **more):  # takes a second at most and never raises
+def report(box, **more):  # takes at most a second and never raises
     try:
         urlopen(Request(URL, json.dumps({{**box, **more}}).encode(), HEADERS), timeout=1).close()
     except Exception as error:
@@ -322,7 +322,7 @@ def _failed(facts: StatusFacts, known: SandboxRecords) -> View:
 
 def _credit(facts: StatusFacts) -> View:
     left, rate = facts.value("sandbox_credit_usd"), facts.value("sandbox_cost_usd_per_hour")
-    words = joined(f"${left:,.2f} left" if left is not None else "", f"${rate:,.2f}/h" if rate is not None else "")
+    words = joined(f"{money(left)} left" if left is not None else "", f"{money(rate)}/h" if rate is not None else "")
     return {"k.sb_credit.n": words} if words and facts.value("sandbox_credit_hours") is not None else {}
 
 

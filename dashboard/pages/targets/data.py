@@ -8,6 +8,7 @@ from urllib.parse import parse_qs
 from dashboard.pages.targets.trust import counted, kind_words
 from dashboard.shell.page import Scope
 from dashboard.state.status import LAST, View, joined
+from dashboard.widgets.format import system
 from server.query.coverage import coverage
 from server.query.types import SignalInfo, SignalNow, TargetTrust
 
@@ -155,7 +156,7 @@ def covered(signals: Iterable[SignalNow], infos: Mapping[str, SignalInfo], frame
 def _can(signal: str, framework: str) -> str:
     """Whether this framework's log can have it at all; nothing of what does not come from a log."""
     cell = coverage().cells.get(signal, {}).get(framework, "")
-    return f"{framework} can report it" if cell in ("native", "derived") else ""
+    return f"{system(framework)} can report it" if cell in ("native", "derived") else ""
 
 
 def _best(rows: Sequence[SignalNow], info: SignalInfo) -> tuple[str, str]:

@@ -66,7 +66,6 @@ CONDITIONAL_ROWS = (
 # Changes below 0.05% are within the estimate's error; from three times on a factor is shown instead of a percentage.
 LITTLE, TIMES = 0.0005, 3.0
 _SAME = "no change"
-_UNITS = {"usd": "USD", "usd/h": "USD/h"}
 SIDES = (("trainer_could_take", "trainer", "Trainer"), ("generator_could_make", "generator", "Generator side"))
 ASK = "Move a slider to see the projected result. Share this scenario by copying the link."
 TODAY: Mapping[str, str] = {
@@ -90,7 +89,7 @@ def cells(scope: Scope) -> View:
         answer = scope.reader.what_if(scope.run, Changes())
     found = answer.found
     return (
-        _head(answer, refused, TODAY.get(scope.status.state.name, "Today the trainer waits "))
+        _head(answer, refused, TODAY.get(scope.status.state.name, "Now the trainer waits "))
         | _sliders(answer)
         | {f"wi.side.{i}": _side(found, *side) for i, side in enumerate(SIDES)}
         | {f"wi.row.{i}": row for i, row in enumerate(_rows(found))}
@@ -107,7 +106,7 @@ def _head(answer: WhatIfAnswer, refused: str, today: str) -> View:
     limit = [found.now.limiter or "", found.then.limiter or ""]
     return {
         "wi.mode": mode, "wi.head": head, "wi.num": figure, "wi.tail": tail, "wi.text": _about(answer, mode, now),
-        "wi.refused": f"Not possible: {refused}. Showing today's values." if refused else "", "wi.limit": limit,
+        "wi.refused": f"Not possible: {refused}. Showing the current values." if refused else "", "wi.limit": limit,
         "wi.limit.now": _limit(found.now), "wi.limit.then": _limit(found.then) if found.changes else "",
         "wi.flip": "flipped" if found.changes and limit[0] != limit[1] and all(limit) else "same",
     }  # fmt: skip
@@ -117,7 +116,7 @@ def _sentence(found: WhatIf, mode: str, now: Figure, then: Figure, today: str) -
     if mode == "apart":
         return "No estimate for this run", "", ""
     if mode == "none":
-        return "Today's rates are unknown", "", ""
+        return "Current rates are unknown", "", ""
     if mode == "now":
         return today, text(now.value, "ratio"), " of each step"
     if then.value is None:
@@ -160,7 +159,7 @@ def _limit(state: RunSituation) -> str:
 
 def _say(figure: Figure) -> str:
     """``at most 16%``."""
-    words = text(figure.value, _UNITS.get(figure.unit, figure.unit))
+    words = text(figure.value, figure.unit)
     if figure.bound == "at least" and figure.value == 0:
         return f"as little as {words}"
     return f"{figure.bound} {words}" if figure.bound and figure.value is not None else words

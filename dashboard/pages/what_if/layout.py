@@ -42,7 +42,7 @@ def _sliders() -> Any:
 def _sides() -> Any:
     limits = html.P(
         [
-            html.Span([html.Span("Limit today: "), t(html.B, "wi.limit.now")]),
+            html.Span([html.Span("Limit now: "), t(html.B, "wi.limit.now")]),
             html.Span([html.Span("then: "), t(html.B, "wi.limit.then")], className="then"),
         ],
         className="limits",
@@ -54,7 +54,7 @@ def _sides() -> Any:
 
 
 def _figures() -> Any:
-    names = ("", "Today", "Then", "Change")
+    names = ("", "Now", "Then", "Change")
     head = html.Thead(html.Tr([html.Th(name or html.Span("What", className="sr"), scope="col") for name in names]))
     table = html.Table([head, html.Tbody(**{"data-rows": "wi-rows"})])
     said = html.P(id="wi-said", role="status", className="sr")
