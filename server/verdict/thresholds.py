@@ -130,6 +130,8 @@ AT_CAP = 0.9
 """Share of the cap. All but those of a batch that just ended."""
 MOST_SHARE = 0.95
 """Share. A rollout with more of its time outside the engines is outside every model here."""
+ALL_PLACED = 0.95
+"""Share of a rollout's time that some source places; the rest is rounding and the moments between two phases."""
 MOST_UNTOLD = 0.5
 """Share of a rollout's time that no source places. Half of it is no gap between two windows."""
 MOST_OF = 0.5

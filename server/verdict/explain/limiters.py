@@ -262,7 +262,7 @@ def _orchestrator(n: Numbers) -> Iterator[Limiter]:
     if places is None or n.wait is None or n.saturated or n.seen.synchronous:
         return
     factor = _filled(n, 1 / max(1 - MOST_SHARE, places), n.place.get("generating", 1.0))
-    used = f"only {places:.0%} of the in-flight limit is in use"
+    used = f"only {n.cap:.0%} of the in-flight limit is in use"
     if (n.gated or 0.0) >= HOLDS:
         text = f"{used}, and dispatch is held while the trainer waits"
         yield _made(n, "orchestrator_bound", "staleness_gate", factor, text)

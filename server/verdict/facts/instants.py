@@ -26,6 +26,8 @@ STARTING = SANDBOXES + "starting"
 QUEUED = SANDBOXES + "queued"
 CAP = "cap"
 BUBBLE = "bubble"
+UNCOUNTED = ("waiting_group", "queued", "scoring")
+"""States of rollouts that `in_flight_ratio` does not count."""
 
 
 Instant = tuple[float, Mapping[str, float]]
@@ -118,6 +120,13 @@ def cap(seen: VerdictInput) -> float | None:
     """Returns the used share of the in-flight limit: the mean of the last minutes, else of now."""
     found = seen.recent.get(CAP)
     return found if found is not None else seen.get("in_flight_ratio")
+
+
+def limit(seen: VerdictInput) -> float | None:
+    """Returns the limit of rollouts in flight: their number by the used share, as `in_flight_ratio` counts them."""
+    share = seen.get("in_flight_ratio")
+    counts = [value for row, value in seen.rows("in_flight_rollouts") if row.get("state") not in UNCOUNTED]
+    return sum(counts) / share if counts and share else None
 
 
 def sandboxes(seen: VerdictInput) -> dict[str, float]:

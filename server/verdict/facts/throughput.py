@@ -14,6 +14,7 @@ from server.verdict.facts.steps import Late, Present, open_since, present
 from server.verdict.inputs import VerdictInput
 from server.verdict.model import Contradiction
 from server.verdict.thresholds import (
+    ALL_PLACED,
     BUSY_SCORER,
     CONTRADICTED,
     ENOUGH,
@@ -158,9 +159,25 @@ class Numbers:
 
     @property
     def places(self) -> float | None:
-        """Used share of the in-flight limit, with the slots of rollouts that wait for a score."""
+        """Used share of the in-flight limit, with the slots of rollouts that wait for a score.
+
+        It is not below the share that the requests in the engines show. A trainer that reports its rollouts once per
+        step does so when its batch has just arrived and the fewest are in flight.
+        """
         scored = min(self.extra.get("time_unscored_ratio") or 0.0, 0.95)
-        return None if self.cap is None else min(1.0, self.cap / (1.0 - scored))
+        return None if self.cap is None else min(1.0, max(self.cap / (1.0 - scored), self._requested or 0.0))
+
+    @property
+    def _requested(self) -> float | None:
+        """Share of the in-flight limit by the requests in the engines and the time that rollouts spend there.
+
+        None if a source is missing, or if the engines have more requests than the limit: they serve others too.
+        """
+        inside, limit = self.place.get("generating", 0.0), instants.limit(self.seen)
+        if self.running is None or not limit or self.placed < ALL_PLACED or inside <= 0.0:
+            return None
+        share = (self.running + (self.waiting or 0.0)) / inside / limit
+        return share if share <= 1.0 + CONTRADICTED else None
 
     @property
     def gap(self) -> float | None:
