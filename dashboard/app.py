@@ -9,6 +9,7 @@ from dash import ClientsideFunction, Dash, Input, Output
 from fastapi import FastAPI
 
 from dashboard import callbacks
+from dashboard.callback_bodies import CallbackBodies
 from dashboard.callbacks import Candidates as Candidates
 from dashboard.pages import PAGES
 from dashboard.shell import layout as shell_layout
@@ -80,6 +81,7 @@ def attach(
     _browser_callbacks(app)
     # Dash registers its assets at the first request of "/", so a browser that opens another page first would get none.
     app._setup_server()  # type: ignore[no-untyped-call]
+    api.add_middleware(CallbackBodies, callbacks=app.callback_map, prefix=app.config.routes_pathname_prefix)
     api.add_middleware(Static, prefix=app.config.routes_pathname_prefix)
     api.add_middleware(Packed, prefix=app.config.routes_pathname_prefix)
     return app

@@ -51,7 +51,7 @@ def _news(page: Page, scope: Scope, pull: Mapping[str, Any]) -> Json | None:
     if page.points is None:
         now = scope.reader.now() if page.whole else scope.facts.moment
         return {"now": round(now, 3), "cells": cells(page, scope)}
-    delta = scope.reader.signals.since(scope.run, str(pull["cursor"]))
+    delta = scope.reader.signals.since(scope.run, str(pull.get("cursor") or ""))
     if delta.reset:
         return None
     scope.cursor = delta.cursor

@@ -4,6 +4,9 @@ All routes are plain functions, so the framework runs them on threads: no databa
 event loop. Errors are JSON ``{"detail": ...}``; an unknown `/api/...` is a 404, never the dashboard's page.
 """
 
+import logging
+import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from html import escape
@@ -18,6 +21,9 @@ from server.api.responses import GATE_ERRORS, Responses, StatusMessage, declare_
 from server.query import Delta, Reader, TargetTrust, UnknownRun, shape
 from server.query.names import format_name, parse_name
 from server.store import StoreError
+from server.store.writer import DatabaseError, is_transient
+
+log = logging.getLogger("rollscope.api")
 
 # More points than a 4k screen has pixels: a request for more is a mistake or an attack.
 MAX_POINTS = 5000
@@ -41,9 +47,21 @@ def create_api(reader: Reader, *, version: str, ready: Callable[[], str | None])
     def unknown_run(_: object, error: UnknownRun) -> JSONResponse:
         return JSONResponse({"detail": f"no run named {error.args[0]!r}; see /api/v1/runs"}, 404)
 
+    failures = StoreFailures()
+
     @api.exception_handler(StoreError)
     def no_store(_: object, error: StoreError) -> JSONResponse:
+        failures.note(str(error))
         return JSONResponse({"detail": str(error)}, 503, headers={"retry-after": "30"})
+
+    @api.exception_handler(DatabaseError)
+    def no_database(_: object, error: DatabaseError) -> JSONResponse:
+        if not is_transient(error):
+            raise error
+        # Not the driver's text: it may contain the address and the user of the database.
+        detail = f"the database does not answer: {type(error.orig).__name__}; try again in a moment"
+        failures.note(detail)
+        return JSONResponse({"detail": detail}, 503, headers={"retry-after": "30"})
 
     _health(api, ready)
     _metrics(api, reader, version)
@@ -52,6 +70,21 @@ def create_api(reader: Reader, *, version: str, ready: Callable[[], str | None])
     _verdicts(api, reader)
     _docs(api)
     return api
+
+
+class StoreFailures:
+    """Logs that the store cannot be used: once for a cause, and again after `AGAIN_SECONDS`."""
+
+    AGAIN_SECONDS = 60.0
+
+    def __init__(self) -> None:
+        self._text, self._at = "", -math.inf
+
+    def note(self, text: str) -> None:
+        now = time.monotonic()
+        if text != self._text or now - self._at >= self.AGAIN_SECONDS:
+            self._text, self._at = text, now
+            log.error("requests are refused: %s", text)
 
 
 def close_api(api: FastAPI) -> None:

@@ -27,7 +27,7 @@ from server.push import names as push_names
 from server.push.body import Body, pack
 from server.push.otlp import request as otlp
 from server.push.pushed_targets import KIND, TOO_MANY
-from server.store import Store
+from server.store import Store, StoreError
 from server.store.inbox import InboxFull
 from server.store.types import Push
 from server.targets.resolve import check_name
@@ -111,6 +111,8 @@ def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted, map
             return await taken(door.otlp, request)
         except HTTPException as error:
             return _otlp_refusal(error, _kind_of(request))
+        except StoreError as error:
+            return _otlp_refusal(HTTPException(503, str(error), RETRY), _kind_of(request))
         except Exception as error:  # any error: exporters retry after a 503 and drop the data after a 500
             log.exception("an OTLP push was not stored")
             busy = HTTPException(503, f"the store did not accept it: {type(error).__name__}", RETRY)

@@ -24,18 +24,25 @@ def dashboard(options: Options, settings: Settings) -> AttachDashboard:
     return partial(options.program.compose, receivers, candidates, settings.push)
 
 
-def serve_runs(options: Options, settings: Settings, runs: Sequence[Attached], sock: socket.socket) -> int:
-    """Serve on a listening socket until SIGTERM or SIGINT. Returns the exit code."""
+def serve_runs(
+    options: Options, settings: Settings, runs: Sequence[Attached], sock: socket.socket, notes: Sequence[str] = ()
+) -> int:
+    """Serves on a listening socket until SIGTERM or SIGINT. Returns the exit code.
+
+    ``notes`` are printed before the address, when the store is open: a store that cannot be opened is the first line.
+    """
     return serve(
         settings, runs, WallClock(), dashboard(options, settings), version=options.program.version, sock=sock,
-        announce=announcer(options),
+        announce=announcer(options, notes),
     )  # fmt: skip
 
 
-def announcer(options: Options) -> Announce:
+def announcer(options: Options, notes: Sequence[str] = ()) -> Announce:
     """Prints the server's address, and opens it in a browser if the output is a terminal."""
 
     def announce(url: str, elsewhere: str) -> None:
+        for note in notes:
+            print(note, flush=True)
         print(f"Rollscope is at {url}" + (f" (from other machines: {elsewhere})" if elsewhere else ""), flush=True)
         if not options.no_browser and sys.stdout.isatty():
             webbrowser.open(url)

@@ -90,10 +90,10 @@ class Ingest:
 
     def reading(self, target: Target, reading: Reading, now: float, seconds: float) -> tuple[Batch, Arrivals]:
         """Processes a successful scrape. `now` dates values without a time; `seconds` is the scrape's duration."""
+        reading = without_implausible(reading, now)
         facts = trusted_facts(reading.facts, self.facts)
         self.facts.update(facts)
         batch, arrivals = Batch(run=self.run, facts=dict(facts)), Arrivals(facts=facts)
-        reading = without_implausible(reading, now)
         self._samples(target, [s for s in reading.samples if s.step is None], now, batch, arrivals)
         self._steps(target, [s for s in reading.samples if s.step is not None], now, batch, arrivals)
         self._histograms(target, reading.histograms, now, batch, arrivals)

@@ -1,11 +1,13 @@
 """Removes implausible values from a reading before anything is stored, and describes what is missing. Pure."""
 
 from dataclasses import replace
+from functools import lru_cache
 from operator import attrgetter
+from typing import Any
 
 from collectors.catalog import METRICS
 from collectors.catalog.row import LARGEST
-from collectors.model import Histogram, Reading, Rollout
+from collectors.model import Histogram, Labels, Reading, Rollout
 from server.rollouts.merge import TIMES
 from server.signals.model import SKEW_SECONDS
 
@@ -31,7 +33,7 @@ def without_implausible(reading: Reading, now: float) -> Reading:
     Examples are milliseconds as seconds and a corrupted digit. Such a time would open a partition of its own or make
     the database refuse the batch; such a value would dominate every sum for five minutes, and a counter permanently.
     """
-    reading = _plausible_values(reading)
+    reading = _plausible_values(_with_storable_texts(reading))
     if _has_no_times(reading):
         return reading
     samples = tuple(s for s in reading.samples if _in_time(s.ts, now) and -1 <= (s.step or 0) <= LAST_STEP)
@@ -55,6 +57,46 @@ def without_implausible(reading: Reading, now: float) -> Reading:
         dropped=reading.dropped + refused,
         why_dropped=why,
     )
+
+
+def _with_storable_texts(reading: Reading) -> Reading:
+    """Replaces characters that databases and JSON refuse in labels, facts and names of unmapped metrics.
+
+    The store cleans other texts itself. Labels and facts are used before they are stored.
+    """
+    changes: dict[str, Any] = {}
+    if any([not _fine_labels(sample.labels) for sample in reading.samples]):
+        changes["samples"] = tuple(replace(one, labels=_storable_labels(one.labels)) for one in reading.samples)
+    if any([not _fine_labels(item.labels) for item in reading.histograms]):
+        changes["histograms"] = tuple(replace(one, labels=_storable_labels(one.labels)) for one in reading.histograms)
+    if not all([is_storable(name) and is_storable(value) for name, value in reading.facts.items()]):
+        changes["facts"] = {storable(name): storable(value) for name, value in reading.facts.items()}
+    if not all(map(is_storable, reading.unmapped)):
+        changes["unmapped"] = {storable(name): count for name, count in reading.unmapped.items()}
+    if not is_storable(reading.why_dropped):
+        changes["why_dropped"] = storable(reading.why_dropped)
+    return replace(reading, **changes) if changes else reading
+
+
+@lru_cache(maxsize=65_536)
+def _fine_labels(labels: Labels) -> bool:
+    return all(is_storable(text) for pair in labels for text in pair)
+
+
+def _storable_labels(labels: Labels) -> Labels:
+    return tuple((storable(name), storable(value)) for name, value in labels)
+
+
+def is_storable(value: object) -> bool:
+    """Is the value free of NUL and of half a surrogate pair? Printable text is, which is checked fastest."""
+    return not isinstance(value, str) or value.isprintable() or value == storable(value)
+
+
+def storable(value: Any) -> Any:
+    """Returns a text without NUL, with "?" for half a surrogate pair; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    return value.replace("\0", "").encode(errors="replace").decode()
 
 
 def _has_no_times(reading: Reading) -> bool:

@@ -40,7 +40,7 @@ from server.scrape.target_reader import (
     readers_of,
 )
 from server.signals.window import TRAINER
-from server.store import Store, Writer
+from server.store import Store, StoreError, Writer
 from server.store.types import Batch, LatestRow, PointState
 from server.store.writer import WriterClosed, is_transient, words_of
 from server.targets.discovery.roster import TargetDiscovery
@@ -386,7 +386,8 @@ class RunLoop:
             done.result()
         except Exception as error:  # any database error
             self._ingest = self._ingest.reloaded()
-            if is_transient(error):
+            # The database's fault and not the body's: the body stays in the inbox.
+            if is_transient(error) or isinstance(error, StoreError):
                 raise
             log.warning("run %s: a push was not stored: %s", self.run, words_of(error))
             batch, arrivals = self.pushes.discard(self._ingest, batch, error, t)
@@ -502,8 +503,10 @@ class RunLoop:
             except Exception as error:  # a failed step (disk full, database unreachable) must not end the loop
                 # Logged once when it begins, with the traceback, and once when it ends.
                 if not self._failing:
+                    # The message of a StoreError names cause and fix, so that the traceback adds nothing.
+                    trace = None if isinstance(error, StoreError) else error
                     log.error(
-                        "run %s: cannot continue: %s; trying every 5 s", self.run, words_of(error), exc_info=error
+                        "run %s: cannot continue: %s; trying every 5 s", self.run, words_of(error), exc_info=trace
                     )
                 self._broken = self._failing = True
         await self.close()

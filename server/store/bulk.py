@@ -12,6 +12,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Double, Integer, LargeBinary, Table, Text, UniqueConstraint
 from sqlalchemy.exc import DBAPIError
 
+from server.store.engine import unusable
+
 Row = tuple[Any, ...]
 
 COPY_FROM = 64
@@ -93,6 +95,8 @@ def _copy(connection: Connection, sql: str, types: list[str], rows: list[Row]) -
         lost = bool(driver.closed)
         if lost:
             connection.invalidate(error)
+        if (cause := unusable(error)) is not None:
+            raise cause from error
         # Else the writer would take a lost connection for a bad batch, and not try again.
         raise DBAPIError.instance(sql, (), error, error_class, connection_invalidated=lost) from error
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
@@ -29,6 +29,45 @@ SETTLED_NS = 50_000_000
 
 class StoreError(Exception):
     """The store cannot be used as requested. The message is shown to users and contains no password."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be used now: its disk is full or broken, or the file is damaged. Nothing was written."""
+
+
+# SQLSTATEs of PostgreSQL.
+_POSTGRES_FULL = "53100"
+_POSTGRES_DAMAGED = frozenset({"XX001", "XX002"})
+FULL = (
+    "the store is full: no space is left on its disk; free some space (or set a shorter retention, see [store]). "
+    "Writing resumes by itself"
+)
+DAMAGED = "the store is damaged ({}): stop the server, keep the file, and restore a backup with `rollscope restore`"
+
+
+def unusable(error: BaseException | None) -> StoreUnavailable | None:
+    """Returns what a driver's error means if the cause is the disk or the file, and not the statement."""
+    state = getattr(error, "sqlstate", None)
+    name = getattr(error, "sqlite_errorname", None) or ""
+    if state == _POSTGRES_FULL or name == "SQLITE_FULL":
+        return StoreUnavailable(FULL)
+    if state in _POSTGRES_DAMAGED or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return StoreUnavailable(DAMAGED.format(str(error).strip().splitlines()[0][:200]))
+    if name.startswith("SQLITE_IOERR"):
+        return StoreUnavailable(f"the store's disk reports an error ({name}): it may be full or broken. {_RESUMES}")
+    return None
+
+
+_RESUMES = "Writing resumes by itself when it works again"
+
+
+def _explain_errors(engine: Engine) -> None:
+    """Lets the engine raise `StoreUnavailable` instead of the driver's error where `unusable` names a cause."""
+
+    @event.listens_for(engine, "handle_error")
+    def handle(context: ExceptionContext) -> None:
+        if (cause := unusable(context.original_exception)) is not None:
+            raise cause from context.original_exception
 
 
 class _Mark:
@@ -145,6 +184,7 @@ def open_engines(url: str, *, read_only: bool) -> Engines:
         # A query of some milliseconds gains nothing from JIT, whose start-up costs more than the query.
         connect_args={"options": "-c jit=off", "application_name": "rollscope", "connect_timeout": 10},
     )
+    _explain_errors(engine)
     reads = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     return Engines("postgresql", reads, None if read_only else engine)
 
@@ -195,6 +235,7 @@ def _sqlite(path: Path, *, write: bool) -> Engine:
         # The connection used last: its cache holds pages that the next query reads; idle connections stay small.
         pool_use_lifo=True,
     )
+    _explain_errors(engine)
 
     @event.listens_for(engine, "connect")
     def pragmas(connection: Any, _record: Any) -> None:

@@ -17,6 +17,9 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from server.store.store import Store
 from server.store.types import Batch
 
+# Errors of both drivers, for layers that do not import SQLAlchemy.
+DatabaseError = DBAPIError
+
 COMMIT_SECONDS = 0.25
 COMMIT_ROWS = 10_000
 QUEUE_ROWS = 200_000

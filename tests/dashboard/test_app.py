@@ -5,6 +5,7 @@ import base64
 import gzip
 import hashlib
 import inspect
+import json
 import re
 from collections.abc import Coroutine
 from pathlib import Path
@@ -200,3 +201,47 @@ def test_real_files_of_dash_are_served() -> None:
     answer = run(fetch(api, "/assets/app.css", accept_encoding="br"))
     assert answer.status_code == 200 and answer.headers["content-encoding"] == "br"
     assert b"--c-orange" in answer.content
+
+
+VIEW = {"path": "/", "search": "?run=fleet", "have": [], "tz": 0, "touch": False, "n": 1}
+PULL = {"page": 1, "key": "overview", "run": "fleet", "cursor": "1:0", "have": "", "n": 1}
+
+
+def callback(app: Any, output: str, source: str, value: Any) -> dict[str, Any]:
+    """A body as Dash's renderer sends it."""
+    (spec,) = [name for name in app.callback_map if name.lstrip(".").startswith(output)]
+    inputs = [{"id": source, "property": "data", "value": value}]
+    return {"output": spec, "outputs": [], "inputs": inputs, "changedPropIds": [f"{source}.data"]}
+
+
+def posted(api: FastAPI, body: bytes) -> httpx.Response:
+    async def send() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://test") as client:
+            return await client.post("/_dash-update-component", content=body)
+
+    return asyncio.run(send())
+
+
+def test_a_malformed_callback_body_is_a_400_and_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    api = FastAPI()
+    app = attach(api, fake.reader(60), version="1")
+    fine = [callback(app, "boot.data", "view", VIEW), callback(app, "delta.data", "pull", PULL)]
+    for body in fine:
+        assert posted(api, json.dumps(body).encode()).status_code == 200
+    malformed: list[Any] = [
+        None, 1, [], {}, {"output": 1}, {"output": "x.y"}, {"output": "sink.data", "inputs": []},
+        {**fine[0], "inputs": None}, {**fine[0], "inputs": [1]}, {**fine[0], "inputs": [[fine[0]["inputs"][0]]]},
+        callback(app, "boot.data", "view", None), callback(app, "boot.data", "view", [VIEW]),
+        *(callback(app, "boot.data", "view", {**VIEW, name: value}) for name, value in (
+            ("path", 1), ("search", ["x"]), ("search", "?run=%00"), ("search", "\ud800"), ("have", 1), ("tz", "x"),
+            ("tz", 10**400), ("n", {}))),
+        callback(app, "delta.data", "pull", {"page": 1}), callback(app, "delta.data", "pull", {**PULL, "run": 5}),
+        callback(app, "delta.data", "pull", {**PULL, "page": None}),
+        callback(app, "delta.data", "pull", {**PULL, "cursor": ["1"]}),
+    ]  # fmt: skip
+    bodies = [b"", b"{", b"\xff", b"[" * 100_000, *(json.dumps(body).encode() for body in malformed)]
+    for sent in bodies:
+        answer = posted(api, sent)
+        assert answer.status_code == 400, (sent[:200], answer.text)
+        assert answer.json()["detail"].startswith("not a callback of this dashboard: ")
+    assert [record for record in caplog.records if record.exc_info] == []

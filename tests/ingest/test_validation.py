@@ -4,11 +4,13 @@ import logging
 from typing import Any
 
 import pytest
+from pydantic import SerializeAsAny, TypeAdapter
 
 from collectors.model import Histogram, Reading, Rollout, Sample, Target, Turn
 from server import signals
 from server.derive.deriver import Deriver
 from server.ingest.validation import without_implausible
+from server.query import shape
 from server.signals.model import Signal, Unknown, Value, View
 from server.store import Store
 from tests.driven_run import ENGINE, T0, TRAINER, Bench, bench, page
@@ -193,3 +195,24 @@ def test_a_signal_that_fails_is_unknown_once_in_the_log_and_its_neighbours_answe
         "signal bad could not be computed: division by zero",
         "signal huge could not be computed: no finite number",
     ]
+
+
+def test_texts_that_no_database_takes_are_replaced_before_they_are_used(store: Store) -> None:
+    """Half a surrogate pair and NUL in labels, facts and names: the API's JSON could not carry the former."""
+    bad, kept = "a\ud800\0b", "a?b"
+    reading = Reading(
+        samples=(Sample("generator_requests_running", 2.0, (("engine", bad),)),),
+        facts={"framework": bad, "x": bad},
+        unmapped={bad: 3},
+        dropped=1,
+        why_dropped=bad,
+        samples_scraped=1,
+    )
+    with bench(store) as run:
+        run.commit(ENGINE, reading, T0)
+        run.advance(T0 + 5, live=True)
+        assert store.runs.facts("run")["x"] == kept and run.reader.runs.all()[0].framework == kept
+        assert {key.labels for _, key in store.series.listed("run", ENGINE.name) if key.labels} == {(("engine", kept),)}
+        assert store.runs.targets("run")[0][1].unmapped == {kept: 3}
+        status = shape.status_answer(run.reader.status("run"))
+        assert kept.encode() in TypeAdapter(SerializeAsAny[shape.StatusAnswer]).dump_json(status)
