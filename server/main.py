@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.UsageError as error:
         print(f"rollscope: {error.format_message()}", file=sys.stderr)
         path = error.ctx.command_path if error.ctx is not None else NAME
-        print(f"for its arguments and options: {path} --help", file=sys.stderr)
+        print(f"see: {path} --help", file=sys.stderr)
         return BAD_USAGE
     except ConfigError as error:
         for line in error.problems:

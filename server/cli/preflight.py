@@ -154,10 +154,12 @@ def command(
     report = run(configured, plan, WallClock(), runs)
     if as_json:
         print(dump(report))
-    else:
+    elif configured:
         colour.show(text(report))
     if failed(report):
         return FAILED
+    if not configured and not as_json:
+        raise ConfigError(["preflight: no run is configured: name a run and its targets in a configuration (-c FILE)"])
     if problems := unchecked(report):
         # A gate before a job must not pass when nothing was checked.
         raise ConfigError(problems)

@@ -194,7 +194,7 @@ def check(settings: Settings) -> None:
     token = settings.token
     if token is not None and not (token.isascii() and token.isprintable() and len(token.strip()) >= TOKEN_LENGTH):
         raise ConfigError(
-            [f"token: at least {TOKEN_LENGTH} printable ASCII characters, such as `openssl rand -hex 16` gives"]
+            [f"token: must have at least {TOKEN_LENGTH} printable ASCII characters, e.g. from `openssl rand -hex 16`"]
         )
     if is_loopback(settings.host) or token:
         return
@@ -308,7 +308,7 @@ def _heartbeat(problems: Problems, where: str, table: Any, env: Mapping[str, str
     if not {"token_env", "token_file"} & table.keys():
         problems.add(where, "needs token_env or token_file")
     elif token and not re.fullmatch(HEARTBEAT_TOKEN, token):
-        problems.add(where, "its token must be 16 to 128 letters, digits, - or _, such as `openssl rand -hex 16` gives")
+        problems.add(where, "its token must be 16 to 128 letters, digits, - or _, e.g. from `openssl rand -hex 16`")
     every = alert_rules.seconds(table, "every", 0.0, problems, where)
     if every < INTERVAL_MIN:
         problems.add(f"{where}.every", 'is missing or below 5s: set the longest silence, such as "30m"')

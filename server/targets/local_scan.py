@@ -205,6 +205,6 @@ def lines(found: ScanResult) -> list[str]:
 
 
 NOTHING = (
-    "nothing to watch was found here: no engine on the usual ports, no run directory below. "
-    "Name one: rollscope watch http://HOST:8000 ./outputs/my-run (or try it out: rollscope demo)"
+    "found nothing to watch: no engine on the usual ports of this machine, no run directory in this folder. "
+    "Name a source: rollscope watch http://HOST:8000 ./outputs/my-run (or see a simulated run: rollscope demo)"
 )

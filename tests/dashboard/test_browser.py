@@ -355,7 +355,7 @@ def test_both_formatters_agree(open_page: Open) -> None:
     values = [0, 0.00012, 0.02, 0.347, 1, 1.954, 9.996, 34.26, 99.97, 412.6, 999.6, 1204, 10400, 2.5e6, 7e9, 4e12, -3.2]
     # Ties: JavaScript rounds them up, Python to the even digit.
     values += [0.125, -0.125, 0.0625, 1204.5]
-    cases = [[value, unit] for unit in ("ratio", "seconds", "tokens", "") for value in values]
+    cases = [[value, unit] for unit in ("ratio", "seconds", "usd", "usd/h", "") for value in values]
     shown = page.evaluate("cases => cases.map(([v, u]) => RS.format.text(v, u))", cases)
     assert shown == [fmt.text(value, unit) for value, unit in cases]  # type: ignore[arg-type]
 

@@ -147,7 +147,7 @@ def test_seconds_are_not_minutes_on_an_axis(open_page: Open, reader: MemoryReade
     until(page, f"() => RS.plots().length === {len(PANELS)}")
     ticks = "() => RS.all('#graph-{} .ytick text').map(el => el.textContent)"
     assert page.evaluate(ticks.format("itl")) == ["0 s", "0.01 s", "0.02 s", "0.03 s"]
-    assert page.evaluate(ticks.format("ttft")) == ["0s", "10s", "20s", "30s"]
+    assert page.evaluate(ticks.format("ttft")) == ["0 s", "10 s", "20 s", "30 s"]
 
 
 # ---- what is missing, and names that lie in wait

@@ -196,6 +196,14 @@ def test_a_preflight_that_checked_nothing_is_no_pass(
     assert told.err == f"rollscope: preflight: nothing of run {run} could be checked: {hint}\n"
 
 
+def test_without_a_run_the_text_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rollscope.toml").write_text("")
+    assert main(["preflight", "-c", str(tmp_path / "rollscope.toml")]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("rollscope: preflight: no run is configured: ") and told.err.count("\n") == 1
+
+
 def test_a_math_run_without_sandboxes() -> None:
     by_name = checks(report(has_sandbox=0))
     assert {name for name, one in by_name.items() if one["status"] != "not_applicable"} == {
