@@ -87,10 +87,10 @@
     return cellOf("Alerts", go);
   }
 
-  function age({ up, down }) {
-    const at = make("span", "", "at"), health = make("span", up, "note");
+  function age(cell) {
+    const { up, down } = cell, at = make("span", "", "at"), health = make("span", up, "note");
     health.dataset.down = down ? "1" : "";
-    return cellOf("Last data", at, health);
+    return cellOf("Last data", at, health, RS.deleteButton(cell));
   }
 
   function fill(entry, cell) {

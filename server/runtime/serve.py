@@ -28,6 +28,7 @@ from server.api.gate import LOOPBACK_NAMES, App, Gate
 from server.api.preflight import add_preflight
 from server.api.push import add_pushes
 from server.api.rollouts import add_rollouts
+from server.api.runs import add_run_removal
 from server.api.sandboxes import add_sandboxes
 from server.api.what_if import add_what_if
 from server.clock import Clock, WallClock
@@ -244,6 +245,7 @@ def _app(
     add_rollouts(api, reader, store, clock, admitted)
     add_pushes(api, store, clock, admitted, settings.otlp)
     add_readings(api, store, clock, admitted)
+    add_run_removal(api, store, clock)
     add_preflight(api, reader, preflights)
     add_what_if(api, reader)
     add_engines(api, reader)

@@ -74,8 +74,12 @@ class PushedRuns:
     async def look(self) -> None:
         """Starts loops of new runs, ends loops of runs that are over."""
         now, names = self._clock.now(), await self.names()
-        for name in [name for name, (loop, _, _) in self._own.items() if name not in names and loop.pushes.over(now)]:
-            await self._end(name)
+        for name, (loop, _, _) in [(name, own) for name, own in self._own.items() if name not in names]:
+            if loop.pushes.over(now):
+                await self._end(name)
+            elif await asyncio.to_thread(self._store.runs.get, name) is None:
+                loop.discard()  # the run was deleted; what this loop holds must not create it again
+                await self._end(name)
         for name in names:
             if name not in self._own and len(self._own) < MAX_RUNS and _is_name(name):
                 await self._begin(name)

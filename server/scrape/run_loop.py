@@ -228,6 +228,11 @@ class RunLoop:
         """Ends long work soon; callable from any thread. Committed data stays, the rest is left to the next start."""
         self._stopping = self.driver.stopped = True
 
+    def discard(self) -> None:
+        """Ends the loop without writing what it holds, because its run was deleted."""
+        self._broken = True
+        self.stop()
+
     # ---- discovered targets
 
     def _is_another(self, name: str) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Route
 
 from dashboard.pages.runs import data as runs_data
 from dashboard.pages.targets import data as targets_data
@@ -252,3 +252,34 @@ def test_all_pages_are_reached_by_thumb(open_page: Open, reader: MemoryReader) -
     reader.set_alerts(*(replace(fleet.alert(fleet.STAR), fingerprint=f"f{i}") for i in range(120)))
     until(page, "() => document.title.startsWith('(120)')")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_run_is_deleted_after_a_confirmation_and_a_collected_one_cannot_be(open_page: Open) -> None:
+    page = open_page("/runs")
+    sent: list[tuple[str, str]] = []
+
+    def answer(route: Route) -> None:
+        sent.append((route.request.method, route.request.url.partition("/api")[2]))
+        body = '{"deleted": "x"}' if len(sent) > 1 else '{"detail": "run x is being collected"}'
+        route.fulfill(status=200 if len(sent) > 1 else 409, content_type="application/json", body=body)
+
+    page.route("**/api/v1/runs/**", answer)
+    # [state, is its button enabled?] of every row: only a run that nothing collects can be deleted.
+    rows = page.evaluate(
+        "() => RS.list('rn.').map(row => [row.name, row.state[0], !document.querySelector("
+        '`[aria-label="Delete ${row.name}"]`).disabled])'
+    )
+    assert {state for _, state, enabled in rows if not enabled} <= {"live", "catching_up", "stale"}
+    name = next(name for name, _, enabled in rows if enabled)
+    button = page.locator(f'[aria-label="Delete {name}"]')
+    button.click()
+    page.locator("dialog >> text=Close").click()
+    assert sent == []
+    button.click()
+    page.locator("dialog button.strong").click()
+    page.wait_for_function("() => document.querySelector('dialog .error').textContent")
+    assert page.locator("dialog .error").text_content() == "Not deleted: run x is being collected"
+    page.locator("dialog button.strong").click()
+    page.wait_for_selector("dialog", state="detached")
+    path = f"/v1/runs/{quote(name)}?confirm={quote(name)}"
+    assert sent == [("DELETE", path), ("DELETE", path)]

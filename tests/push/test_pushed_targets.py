@@ -344,6 +344,27 @@ def test_runs_are_adopted_when_they_are_pushed_and_left_when_they_are_over(store
     assert store.runs.get("run").lifecycle == "crashed"  # type: ignore[union-attr]
 
 
+def test_the_loop_of_a_deleted_run_ends_and_does_not_create_it_again(store: Store) -> None:
+    async def scene(adopter: PushedRuns, loops: list[RunLoop], clock: ScaledClock) -> None:
+        push(store, 0, Sample("queue_samples", 1.0))
+        await adopter.look()
+        clock.set(T0 + 5)
+        await loops[0].step(T0 + 5)
+        # A minute without a step, as of a run that is over: it counts as not collected.
+        assert store.remove("run", round((T0 + 120) * 1000))
+        await adopter.look()
+        assert loops == [] and store.runs.get("run") is None
+        push(store, 200, Sample("queue_samples", 2.0))
+        await adopter.look()
+        assert [loop.run for loop in loops] == ["run"]
+        clock.set(T0 + 205)
+        await loops[0].step(T0 + 205)
+
+    adopting(store, scene)
+    found = [rows for _, key, rows in store.samples.window("run", ["queue_samples"], 0) if key.target]
+    assert [value for rows in found for _, value in rows] == [2.0]
+
+
 def test_a_target_that_is_configured_takes_no_pushes(store: Store) -> None:
     push(store, 0, Sample("queue_samples", 1.0), target="engine")
     targets = {"engine": (Target("engine", "run", "vllm", "generator", url="http://x"), 5.0)}

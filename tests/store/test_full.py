@@ -35,7 +35,7 @@ def full(store: Store) -> Iterator[None]:
                 "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS "
                 "$$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$"
             )
-            for table in ("inbox", "targets", "series", "sandboxes"):
+            for table in ("inbox", "series", "sandboxes"):
                 connection.exec_driver_sql(
                     f"CREATE TRIGGER full_disk BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION full_disk()"
                 )
