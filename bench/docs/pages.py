@@ -220,7 +220,7 @@ prints the same for one run, with the key behind each value. A test checks every
         "Coverage",
         introduction,
         availability.table(),
-        section("How to turn more on", "\n".join(availability.hints())),
+        section("How to get more signals", "\n".join(availability.hints())),
     )
 
 

@@ -44,6 +44,7 @@ _WITHOUT_SCHEME = re.compile(r"(?:(https?):/?)?((?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]
 # Errors that may disappear while waiting; a page of another system and a refused address do not.
 AWAITED = frozenset({"unreachable", "timeout", "status", "auth", "missing", "not_a_run", "locked"})
 HINT = " (--wait waits for it)"
+NOT_RECOGNISED = "no run log was recognised here"
 LOOKED_FOR = "; `rollscope check` lists what is looked for"
 
 
@@ -142,7 +143,7 @@ def attach(
                 else:
                     notes.append(_duplicate_note(same, target, "source"))
             else:
-                listed = LOOKED_FOR if error.kind == "not_a_run" and hint == HINT else ""
+                listed = LOOKED_FOR if str(error) == NOT_RECOGNISED and hint == HINT else ""
                 problems.append(message + listed + hint * (error.kind in AWAITED))
         except Ambiguous as error:
             unclear += error.problems
@@ -257,7 +258,7 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
             raise ScrapeError("not_a_run", why)
         if not os.access(path, os.R_OK):
             raise ScrapeError("not_a_run", "no permission to read this: allow it to the user that runs Rollscope")
-        raise ScrapeError("not_a_run", f"no run log was recognised here{unreadable.suffix(path)}")
+        raise ScrapeError("not_a_run", f"{NOT_RECOGNISED}{unreadable.suffix(path)}")
     _one_framework(settings.source, [one for one in found if known[one[0]].actor == "trainer"])
     # Trainer first: it gets the run's name without a suffix.
     ordered = sorted((known[name] for name, _ in found), key=lambda collector: collector.actor != "trainer")

@@ -112,7 +112,7 @@ FRAMEWORK = Framework(
     ),
     hints={
         "turns_mean": "`--log-multi-turn`",
-        "queue_samples": "add the job's printed log, or for the page the group size (`facts = { group_size = N }`)",
+        "queue_samples": "add the job's printed log, or the fact `group_size` if its page is read",
     },
 )
 

@@ -312,7 +312,7 @@ COLLECTOR = Collector(
         "turns_mean": "the orchestrator logs it: add the run directory, or its metrics.jsonl",
         "truncation_ratio": "the orchestrator logs it: add the run directory, or its metrics.jsonl",
         "staleness_versions_max": "the orchestrator logs it as `off_policy/max`: add the run directory",
-        "groups_none_solved_ratio": "versions that have it log `train/agg/all/*/solved_*` in the "
+        "groups_none_solved_ratio": "newer versions log `train/agg/all/*/solved_*` in the "
         "orchestrator's metrics.jsonl: add the run directory",
         "trainable_ratio": "the orchestrator logs it: add the run directory, or its metrics.jsonl",
         "rollout_error_ratio": "the orchestrator logs it: add the run directory, or its metrics.jsonl",
