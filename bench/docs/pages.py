@@ -28,6 +28,7 @@ from server.config import alerts as alerts_config
 from server.config.settings import Settings
 from server.main import program
 from server.query import Reader
+from server.runtime.self_metrics import Numbers, SelfMetrics
 from server.runtime.serve import Health, _app
 from server.signals import availability
 from server.store import Store, migrate
@@ -47,6 +48,18 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "run_state": ("run", "state"),
     "run_data_state": ("run", "state"),
     "target_up": ("run", "target", "kind"),
+    "target_scrape_seconds": ("run", "target", "kind"),
+    "process_cpu_seconds_total": ("process",),
+    "process_written_bytes_total": ("process",),
+    "process_resident_bytes": ("process",),
+    "process_open_files": ("process",),
+    "store_rows_written_total": (),
+    "store_commits_total": (),
+    "store_retries_total": (),
+    "store_dropped_rows_total": (),
+    "store_queued_rows": (),
+    "store_table_bytes": ("table",),
+    "retention_lag_seconds": (),
     "target_info": ("run", "target", "source", "job", "label_..."),
     "signal_age_seconds": ("run", "signal"),
     "signal_state": ("run", "signal", "state"),
@@ -148,7 +161,7 @@ class _NoRuns:
 
 def _families() -> dict[str, tuple[str, str]]:
     """Name without prefix -> (type, help) of the families that are there without any run."""
-    lines = render(cast(Reader, _NoRuns()), "0").decode().splitlines()
+    lines = render(cast(Reader, _NoRuns()), "0", SelfMetrics(None, Numbers())).decode().splitlines()
     helps = dict(re.findall(rf"^# HELP {PREFIX}(\w+) (.*)$", "\n".join(lines), re.M))
     return {name: (kind, helps[name]) for name, kind in re.findall(rf"# TYPE {PREFIX}(\w+) (\w+)", "\n".join(lines))}
 

@@ -7,13 +7,14 @@ event loop. Errors are JSON ``{"detail": ...}``; an unknown `/api/...` is a 404,
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from html import escape
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from prometheus_client.core import Metric
 from pydantic import SerializeAsAny
 
 from server.api import metrics as api_metrics
@@ -34,11 +35,15 @@ DAY = 86400.0
 LAST = 1e11
 
 
-def create_api(reader: Reader, *, version: str, ready: Callable[[], str | None]) -> FastAPI:
+def create_api(
+    reader: Reader, *, version: str, ready: Callable[[], str | None],
+    own: Callable[[], Iterable[Metric]] = tuple,
+) -> FastAPI:  # fmt: skip
     """The application without the dashboard.
 
     Args:
         ready: None when everything works, else what does not (for `/readyz`).
+        own: families of this server's own numbers, for `/metrics`.
     """
     api = FastAPI(title="Rollscope", version=version, docs_url=None, redoc_url=None, responses=GATE_ERRORS)
     declare_security(api)
@@ -64,7 +69,7 @@ def create_api(reader: Reader, *, version: str, ready: Callable[[], str | None])
         return JSONResponse({"detail": detail}, 503, headers={"retry-after": "30"})
 
     _health(api, ready)
-    _metrics(api, reader, version)
+    _metrics(api, reader, version, own)
     _runs(api, reader)
     _history(api, reader)
     _verdicts(api, reader)
@@ -121,13 +126,13 @@ def _health(api: FastAPI, ready: Callable[[], str | None]) -> None:
         return StatusMessage(problem or "ok")
 
 
-def _metrics(api: FastAPI, reader: Reader, version: str) -> None:
+def _metrics(api: FastAPI, reader: Reader, version: str, own: Callable[[], Iterable[Metric]]) -> None:
     text = json_file("Samples in Prometheus' text format.", {"type": "string"}, "text/plain")
 
     @api.get("/metrics", tags=["metrics"], response_class=Response, responses=text | errors(503))
     def metrics() -> Response:
         """Every current signal of every run in Prometheus' text format."""
-        return Response(api_metrics.render(reader, version), media_type=api_metrics.CONTENT_TYPE)
+        return Response(api_metrics.render(reader, version, own), media_type=api_metrics.CONTENT_TYPE)
 
 
 def _runs(api: FastAPI, reader: Reader) -> None:

@@ -5,7 +5,7 @@ has no series, it never repeats its last value. The library writes the text (esc
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -28,8 +28,8 @@ FORGOTTEN_SECONDS = 86_400.0
 class _Runs:
     """A prometheus_client collector over the reader."""
 
-    def __init__(self, reader: Reader, version: str) -> None:
-        self._reader, self._version = reader, version
+    def __init__(self, reader: Reader, version: str, own: Callable[[], Iterable[Metric]]) -> None:
+        self._reader, self._version, self._own = reader, version, own
 
     def collect(self) -> Iterator[Metric]:
         oldest = self._reader.now() - FORGOTTEN_SECONDS
@@ -49,7 +49,10 @@ class _Runs:
         yield _per_run("signal_state", "1 for the signal's state.", statuses, ("signal", "state"), _signal_states)
         names = ("alertname", "severity", "alertstate")
         yield _per_run("alerts", "Alerts of the run, by rule and state.", statuses, names, _alerts)
+        text = "Duration of the target's newest scrape."
+        yield _per_run("target_scrape_seconds", text, statuses, ("target", "kind"), _scrape_seconds)
         yield from self._store()
+        yield from self._own()
         build = GaugeMetricFamily(PREFIX + "build_info", "Rollscope's version.", labels=("version",))
         build.add_metric((self._version,), 1.0)
         yield build
@@ -150,6 +153,12 @@ def _up(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
             yield (target.target, target.kind), float(target.up)
 
 
+def _scrape_seconds(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
+    for target in status.trust:
+        if target.gone_since is None:
+            yield (target.target, target.kind), target.scrape_seconds
+
+
 def _origins(statuses: Iterable[Status]) -> Metric:
     """The target's own labels, with a prefix that separates them from ours, as in kube-state-metrics."""
     family = GaugeMetricFamily(PREFIX + "target_info", "The list that names the target, with its job and labels there.")
@@ -200,8 +209,8 @@ def _per_run(name: str, text: str, statuses: Iterable[Status], labels: tuple[str
     return family
 
 
-def render(reader: Reader, version: str) -> bytes:
+def render(reader: Reader, version: str, own: Callable[[], Iterable[Metric]] = tuple) -> bytes:
     """The whole page."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Runs(reader, version))
+    registry.register(_Runs(reader, version, own))
     return generate_latest(registry)

@@ -27,6 +27,7 @@ from server.runtime import logs
 from server.runtime.collector_service import DRAIN_SECONDS, CollectorService, Health
 from server.runtime.leader import Leader
 from server.runtime.memory import few_arenas, giving_back, seldom_swept
+from server.runtime.self_metrics import CollectorNumbers
 from server.store import Store, StoreError
 from server.targets.resolve import Attached
 
@@ -139,6 +140,8 @@ class CollectorProcess(AbstractContextManager[None]):
                     child.send("leading", self._leading())
                 elif kind == "turned":
                     self._health.turned[value] = time.monotonic()
+                elif kind == "numbers":
+                    self._health.publish(value)
                 elif kind == "forgot":
                     self._health.turned.pop(value, None)
                 else:
@@ -225,6 +228,9 @@ class _Health(Health):
         super().__init__(_ReportedTurns(parent))
         self._parent = parent
 
+    def publish(self, numbers: CollectorNumbers) -> None:
+        self._parent.send("numbers", numbers)
+
     def fail(self, why: str) -> None:
         super().fail(why)
         self._parent.send("failed", why)
@@ -259,6 +265,7 @@ def main(descriptor: int) -> None:
     logs.configure(job.levels, job.log_style)
     with closing(Store.open(job.settings.store)) as store:
         collecting = CollectorService(job.settings, store, job.runs, WallClock(), _Health(parent), None, parent)
+        collecting.report_process()
         with collecting, giving_back():
             parent.send("failed", "")
             parent.listen()

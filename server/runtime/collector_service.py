@@ -18,6 +18,7 @@ from server.alerts.dispatch import Dispatcher
 from server.clock import Clock
 from server.config.settings import Settings
 from server.runtime.retention import RetentionTask
+from server.runtime.self_metrics import CollectorNumbers, Numbers, process_numbers
 from server.scrape.pushed_runs import PushedRuns
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
@@ -45,6 +46,11 @@ class Health:
 
     turned: dict[str, float] = field(default_factory=dict)
     failed: str = ""
+    numbers: Numbers = field(default_factory=Numbers)
+
+    def publish(self, numbers: CollectorNumbers) -> None:
+        """Records the numbers of the collecting process for `/metrics`."""
+        self.numbers.current = numbers
 
     def fail(self, why: str) -> None:
         """Records that collecting has ended, and why."""
@@ -78,6 +84,7 @@ class CollectorService(AbstractContextManager[None]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._ready = threading.Event()
+        self._numbers = CollectorNumbers()
         self._loops: list[RunLoop] = []
         self.stuck = False
         self._thread = threading.Thread(target=self._main, name="collect", daemon=True)
@@ -138,6 +145,7 @@ class CollectorService(AbstractContextManager[None]):
                 return
             filling.result()
         retention = RetentionTask(self._store, self._retention, self._leader.leading)
+        retention.on_behind = self._note_retention
         tasks = [dispatcher.run(self._stop), retention.run(self._stop)]
         if self._alerts.deadman.url:
             dead_man = DeadMan(self._alerts.deadman.url, self._alerts.deadman.interval, self._health.problem)
@@ -153,12 +161,27 @@ class CollectorService(AbstractContextManager[None]):
         )  # fmt: skip
         self._turned(run.name)
         loop.on_outbox = wake
-        loop.on_step = partial(self._turned, run.name)
+        loop.on_step = partial(self._stepped, loop)
         loop.leading = self._leader.leading
         return loop
 
+    def _stepped(self, loop: RunLoop) -> None:
+        self._turned(loop.run)
+        self._numbers.tick(loop.run, time.monotonic() - loop.began, self._writer)
+        if self._numbers.process is not None:
+            self._numbers.process = process_numbers()
+        self._health.publish(self._numbers)
+
     def _forget(self, run: str) -> None:
         self._health.turned.pop(run, None)
+        self._numbers.ticks.pop(run, None)
+
+    def _note_retention(self, since: float | None) -> None:
+        self._numbers.behind_since = since
+
+    def report_process(self) -> None:
+        """Publishes the numbers of this process too, because another process serves `/metrics`."""
+        self._numbers.process = process_numbers()
 
     def _turned(self, run: str) -> None:
         self._health.turned[run] = time.monotonic()

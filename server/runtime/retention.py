@@ -32,6 +32,9 @@ class RetentionTask:
 
     def __init__(self, store: Store, settings: RetentionSettings, leading: Callable[[], bool]) -> None:
         self._store, self._limits, self._leading = store, limits(settings), leading
+        # Called with the time (epoch s) since which more has been due than one step deletes; None: nothing is due.
+        self.on_behind: Callable[[float | None], None] = lambda since: None
+        self._behind_since: float | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop`` is set. An error is logged and the work is tried again in the next period."""
@@ -39,7 +42,10 @@ class RetentionTask:
             pause = PERIOD_SECONDS
             try:
                 started = time.monotonic()
-                if await asyncio.to_thread(self._step):
+                more = await asyncio.to_thread(self._step)
+                self._behind_since = (self._behind_since or time.time()) if more else None
+                self.on_behind(self._behind_since)
+                if more:
                     pause = max(PAUSE_SECONDS, (time.monotonic() - started) * (1 / BUSY_SHARE - 1))
             except Exception as error:  # noqa: BLE001 - the task's outermost loop: retention must not end collection
                 log.warning("retention: %s: %s; next attempt in %.0f s", type(error).__name__, error, PERIOD_SECONDS)

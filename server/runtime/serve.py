@@ -41,6 +41,7 @@ from server.runtime.collector_process import CollectorProcess, wanted
 from server.runtime.collector_service import Before, CollectorService, Health
 from server.runtime.leader import Leader
 from server.runtime.memory import few_arenas, giving_back, seldom_swept
+from server.runtime.self_metrics import SelfMetrics
 from server.scrape.pushed_runs import admits
 from server.store import Store, StoreError, migrate
 from server.targets.outbound_policy import is_loopback
@@ -237,7 +238,7 @@ def _app(
             return f"the store does not answer: {error if isinstance(error, StoreError) else type(error).__name__}"
         return health.problem()
 
-    api = create_api(reader, version=version, ready=ready)
+    api = create_api(reader, version=version, ready=ready, own=SelfMetrics(store, health.numbers))
     add_alerts(api, reader, store, clock, Heartbeats(store, clock, settings.runs).beat)
     configured = frozenset(run.name for run in settings.runs)
     admitted = partial(admits, store, configured=configured, clock=clock)

@@ -6,6 +6,7 @@ All work is in `step(t)`. Live operation calls it on the clock's 5 s grid, the d
 import asyncio
 import logging
 import math
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -111,6 +112,8 @@ class RunLoop:
         self._ingest.facts.update(self._facts)
         self._ingest.mark_recovered(self.driver.recovered)
         self.on_step: Callable[[], None] = lambda: None
+        # Start of the newest step, on the monotonic clock.
+        self.began = 0.0
         self.on_read: Callable[[], None] = lambda: None
         self.leading: Callable[[], bool] = lambda: True
         self.readers = readers_of(targets, store.runs.cursors(run), limits or Limits(), begun, TICK_SECONDS)
@@ -294,6 +297,7 @@ class RunLoop:
 
     async def step(self, t: float, *, patient: bool = False) -> None:
         """Scrapes due targets at `t`, commits, advances to `t`. ``patient``: wait for every target (replay)."""
+        self.began = time.monotonic()
         if self._broken:
             # After a failed write the driver has more than the store, so it is rebuilt from the store.
             self.driver = await asyncio.to_thread(self._new_driver)

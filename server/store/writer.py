@@ -92,6 +92,7 @@ class Writer:
     Attributes:
         dropped: rows that `offer` refused because the queue was full.
         committed: transactions committed so far.
+        rows: rows committed so far.
         retries: attempts repeated after a transient error.
     """
 
@@ -106,6 +107,7 @@ class Writer:
     ) -> None:
         self.dropped = 0
         self.committed = 0
+        self.rows = 0
         self.retries = 0
         self._store = store
         self._seconds = commit_seconds
@@ -225,6 +227,7 @@ class Writer:
                 self._commit([job])
             return
         self.committed += 1
+        self.rows += sum(job.rows for job in jobs)
         for job, seq in zip(jobs, answers, strict=True):
             job.done.set_result(seq)
 

@@ -256,6 +256,7 @@ def test_all_pages_are_reached_by_thumb(open_page: Open, reader: MemoryReader) -
 
 def test_a_run_is_deleted_after_a_confirmation_and_a_collected_one_cannot_be(open_page: Open) -> None:
     page = open_page("/runs")
+    page.forgiven = True  # type: ignore[attr-defined]
     sent: list[tuple[str, str]] = []
 
     def answer(route: Route) -> None:
@@ -265,10 +266,11 @@ def test_a_run_is_deleted_after_a_confirmation_and_a_collected_one_cannot_be(ope
 
     page.route("**/api/v1/runs/**", answer)
     # [state, is its button enabled?] of every row: only a run that nothing collects can be deleted.
-    rows = page.evaluate(
-        "() => RS.list('rn.').map(row => [row.name, row.state[0], !document.querySelector("
-        '`[aria-label="Delete ${row.name}"]`).disabled])'
+    states = page.evaluate("() => Object.fromEntries(RS.list('rn.').map(row => [row.name, row.state[0]]))")
+    buttons = page.evaluate(
+        "() => RS.all('.fleet .delete').map(el => [el.closest('tr').querySelector('th a').textContent, !el.disabled])"
     )
+    rows = [(name, states[name], enabled) for name, enabled in buttons]
     assert {state for _, state, enabled in rows if not enabled} <= {"live", "catching_up", "stale"}
     name = next(name for name, _, enabled in rows if enabled)
     button = page.locator(f'[aria-label="Delete {name}"]')

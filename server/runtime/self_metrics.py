@@ -1,0 +1,184 @@
+"""Rollscope's own numbers on `/metrics`: processes, ticks, the writer, retention and the size of tables.
+
+The collecting process records its numbers in `CollectorNumbers` and publishes a copy after every step: in one process
+directly, from a child through its pipe. Nothing here scans a table.
+"""
+
+import os
+import resource
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+
+from server.api import PROMETHEUS_PREFIX as PREFIX
+from server.store import Store, StoreError, Writer
+
+# Sizes of tables are read again after this time (s): PostgreSQL opens every file of a table for them.
+SIZES_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class TickTotals:
+    """Steps of one run. ``at``: end of the newest one, epoch seconds."""
+
+    count: int = 0
+    seconds: float = 0.0
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessNumbers:
+    """One process; None: the system does not report it."""
+
+    cpu_seconds: float
+    resident_bytes: int | None
+    open_files: int | None
+    written_bytes: int | None
+
+
+@dataclass(slots=True)
+class CollectorNumbers:
+    """Numbers of the collecting process.
+
+    Attributes:
+        behind_since: since when retention has had more to delete than one step (epoch seconds); None: it is done.
+        process: of the collecting process; None if it is also the serving one.
+    """
+
+    ticks: dict[str, TickTotals] = field(default_factory=dict)
+    rows: int = 0
+    commits: int = 0
+    retries: int = 0
+    dropped: int = 0
+    queued: int = 0
+    behind_since: float | None = None
+    process: ProcessNumbers | None = None
+
+    def tick(self, run: str, seconds: float, writer: Writer) -> None:
+        """Adds one step of a run, and the state of the writer after it."""
+        totals = self.ticks.setdefault(run, TickTotals())
+        totals.count, totals.seconds, totals.at = totals.count + 1, totals.seconds + seconds, time.time()
+        self.rows, self.commits, self.retries = writer.rows, writer.committed, writer.retries
+        self.dropped, self.queued = writer.dropped, writer.queued_rows
+
+
+def process_numbers() -> ProcessNumbers:
+    """Returns the numbers of this process, from /proc where it exists."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return ProcessNumbers(
+        used.ru_utime + used.ru_stime,
+        None if (pages := _number("/proc/self/statm", 1)) is None else pages * resource.getpagesize(),
+        _open_files(),
+        _written(),
+    )
+
+
+def _number(path: str, at: int) -> int | None:
+    try:
+        with open(path) as file:
+            return int(file.read().split()[at])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _open_files() -> int | None:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return None
+
+
+def _written() -> int | None:
+    try:
+        with open("/proc/self/io") as file:
+            rows = dict(line.split(":") for line in file)
+        return int(rows["write_bytes"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+class SelfMetrics:
+    """Families of this server's own numbers, for one scrape each."""
+
+    def __init__(self, store: Store | None, numbers: "Numbers") -> None:
+        self._store, self._numbers = store, numbers
+        self._sizes: Mapping[str, int] = {}
+        self._sized = -SIZES_SECONDS
+
+    def __call__(self) -> Iterator[Metric]:
+        found = self._numbers.current
+        processes = {"web": process_numbers()}
+        if found.process is not None:
+            processes["collect"] = found.process
+        yield from _processes(processes)
+        yield from _ticks(found.ticks)
+        yield from _writer(found)
+        lag = 0.0 if found.behind_since is None else max(0.0, time.time() - found.behind_since)
+        text = "Seconds for which retention has had more to delete than it could; 0 when nothing is due."
+        yield GaugeMetricFamily(PREFIX + "retention_lag_seconds", text, value=lag)
+        yield self._tables()
+
+    def _tables(self) -> Metric:
+        text = "Bytes of a table with its indexes (PostgreSQL only; SQLite would have to read the whole file)."
+        family = GaugeMetricFamily(PREFIX + "store_table_bytes", text, labels=("table",))
+        now = time.monotonic()
+        if self._store is not None and now - self._sized >= SIZES_SECONDS:
+            self._sized = now
+            try:
+                self._sizes = self._store.retention.table_bytes()
+            except StoreError:
+                self._sizes = {}
+        for table, size in self._sizes.items():
+            family.add_metric((table,), size)
+        return family
+
+
+@dataclass(slots=True)
+class Numbers:
+    """The newest published numbers of the collecting process; shared by the threads that collect and serve."""
+
+    current: CollectorNumbers = field(default_factory=CollectorNumbers)
+
+
+def _processes(found: Mapping[str, ProcessNumbers]) -> Iterator[Metric]:
+    cpu = CounterMetricFamily(PREFIX + "process_cpu_seconds", "CPU time of the process.", labels=("process",))
+    written = CounterMetricFamily(
+        PREFIX + "process_written_bytes", "Bytes that the process wrote to disks.", labels=("process",)
+    )
+    resident = GaugeMetricFamily(
+        PREFIX + "process_resident_bytes", "Memory of the process that is in RAM.", labels=("process",)
+    )
+    files = GaugeMetricFamily(
+        PREFIX + "process_open_files", "Open files and sockets of the process.", labels=("process",)
+    )
+    for name, one in found.items():
+        cpu.add_metric((name,), one.cpu_seconds)
+        for family, value in ((written, one.written_bytes), (resident, one.resident_bytes), (files, one.open_files)):
+            if value is not None:
+                family.add_metric((name,), value)
+    yield from (cpu, written, resident, files)
+
+
+def _ticks(found: Mapping[str, TickTotals]) -> Iterator[Metric]:
+    text = "Duration of the run's steps: reading targets, storing, deriving. One is due every 5 s."
+    seconds = SummaryMetricFamily(PREFIX + "tick_seconds", text, labels=("run",))
+    newest = GaugeMetricFamily(
+        PREFIX + "tick_timestamp_seconds", "Time at which the run's newest step ended.", labels=("run",)
+    )
+    for run, one in dict(found).items():
+        seconds.add_metric((run,), one.count, one.seconds)
+        newest.add_metric((run,), one.at)
+    yield from (seconds, newest)
+
+
+def _writer(found: CollectorNumbers) -> Iterator[Metric]:
+    for name, text, value in (
+        ("store_rows_written", "Rows that the collecting process has committed.", found.rows),
+        ("store_commits", "Transactions that the collecting process has committed.", found.commits),
+        ("store_retries", "Transactions that were repeated because the database was busy or gone.", found.retries),
+        ("store_dropped_rows", "Rows that were dropped because the writer's queue was full.", found.dropped),
+    ):
+        yield CounterMetricFamily(PREFIX + name, text, value=value)
+    yield GaugeMetricFamily(PREFIX + "store_queued_rows", "Rows that wait for the writer.", value=found.queued)
