@@ -57,22 +57,22 @@ class VerdictInput:
 
     def get(self, signal: str, **labels: str) -> float | None:
         """Returns the value of the only series with these labels, if it is reported and not too old."""
-        found = list(self.rows(signal, **labels))
-        return found[0][1] if len(found) == 1 else None
+        matches = list(self.rows(signal, **labels))
+        return matches[0][1] if len(matches) == 1 else None
 
     def rows(self, signal: str, **labels: str) -> Iterator[tuple[dict[str, str], float]]:
         """Yields (labels, value) of every series of a signal with these labels that has a current value."""
-        wanted = tuple(labels.items())
+        required = tuple(labels.items())
         for key, newest in self.signals.get(signal, {}).items():
             # Called a hundred times per tick: other labels are skipped before a dictionary is built.
-            if newest.value is None or any(pair not in key for pair in wanted) or self._old(signal, newest.ts):
+            if newest.value is None or any(pair not in key for pair in required) or self._old(signal, newest.ts):
                 continue
             yield dict(key), newest.value
 
     def total(self, signal: str, **labels: str) -> float | None:
         """Returns the sum of these series; None without any."""
-        found = [value for _, value in self.rows(signal, **labels)]
-        return sum(found) if found else None
+        values = [value for _, value in self.rows(signal, **labels)]
+        return sum(values) if values else None
 
     def age(self, signal: str) -> float | None:
         """Returns the seconds since the newest value of a signal."""

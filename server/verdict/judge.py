@@ -45,7 +45,7 @@ def remember(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict
     """Returns (memory, verdict) of one instant. Instants come in order; a repeated instant changes nothing."""
     current: Memory = dict(memory or {})
     window = instants.add([(ts, counts) for ts, counts in current.get("recent", [])], seen)
-    current["recent"] = [list(one) for one in window]
+    current["recent"] = [list(entry) for entry in window]
     first = current.get("first")
     current["hung"] = current.get("hung") or seen.now if hangs(seen) else None
     current["down"] = current.get("down") or seen.now if is_down(seen) else None
@@ -54,52 +54,52 @@ def remember(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict
     case = situation(seen, current.get("outcome", ""))
     if case.n.first is not None and case.n.first != seen.first:
         current["first"] = list(case.n.first)
-    found, current["samples"], buffer = _with_queue(verdict_for(case), current.get("samples", []), seen)
-    found = replace(found, buffer=buffer)
-    if _replaces(current, found, case):
-        same = found.key == (current.get("outcome"), current.get("cause"))
+    verdict, current["samples"], buffer = _with_queue(verdict_for(case), current.get("samples", []), seen)
+    verdict = replace(verdict, buffer=buffer)
+    if _replaces(current, verdict, case):
+        same = verdict.key == (current.get("outcome"), current.get("cause"))
         since = current["since"] if same else current.pop("next", (0, 0, seen.now))[2]
         current.pop("next", None)
         current.pop("other", None)
-        current.update(outcome=found.outcome, cause=found.cause, rule=found.rule, since=since)
-        return current, replace(found, since=since)
+        current.update(outcome=verdict.outcome, cause=verdict.cause, rule=verdict.rule, since=since)
+        return current, replace(verdict, since=since)
     sure = 0.0 if current["outcome"] == "unknown" else UNSETTLED
     stands = verdict_of(case, current["rule"], current["outcome"], current["cause"], sure)
     return current, replace(stands, confidence=min(stands.confidence, sure), since=current["since"], buffer=buffer)
 
 
-def _replaces(current: Memory, found: Verdict, case: Situation) -> bool:
+def _replaces(current: Memory, candidate: Verdict, case: Situation) -> bool:
     """Returns whether ``found`` replaces the current verdict; stores since when another one has been found."""
     now, stands = case.seen.now, (current.get("outcome"), current.get("cause"))
-    if stands == (None, None) or found.key == stands:
+    if stands == (None, None) or candidate.key == stands:
         return True
     # A cause that flickers is no reason to doubt the outcome.
     newest = current.get("next")
-    since = newest[2] if newest is not None and newest[0] == found.outcome else now
-    current["next"] = [found.outcome, found.cause, since]
+    since = newest[2] if newest is not None and newest[0] == candidate.outcome else now
+    current["next"] = [candidate.outcome, candidate.cause, since]
     # Other outcomes may alternate: what counts is for how long the rules do not find the current one.
-    if found.outcome == "unknown" and found.cause not in _AT_ONCE:
+    if candidate.outcome == "unknown" and candidate.cause not in _AT_ONCE:
         return bool(now - since >= MISSING_SECONDS)
-    if found.outcome == stands[0]:
+    if candidate.outcome == stands[0]:
         current.pop("other", None)
     else:
         current["other"] = current.get("other") or now
     if contradicted(case, str(stands[0]), str(stands[1])):
         return True
-    if found.outcome == stands[0]:
+    if candidate.outcome == stands[0]:
         return bool(now - since >= CHANGED_SECONDS)
-    return bool(now - current["other"] >= _hold(str(stands[0]), found, case.n.changed))
+    return bool(now - current["other"] >= _hold(str(stands[0]), candidate, case.n.changed))
 
 
-def _hold(before: str, found: Verdict, changed: bool) -> float:
+def _hold(before: str, candidate: Verdict, changed: bool) -> float:
     """Returns the seconds that another verdict must hold. ``changed``: whole steps show a change."""
-    if found.cause in _AT_ONCE or found.outcome == "stalled":
+    if candidate.cause in _AT_ONCE or candidate.outcome == "stalled":
         return 0.0
     if before == "unknown":
         return FIRST_SECONDS
     if changed:
         return CHANGED_SECONDS
-    return HOLD_SECONDS if found.confidence >= CONFIDENT else UNSURE_SECONDS
+    return HOLD_SECONDS if candidate.confidence >= CONFIDENT else UNSURE_SECONDS
 
 
 def contradicted(case: Situation, outcome: str, cause: str) -> bool:
@@ -117,44 +117,44 @@ def contradicted(case: Situation, outcome: str, cause: str) -> bool:
         return False
     if n.lacking is not None and n.lacking < LITTLE_WAIT and not n.seen.synchronous:
         return True
-    return _elsewhere(case, outcome, cause)
+    return _is_outside(case, outcome, cause)
 
 
-def _elsewhere(case: Situation, outcome: str, cause: str) -> bool:
+def _is_outside(case: Situation, outcome: str, cause: str) -> bool:
     """Returns whether the actor that this verdict names is clearly idle."""
     n = case.n
-    inside, busy = n.place.get("generating"), n.extra.get("scoring_busy_ratio")
+    inside, busy = n.time_shares.get("generating"), n.extra.get("scoring_busy_ratio")
     if outcome == "generator_bound":
         return bool(n.saturated is False and inside is not None and inside < IDLE_ENGINES)
     if outcome == "reward_bound":
-        return bool(busy is not None and busy < IDLE_SCORER and n.place.get("scoring", 0.0) < IDLE_ENGINES)
+        return bool(busy is not None and busy < IDLE_SCORER and n.time_shares.get("scoring", 0.0) < IDLE_ENGINES)
     if cause == "tool_time" and n.in_flight.is_limit_open:
         return True  # tools need a sandbox first
     if outcome == "sandbox_bound":
-        outside = sum(n.place.get(phase, 0.0) for phase in ("booting", "in_tool"))
+        outside = sum(n.time_shares.get(phase, 0.0) for phase in ("booting", "in_tool"))
         return bool(cause != "init_failures" and inside is not None and inside >= AT_CAP and outside < 1 - AT_CAP)
     return bool(cause in ("prompts", "staleness_gate") and n.places is not None and n.places >= 1.0)
 
 
 def _with_queue(
-    found: Verdict, window: list[list[float]], seen: VerdictInput
+    verdict: Verdict, window: list[list[float]], seen: VerdictInput
 ) -> tuple[Verdict, list[list[float]], str]:
     """Returns the verdict with the evidence of the queue, the samples of its window, and the state of the queue."""
-    samples = [queue.Sample(*one) for one in window]
+    samples = [queue.Sample(*row) for row in window]
     step = seen.get("trainer_step_seconds")
     waiting, version = seen.get("queue_samples_now"), seen.get("policy_version")
     batch = seen.fact("batch_samples") or _batch(seen)
     if waiting is None or version is None or not batch:
-        return found, window, ""
+        return verdict, window, ""
     samples = queue.add(samples, queue.Sample(seen.now, waiting, version, batch), step)
-    state = queue.state(samples, step, found.numbers.get("held_ratio"), found.numbers.get("wait_ratio"))
-    rows = [[one.ts, one.queue, one.version, one.batch] for one in samples]
-    if state in ("stall", "stop") and found.outcome not in ("stalled", "unknown"):
+    state = queue.state(samples, step, verdict.numbers.get("held_ratio"), verdict.numbers.get("wait_ratio"))
+    rows = [[row.ts, row.queue, row.version, row.batch] for row in samples]
+    if state in ("stall", "stop") and verdict.outcome not in ("stalled", "unknown"):
         text = Evidence(queue.TEXTS[state][0].upper() + queue.TEXTS[state][1:], "queue_samples_now", waiting, "samples")
         # If nothing moves for steps, the shares of the last steps are outdated. An open step is not.
-        sure = found.confidence if found.cause == "open_step" else round(min(found.confidence, UNSETTLED), 2)
-        return replace(found, evidence=(text, *found.evidence), confidence=sure), rows, state
-    return found, rows, state
+        sure = verdict.confidence if verdict.cause == "open_step" else round(min(verdict.confidence, UNSETTLED), 2)
+        return replace(verdict, evidence=(text, *verdict.evidence), confidence=sure), rows, state
+    return verdict, rows, state
 
 
 def _batch(seen: VerdictInput) -> float | None:

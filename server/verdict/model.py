@@ -135,7 +135,7 @@ class Verdict:
     @property
     def next(self) -> Limiter | None:
         """The limiter that comes next once the first is removed."""
-        return next((one for one in self.limiters if (one.outcome, one.cause) != self.key), None)
+        return next((limiter for limiter in self.limiters if (limiter.outcome, limiter.cause) != self.key), None)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the object of the status contract (DESIGN section 6) with additional fields."""
@@ -146,19 +146,19 @@ class Verdict:
             "confidence": self.confidence,
             "since": self.since,
             "summary": self.summary,
-            "evidence": [_plain(one) for one in self.evidence],
+            "evidence": [_plain(item) for item in self.evidence],
             "shares": _shares(self.limiters),
             "next": _plain(beyond) if beyond is not None else None,
             "usd_per_hour": self.usd_per_hour,
             "usd_lacks": self.usd_lacks,
             "rule": self.rule,
             "completeness": self.completeness,
-            "limiters": [_plain(one) for one in self.limiters],
+            "limiters": [_plain(item) for item in self.limiters],
             "advice": self.advice,
             "numbers": dict(self.numbers),
             "missing": list(self.missing),
             "disagreements": list(self.disagreements),
-            "contradictions": [_plain(one) | {"values": dict(one.values)} for one in self.contradictions],
+            "contradictions": [_plain(item) | {"values": dict(item.values)} for item in self.contradictions],
             "buffer": self.buffer,
             "rules_version": self.rules_version,
         }
@@ -166,16 +166,16 @@ class Verdict:
 
 def _shares(limiters: tuple[Limiter, ...]) -> dict[str, float]:
     """Returns the share of the gap by outcome and cause; two limiters may have the same outcome and cause."""
-    found: dict[str, float] = {}
-    for one in limiters:
-        name = f"{one.outcome}/{one.cause}"
-        found[name] = found.get(name, 0.0) + one.share
-    return found
+    shares: dict[str, float] = {}
+    for limiter in limiters:
+        name = f"{limiter.outcome}/{limiter.cause}"
+        shares[name] = shares.get(name, 0.0) + limiter.share
+    return shares
 
 
-def _plain(one: Evidence | Limiter | Contradiction) -> dict[str, Any]:
+def _plain(item: Evidence | Limiter | Contradiction) -> dict[str, Any]:
     # Called at every tick of every run: `asdict` copies all nested values and takes seven times as long.
-    return {name: getattr(one, name) for name in one.__slots__}
+    return {name: getattr(item, name) for name in item.__slots__}
 
 
 def from_json(stored: Mapping[str, Any]) -> Verdict:
@@ -186,11 +186,11 @@ def from_json(stored: Mapping[str, Any]) -> Verdict:
     )  # fmt: skip
     return Verdict(
         cause=stored["cause"] or "",
-        evidence=tuple(Evidence(**one) for one in stored["evidence"]),
-        limiters=tuple(Limiter(**one) for one in stored["limiters"]),
+        evidence=tuple(Evidence(**item) for item in stored["evidence"]),
+        limiters=tuple(Limiter(**item) for item in stored["limiters"]),
         missing=tuple(stored["missing"]),
         disagreements=tuple(stored["disagreements"]),
-        contradictions=tuple(Contradiction(**one) for one in stored.get("contradictions", ())),
+        contradictions=tuple(Contradiction(**item) for item in stored.get("contradictions", ())),
         rules_version=stored["rules_version"],
         usd_lacks=stored.get("usd_lacks", ""),
         **{name: stored[name] for name in plain},
@@ -199,6 +199,8 @@ def from_json(stored: Mapping[str, Any]) -> Verdict:
 
 def shared(limiters: tuple[Limiter, ...]) -> tuple[Limiter, ...]:
     """Returns the limiters with their shares of the log gap, by gain."""
-    total = sum(log(one.factor) for one in limiters if one.factor > 1)
-    found = [replace(one, share=log(one.factor) / total if one.factor > 1 else 0.0) for one in limiters]
-    return tuple(sorted(found, key=lambda one: one.gain, reverse=True))
+    total = sum(log(limiter.factor) for limiter in limiters if limiter.factor > 1)
+    with_shares = [
+        replace(limiter, share=log(limiter.factor) / total if limiter.factor > 1 else 0.0) for limiter in limiters
+    ]
+    return tuple(sorted(with_shares, key=lambda limiter: limiter.gain, reverse=True))

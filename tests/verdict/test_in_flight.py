@@ -65,8 +65,8 @@ def test_every_rollout_is_placed_once(
     found = in_flight(seen(*told, **facts), requests, None)
     phases = ("booting", "in_tool", "scoring", "generating")
     expected = {phase: share for phase, share in zip(phases, shares, strict=True) if share is not None}
-    assert {phase: found.place[phase] for phase in expected} == pytest.approx(expected), what
-    assert set(found.place) <= set(phases) and sum(found.place.values()) <= 1.0 + 1e-9
+    assert {phase: found.time_shares[phase] for phase in expected} == pytest.approx(expected), what
+    assert set(found.time_shares) <= set(phases) and sum(found.time_shares.values()) <= 1.0 + 1e-9
     assert tuple(one.name for one in found.contradictions) == named
 
 

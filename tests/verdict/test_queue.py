@@ -17,8 +17,8 @@ def window(*queue: float, versions: list[int] | None = None, every: float = 15.0
     return [Sample(n * every, level, numbers[n], BATCH) for n, level in enumerate(queue)]
 
 
-def state(samples: list[Sample], held: float | None = None, wait: float | None = 0.0) -> str:
-    return queue.state(samples, STEP, held, wait)
+def state(samples: list[Sample], hold_ratio: float | None = None, wait: float | None = 0.0) -> str:
+    return queue.state(samples, STEP, hold_ratio, wait)
 
 
 def test_500_of_a_batch_of_512_is_starved_not_full() -> None:
@@ -52,7 +52,7 @@ def test_a_version_that_goes_back_is_a_restart() -> None:
 
 
 def test_held_while_it_moves() -> None:
-    assert state(window(*[1024.0] * 16), held=0.4) == "gated"
+    assert state(window(*[1024.0] * 16), hold_ratio=0.4) == "gated"
 
 
 @pytest.mark.parametrize("samples", [window(*[600.0] * 9), window(*[600.0] * 5) + window(*[600.0] * 16)[12:]])

@@ -26,7 +26,7 @@ def test_a_slower_trainer_is_seen_by_what_it_no_longer_waits() -> None:
     found = present(
         seen(HEALTHY | HELD | {"trainer_step_seconds": 48.0}, last=rows(*[(30, 12, 0)] * 8, *[(120, 0, 90)] * 2))
     )
-    assert (found.steps, found.step, found.held) == (2, 120.0, 0.75)
+    assert (found.steps, found.step, found.hold_ratio) == (2, 120.0, 0.75)
     assert found.trained == pytest.approx(3.4) and found.capacity == pytest.approx(3.4)
     assert found.arrivals == pytest.approx(8.6 + 3.4 - 8.5)
 
@@ -34,7 +34,7 @@ def test_a_slower_trainer_is_seen_by_what_it_no_longer_waits() -> None:
 def test_a_queue_that_runs_full_and_empty_is_no_other_run() -> None:
     """Held in the last two of ten steps, and never waited: the hold of all ten counts."""
     found = present(seen(HEALTHY | HELD, last=rows(*[(30, 1, 0)] * 8, *[(30, 1, 25)] * 2)))
-    assert (found.steps, found.held) == (10, 0.12)
+    assert (found.steps, found.hold_ratio) == (10, 0.12)
 
 
 def opened(queue: float, since: float, *told: tuple[float, float, float], of: str = "backpressure_seconds") -> Present:

@@ -9,19 +9,19 @@ from server.verdict.model import Evidence, Limiter
 from server.verdict.thresholds import DISAGREE, HALF_LIMIT, MOST_ENGINES, MOST_EVIDENCE, SHOWN_SHARE, SHOWN_STALE
 
 
-def evidence(n: Numbers, found: tuple[Limiter, ...], own: Limiter | None) -> tuple[Evidence, ...]:
+def evidence(n: Numbers, ranked: tuple[Limiter, ...], own_limiter: Limiter | None) -> tuple[Evidence, ...]:
     """Returns at most eight facts, most important first. ``own``: the limiter that the summary states already."""
     facts = [
         *_liveness(n),
         *_trainer(n),
-        *_limiters(n, tuple(one for one in found if one is not own)),
+        *_limiters(n, tuple(limiter for limiter in ranked if limiter is not own_limiter)),
         *_engines(n),
-        *_place(n),
+        *_time_shares(n),
         *_queue(n),
     ]
     seen: dict[str, Evidence] = {}
-    for one in facts:
-        seen.setdefault(one.text, one)
+    for limiter in facts:
+        seen.setdefault(limiter.text, limiter)
     return tuple(seen.values())[:MOST_EVIDENCE]
 
 
@@ -49,18 +49,20 @@ def _trainer(n: Numbers) -> Iterator[Evidence]:
     if n.arrivals is not None and n.capacity is not None:
         text = f"Cross-check: arrivals ({n.arrivals:.3g} samples/s) predict a wait of {n.predicted_wait or 0.0:.0%}"
         yield _of(n, text, "queue_arrivals_samples_per_second", n.arrivals, "samples/s", n.capacity)
-    if n.held:
-        yield _of(n, f"Production was held {n.held:.0%} of the time", "generation_held_ratio", n.held, "ratio")
+    if n.hold_ratio:
+        yield _of(
+            n, f"Production was held {n.hold_ratio:.0%} of the time", "generation_held_ratio", n.hold_ratio, "ratio"
+        )
     if n.stale is not None and n.stale >= SHOWN_STALE:
         text = f"{n.stale:.0%} of the samples were dropped as stale"
         yield _of(n, text, "discarded_rollout_ratio", n.stale, "ratio")
 
 
-def _limiters(n: Numbers, found: tuple[Limiter, ...]) -> Iterator[Evidence]:
-    for one in found[:3]:
-        if one.text:
-            text = one.text[0].upper() + one.text[1:]
-            yield Evidence(f"{text}. Fixing this: up to {one.gain:.2g}x", value=one.gain, unit="x")
+def _limiters(n: Numbers, ranked: tuple[Limiter, ...]) -> Iterator[Evidence]:
+    for limiter in ranked[:3]:
+        if limiter.text:
+            text = limiter.text[0].upper() + limiter.text[1:]
+            yield Evidence(f"{text}. Fixing this: up to {limiter.gain:.2g}x", value=limiter.gain, unit="x")
 
 
 def _engines(n: Numbers) -> Iterator[Evidence]:
@@ -77,8 +79,8 @@ def _engines(n: Numbers) -> Iterator[Evidence]:
 _PHASE_TEXTS = {"booting": "booting", "in_tool": "in tools", "scoring": "in scoring", "generating": "in the engines"}
 
 
-def _place(n: Numbers) -> Iterator[Evidence]:
-    parts = [f"{share:.0%} {_PHASE_TEXTS[phase]}" for phase, share in n.place.items() if share >= SHOWN_SHARE]
+def _time_shares(n: Numbers) -> Iterator[Evidence]:
+    parts = [f"{share:.0%} {_PHASE_TEXTS[phase]}" for phase, share in n.time_shares.items() if share >= SHOWN_SHARE]
     if parts:
         yield Evidence("A rollout's time: " + ", ".join(parts))
     if n.cap is not None:
@@ -129,7 +131,7 @@ def available(n: Numbers) -> dict[str, bool]:
     return {
         "wait": n.wait is not None,
         "engines": n.saturated is not None,
-        "place": bool(n.place),
+        "place": bool(n.time_shares),
         "queue": n.batches is not None or n.arrivals is not None,
         "zero": n.zero.share is not None,
     }
@@ -144,8 +146,8 @@ def idle_lacks(seen: VerdictInput) -> str:
     """Returns why the idle USD per hour are incomplete; "" if they are complete."""
     if idle(seen) is None:
         return ""
-    found = seen.signals.get("idle_usd_per_hour", {}).values()
-    gaps = (gap for row in found if row.value is None and row.why != NO_LONGER for gap in row.why.split("; "))
+    costs = seen.signals.get("idle_usd_per_hour", {}).values()
+    gaps = (gap for row in costs if row.value is None and row.why != NO_LONGER for gap in row.why.split("; "))
     return "; ".join(dict.fromkeys(gaps))
 
 
@@ -163,12 +165,16 @@ def completeness(n: Numbers) -> float:
 
 def missing(n: Numbers) -> tuple[str, ...]:
     """Returns the missing signals with the reason, or with the source to add."""
-    gone = [(*_MISSING[name], _in_part(n.seen, name)) for name, there in available(n).items() if not there]
-    return tuple(f"{signal}: {part or n.seen.why(signal) or how}" for signal, how, part in gone)
+    absent = [(*_MISSING[name], _in_part(n.seen, name)) for name, there in available(n).items() if not there]
+    return tuple(f"{signal}: {part or n.seen.why(signal) or how}" for signal, how, part in absent)
 
 
 def _in_part(seen: VerdictInput, name: str) -> str:
     """Returns the problem of a target whose answer is incomplete; more logging would not help then."""
     actor = "generator" if name == "engines" else "trainer"
-    found = [one for one in seen.targets if one.up and not one.complete and not one.gone and one.actor == actor]
-    return f"target {found[0].name} answers, but its response is incomplete: {found[0].problem}" if found else ""
+    partial = [
+        target
+        for target in seen.targets
+        if target.up and not target.complete and not target.gone and target.actor == actor
+    ]
+    return f"target {partial[0].name} answers, but its response is incomplete: {partial[0].problem}" if partial else ""

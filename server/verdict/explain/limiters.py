@@ -35,14 +35,16 @@ from server.verdict.thresholds import (
 
 def limiters(n: Numbers) -> tuple[Limiter, ...]:
     """Returns all limiters with a cost, by gain, with their shares of the gap."""
-    found = [one for make in _ALL for one in make(n)]
-    found = [_behind(n, one) for one in (*found, *_rest(n, found)) if one.factor >= LEAST_FACTOR]
-    return shared(tuple(found))
+    candidates = [limiter for make in _ALL for limiter in make(n)]
+    candidates = [
+        _behind(n, limiter) for limiter in (*candidates, *_rest(n, candidates)) if limiter.factor >= LEAST_FACTOR
+    ]
+    return shared(tuple(candidates))
 
 
-def _behind(n: Numbers, one: Limiter) -> Limiter:
+def _behind(n: Numbers, limiter: Limiter) -> Limiter:
     """Removes the gain of limiters before a scorer that is never idle: rollouts would wait for the scorer instead."""
-    return replace(one, gain=1.0) if n.scorer_full and one.outcome in _BEFORE_SCORING else one
+    return replace(limiter, gain=1.0) if n.scorer_full and limiter.outcome in _BEFORE_SCORING else limiter
 
 
 _BEFORE_SCORING = ("generator_bound", "sandbox_bound", "orchestrator_bound")
@@ -54,7 +56,7 @@ def _outside(n: Numbers, share: float) -> float:
     Below the in-flight limit another rollout could have started meanwhile, so the share costs nothing.
     """
     left = 1 - min(share, MOST_SHARE)
-    return 1.0 if _waits_for_prompts(n) else _filled(n, 1 / left, min(1.0, n.place.get("generating", 1.0) / left))
+    return 1.0 if _waits_for_prompts(n) else _filled(n, 1 / left, min(1.0, n.time_shares.get("generating", 1.0) / left))
 
 
 def _filled(n: Numbers, factor: float, inside: float) -> float:
@@ -62,12 +64,12 @@ def _filled(n: Numbers, factor: float, inside: float) -> float:
 
     A larger batch decodes each request more slowly, for the ``inside`` share of its time.
     """
-    most = min(factor, n.room) if n.room is not None and n.room > LEAST_FACTOR else factor
+    largest = min(factor, n.room) if n.room is not None and n.room > LEAST_FACTOR else factor
     shared_part = BATCH_PART * (n.places if n.places is not None else 1.0)
-    return most / (1 + shared_part / (1 - BATCH_PART + shared_part) * inside * (most - 1))
+    return largest / (1 + shared_part / (1 - BATCH_PART + shared_part) * inside * (largest - 1))
 
 
-def _made(n: Numbers, outcome: Outcome, cause: str, factor: float, text: str) -> Limiter:
+def _limiter(n: Numbers, outcome: Outcome, cause: str, factor: float, text: str) -> Limiter:
     """Returns a limiter of production: its gain is at most what the trainer could take."""
     room = n.gap or 1.0
     return Limiter(outcome, cause, factor, max(1.0, min(factor, room)), text=text)
@@ -86,20 +88,20 @@ def _sandboxes(n: Numbers) -> Iterator[Limiter]:
         refusal = _refusal(n, MOST_OF * failing)
         text = f"{failing:.0%} of rollouts are lost because their sandbox or a service fails"
         text += ", mostly because the provider refuses new sandboxes" if refusal else ""
-        yield _made(n, "sandbox_bound", refusal or "init_failures", 1 / (1 - min(failing, MOST_SHARE)), text)
-    boot, tool = n.place.get("booting", 0.0), n.place.get("in_tool", 0.0)
+        yield _limiter(n, "sandbox_bound", refusal or "init_failures", 1 / (1 - min(failing, MOST_SHARE)), text)
+    boot, tool = n.time_shares.get("booting", 0.0), n.time_shares.get("in_tool", 0.0)
     # If the engines are full, time outside them limits nothing.
     if n.saturated and boot + tool < 0.5:
         return
     if boot:
         text = f"rollouts spend {boot:.0%} of their time until their sandbox is ready{_limit(n)}"
-        yield _made(n, "sandbox_bound", _boot_cause(n), _outside(n, boot), text)
+        yield _limiter(n, "sandbox_bound", _boot_cause(n), _outside(n, boot), text)
     if tool:
         text = f"rollouts spend {tool:.0%} of their time in tools"
         factor = _outside(n, tool)
         if boot >= MANY_BOOT:
             factor = min(factor, _outside(n, boot))  # a tool call needs a running sandbox
-        yield _made(n, *_tools(n), factor, text)
+        yield _limiter(n, *_tools(n), factor, text)
 
 
 def _tools(n: Numbers) -> tuple[Outcome, str]:
@@ -115,12 +117,12 @@ def _limit(n: Numbers) -> str:
     return f": {limit:.0f} start at once, {queued or 0.0:.0f} wait, which is an account limit of {limit:.0f}"
 
 
-def _elsewhere(n: Numbers) -> Iterator[Limiter]:
+def _outside_engines(n: Numbers) -> Iterator[Limiter]:
     """Names tools by elimination: the in-flight limit is used, and no source places most of the rollouts."""
     share = 1.0 - n.placed
-    if n.saturated is False and n.place and share >= MOST_UNTOLD and (n.places or 0.0) >= BELOW_CAP:
+    if n.saturated is False and n.time_shares and share >= MOST_UNTOLD and (n.places or 0.0) >= BELOW_CAP:
         text = f"rollouts spend {share:.0%} of their time outside the engines; no source reports where: likely in tools"
-        yield _made(n, *_tools(n), _outside(n, share), text)
+        yield _limiter(n, *_tools(n), _outside(n, share), text)
 
 
 # Which limit of the account a refusal shows.
@@ -152,14 +154,14 @@ def _boot_cause(n: Numbers) -> str:
 
 
 def _rewards(n: Numbers) -> Iterator[Limiter]:
-    share, busy = n.place.get("scoring", 0.0), n.extra.get("scoring_busy_ratio")
+    share, busy = n.time_shares.get("scoring", 0.0), n.extra.get("scoring_busy_ratio")
     if busy is not None and n.scorer_full:
         text = f"the scorer is busy {min(busy, 1.0):.0%} of the time"
         # The capacity of a busy scorer is not measured: its gain is the middle of the gap by its logarithm.
         yield Limiter("reward_bound", "scoring", n.gap or 1.0, sqrt(n.gap or 1.0), text=text)
     elif share and not (n.saturated and share < 0.5):
         text = f"rollouts spend {share:.0%} of their time waiting for a reward"
-        yield _made(n, "reward_bound", "scoring", _outside(n, share), text)
+        yield _limiter(n, "reward_bound", "scoring", _outside(n, share), text)
 
 
 def _curriculum(n: Numbers) -> Iterator[Limiter]:
@@ -182,7 +184,7 @@ def _curriculum(n: Numbers) -> Iterator[Limiter]:
     elif parts:
         text += f" ({', '.join(parts)})"
     if n.filtered:
-        yield _made(n, "curriculum_bound", cause, factor, text + ", and are dropped before training")
+        yield _limiter(n, "curriculum_bound", cause, factor, text + ", and are dropped before training")
     else:
         # Groups without a gradient occupy the trainer.
         yield Limiter("curriculum_bound", cause, factor, factor, text=text)
@@ -201,10 +203,10 @@ def _generation(n: Numbers) -> Iterator[Limiter]:
     alive = sum(n.engines.values()) - dead
     if dead and alive > 0:
         text = f"{dead:.0f} of {dead + alive:.0f} engines do not work"
-        yield _made(n, "generator_bound", "too_few_engines", (dead + alive) / alive, text)
+        yield _limiter(n, "generator_bound", "too_few_engines", (dead + alive) / alive, text)
     if n.drift is not None and n.drift >= DRIFTED:
         text = f"rollouts are {n.drift:.1f} times as long as in the first steps"
-        yield _made(n, "generator_bound", "drift", n.drift, text)
+        yield _limiter(n, "generator_bound", "drift", n.drift, text)
     yield from _slow_engine(n)
     yield from _tail(n)
     yield from _cache(n)
@@ -214,10 +216,10 @@ def _slow_engine(n: Numbers) -> Iterator[Limiter]:
     """Yields the slowest engine: a batch is complete when the slowest engine has finished its part."""
     if not n.slow:
         return
-    name, ratio = min(n.slow.items(), key=lambda one: one[1])
+    name, ratio = min(n.slow.items(), key=lambda item: item[1])
     others = f" and {len(n.slow) - 1} more" if len(n.slow) > 1 else ""
     text = f"engine {name}{others} generates {ratio:.0%} of the tokens per request of the other engines"
-    yield _made(n, "generator_bound", "slow_engine", 1 / max(ratio, 1 - MOST_SHARE), text)
+    yield _limiter(n, "generator_bound", "slow_engine", 1 / max(ratio, 1 - MOST_SHARE), text)
 
 
 def _tail(n: Numbers) -> Iterator[Limiter]:
@@ -225,7 +227,7 @@ def _tail(n: Numbers) -> Iterator[Limiter]:
     if aborted is not None and aborted >= ABORTED:
         tail = f", p99 is {index:.1f} times the median" if index is not None else ""
         text = f"{aborted:.0%} of rollouts are aborted once enough others are done{tail}"
-        yield _made(n, "generator_bound", "long_tail", 1 / (1 - min(aborted, MOST_SHARE)), text)
+        yield _limiter(n, "generator_bound", "long_tail", 1 / (1 - min(aborted, MOST_SHARE)), text)
     elif n.seen.synchronous:
         yield from _bubble(n)
 
@@ -245,12 +247,12 @@ def _cache(n: Numbers) -> Iterator[Limiter]:
     # A pause for new weights preempts requests too (vLLM, mode "keep"): only a nearly full cache is a limiter.
     if preempted is not None and preempted >= PREEMPTED and (n.kv is None or n.kv >= WANTING_CACHE):
         text = f"engines preempt {preempted:.0%} of their requests and compute them again"
-        yield _made(n, "generator_bound", "preemption", 1 + preempted, text)
+        yield _limiter(n, "generator_bound", "preemption", 1 + preempted, text)
     if not n.running or (n.kv or 0.0) < FULL or n.seen.synchronous:
         return
     demand = (n.running + (n.waiting or 0.0)) / n.running
     text = f"the KV cache is {n.kv:.0%} full: {n.running:.0f} requests run and {n.waiting or 0:.0f} wait"
-    yield _made(n, "generator_bound", "kv_capacity", max(demand, LEAST_FACTOR), text)
+    yield _limiter(n, "generator_bound", "kv_capacity", max(demand, LEAST_FACTOR), text)
 
 
 # ---- the orchestrator
@@ -261,13 +263,13 @@ def _orchestrator(n: Numbers) -> Iterator[Limiter]:
     places = n.places
     if places is None or n.wait is None or n.saturated or n.seen.synchronous:
         return
-    factor = _filled(n, 1 / max(1 - MOST_SHARE, places), n.place.get("generating", 1.0))
+    factor = _filled(n, 1 / max(1 - MOST_SHARE, places), n.time_shares.get("generating", 1.0))
     used = f"only {n.cap:.0%} of the in-flight limit is in use"
     if (n.gated or 0.0) >= HOLDS:
         text = f"{used}, and dispatch is held while the trainer waits"
-        yield _made(n, "orchestrator_bound", "staleness_gate", factor, text)
+        yield _limiter(n, "orchestrator_bound", "staleness_gate", factor, text)
     elif _waits_for_prompts(n):
-        yield _made(n, "orchestrator_bound", "prompts", factor, used)
+        yield _limiter(n, "orchestrator_bound", "prompts", factor, used)
 
 
 def _waits_for_prompts(n: Numbers) -> bool:
@@ -276,8 +278,8 @@ def _waits_for_prompts(n: Numbers) -> bool:
         return False
     if n.in_flight.starting_limit is not None:
         return False  # more rollouts would only wait for a sandbox
-    held = (n.held or 0.0) >= max(HOLDS, n.wait) or (n.gated or 0.0) >= HOLDS
-    return n.places < BELOW_CAP and not held and not n.scorer_full
+    is_held = (n.hold_ratio or 0.0) >= max(HOLDS, n.wait) or (n.gated or 0.0) >= HOLDS
+    return n.places < BELOW_CAP and not is_held and not n.scorer_full
 
 
 # ---- the unexplained rest
@@ -286,27 +288,29 @@ _PRODUCTION = ("generator_bound", "sandbox_bound", "reward_bound")
 _FILTERED = ("curriculum_bound", True)
 
 
-def _rest(n: Numbers, found: list[Limiter]) -> Iterator[Limiter]:
+def _rest(n: Numbers, candidates: list[Limiter]) -> Iterator[Limiter]:
     """Yields the part of the gap that no limiter of production explains.
 
     Its factor is the rest of the gap; its gain is that of twice the engines.
     """
-    gap, twice = n.gap, twice_the_engines(n)
+    gap, twice_factor = n.gap, twice_the_engines(n)
     if gap is None or n.seen.synchronous or n.dropped or (n.predicted_wait is not None and n.predicted_wait < 0.02):
         return
     explained = 1.0
-    for one in found:
-        explained *= one.factor if one.outcome in _PRODUCTION or (one.outcome, n.filtered) == _FILTERED else 1.0
+    for limiter in candidates:
+        explained *= (
+            limiter.factor if limiter.outcome in _PRODUCTION or (limiter.outcome, n.filtered) == _FILTERED else 1.0
+        )
     left = gap / min(explained, gap)
-    dead = any((one.outcome, one.cause) == ("generator_bound", "too_few_engines") for one in found)
-    if dead or gap < LEAST_FACTOR or (twice is None and left < LEAST_FACTOR):
+    dead = any((limiter.outcome, limiter.cause) == ("generator_bound", "too_few_engines") for limiter in candidates)
+    if dead or gap < LEAST_FACTOR or (twice_factor is None and left < LEAST_FACTOR):
         return
     more = "" if explained <= LEAST_FACTOR else "beyond that, "
     text = (
         f"{more}{left:.2g} times the generation throughput would keep the trainer busy" if left >= LEAST_FACTOR else ""
     )
-    gain = max(1.0, min(gap, left if twice is None else twice))
-    if _waits_for_prompts(n) and n.held is not None:
+    gain = max(1.0, min(gap, left if twice_factor is None else twice_factor))
+    if _waits_for_prompts(n) and n.hold_ratio is not None:
         gain = 1.0  # more rollouts could have started: faster engines would only be emptier
     cause = "too_few_engines" if n.saturated is not None else "not_told"
     yield Limiter("generator_bound", cause, max(LEAST_FACTOR, 1.0 if n.quiet else left), gain, text=text)
@@ -317,7 +321,7 @@ def twice_the_engines(n: Numbers) -> float | None:
 
     None: neither the rollouts in the engines nor whether these are full is reported.
     """
-    inside = n.place.get("generating", 1.0 if n.saturated else None)
+    inside = n.time_shares.get("generating", 1.0 if n.saturated else None)
     if inside is None:
         return None
     demand = (n.running or 0.0) + (n.waiting or 0.0)
@@ -351,9 +355,9 @@ def _trainer(n: Numbers) -> Iterator[Limiter]:
     factor = n.potential / max(n.trained, 0.0 if n.dropped else n.capacity or 0.0)
     text = f"{n.potential:.3g} samples/s could arrive, {n.trained:.3g} are trained"
     # The gain is that of a trainer twice as fast, not of an infinitely fast one.
-    own = max(0.0, (_computing(n) or 0.0) + n.overheads.get("other", 0.0))
-    twice = n.step / (n.step - own / 2) if n.step and 0.0 < own <= n.step else factor
-    yield Limiter("trainer_bound", slow_by(n), factor, max(1.0, min(factor, twice)), text=text)
+    own_seconds = max(0.0, (_computing(n) or 0.0) + n.overheads.get("other", 0.0))
+    twice_factor = n.step / (n.step - own_seconds / 2) if n.step and 0.0 < own_seconds <= n.step else factor
+    yield Limiter("trainer_bound", slow_by(n), factor, max(1.0, min(factor, twice_factor)), text=text)
 
 
 def slow_by(n: Numbers) -> str:
@@ -369,5 +373,5 @@ def _computing(n: Numbers) -> float | None:
 
 
 _ALL: tuple[Callable[[Numbers], Iterator[Limiter]], ...] = (
-    _sandboxes, _elsewhere, _rewards, _curriculum, _generation, _orchestrator, _overheads, _trainer,
+    _sandboxes, _outside_engines, _rewards, _curriculum, _generation, _orchestrator, _overheads, _trainer,
 )  # fmt: skip

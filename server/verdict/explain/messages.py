@@ -133,7 +133,7 @@ def advice(outcome: Outcome, cause: str, n: Numbers) -> str:
     if (outcome, cause) == ("generator_bound", "too_few_engines") and dead:
         return "Restart the engines that do not work before moving any GPUs."
     if cause == "slow_engine" and n.slow:
-        name = min(n.slow, key=lambda one: n.slow[one])
+        name = min(n.slow, key=lambda engine: n.slow[engine])
         return f"Repair or remove engine {name}: requests wait for it while the other engines have room."
     quota = max((value for _, value in n.seen.rows("sandbox_quota_used_ratio")), default=0.0)
     if (outcome, cause) == ("sandbox_bound", "tool_time") and quota >= FULL_QUOTA:

@@ -18,12 +18,13 @@ class Gradient:
     """Groups without a gradient.
 
     Attributes:
-        share: of all completed groups; for a sample the middle of its interval, at most ``most``; None: not reported.
+        share: of all completed groups; for a sample the middle of its interval, at most ``upper_bound``; None: not
+            reported.
         counted: the reported share.
         groups: number of counted groups; None: not reported.
         low, high: 95 % interval (Wilson) of the share for that number.
         is_sample: fewer than half of the groups of ten steps were counted.
-        most: the largest share that the spread of rewards within groups allows; None: it allows any.
+        upper_bound: the largest share that the spread of rewards within groups allows; None: it allows any.
     """
 
     share: float | None = None
@@ -32,7 +33,7 @@ class Gradient:
     low: float = 0.0
     high: float = 1.0
     is_sample: bool = False
-    most: float | None = None
+    upper_bound: float | None = None
     contradictions: tuple[Contradiction, ...] = ()
 
     @property
@@ -50,28 +51,37 @@ class Gradient:
 
 def gradient(seen: VerdictInput, per_step: float | None) -> Gradient:
     """Computes the share. ``per_step``: samples trained per step."""
-    most = _most(seen, seen.steps)
+    upper_bound = _upper_bound(seen, seen.steps)
     share, groups = _of(seen, "zero_advantage_ratio"), _of(seen, "zero_advantage_groups")
     size = seen.fact("group_size")
     every = WINDOW_STEPS * per_step / size if per_step and size else None
     if share is None:
-        return Gradient(most=most)
+        return Gradient(upper_bound=upper_bound)
     if groups is None and every is None:
-        return Gradient(share, share, low=share, high=share, most=most)
+        return Gradient(share, share, low=share, high=share, upper_bound=upper_bound)
     is_sample = groups is not None and every is not None and groups < SAMPLED * every
     low, high = interval(share, (groups if is_sample or every is None else every) or 0.0)
-    found: tuple[Contradiction, ...] = ()
-    if is_sample and most is not None and share > most:
+    contradictions: tuple[Contradiction, ...] = ()
+    if is_sample and upper_bound is not None and share > upper_bound:
         text = (
             f"{share:.0%} of the {groups:.0f} groups counted carry no gradient; the spread of rewards within groups "
-            f"that the trainer logs allows {most:.0%} at most"
+            f"that the trainer logs allows {upper_bound:.0%} at most"
         )
-        found = (Contradiction("gradient", text, {"counted": share, "most": most}),)
+        contradictions = (Contradiction("gradient", text, {"counted": share, "most": upper_bound}),)
     if not is_sample:
-        return Gradient(share, share, groups, low, high, most=most)
-    top = 1.0 if most is None else most
+        return Gradient(share, share, groups, low, high, upper_bound=upper_bound)
+    top = 1.0 if upper_bound is None else upper_bound
     low, high = min(low, top), min(high, top)
-    return Gradient((low + high) / 2, share, groups, low, high, is_sample=True, most=most, contradictions=found)
+    return Gradient(
+        (low + high) / 2,
+        share,
+        groups,
+        low,
+        high,
+        is_sample=True,
+        upper_bound=upper_bound,
+        contradictions=contradictions,
+    )
 
 
 def interval(share: float, count: float) -> tuple[float, float]:
@@ -85,11 +95,11 @@ def interval(share: float, count: float) -> tuple[float, float]:
 
 
 def _of(seen: VerdictInput, signal: str) -> float | None:
-    found = seen.get(signal, basis="completed")
-    return found if found is not None else seen.get(signal)
+    completed = seen.get(signal, basis="completed")
+    return completed if completed is not None else seen.get(signal)
 
 
-def _most(seen: VerdictInput, steps: Sequence[Step]) -> float | None:
+def _upper_bound(seen: VerdictInput, steps: Sequence[Step]) -> float | None:
     """Returns the largest share that the mean standard deviation within groups allows.
 
     Rewards from 0 to R deviate by at most R / 2, in a group in which half of the rewards are 0 and half are R. R is the

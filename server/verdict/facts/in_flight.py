@@ -36,14 +36,14 @@ class InFlight:
     """Rollouts in flight by phase.
 
     Attributes:
-        place: share of a rollout's time per phase (`PHASES`); below 1 in total if no source places the rest.
+        time_shares: share of a rollout's time per phase (`PHASES`); below 1 in total if no source places the rest.
         unscored: share of their time that rollouts have ended and are not scored, for any reason.
         queued, starting: sandboxes that are not ready; None: no provider reports them.
         starting_limit: highest number that starts at once, if it is constant while others wait; None: no plateau.
         is_limit_open: others wait, and the sandboxes have been counted for less time than a plateau needs.
     """
 
-    place: Counts = field(default_factory=dict)
+    time_shares: Counts = field(default_factory=dict)
     unscored: float | None = None
     queued: float | None = None
     starting: float | None = None
@@ -96,14 +96,14 @@ def in_flight(seen: VerdictInput, requests: float | None, scorer_busy: float | N
     if len(sources.rollouts) >= _DETAILED and sources.total > 0:
         _within_requests(sources)
         _within_sandboxes(sources)
-        place = _of_census(_at_the_scorer(seen, sources.rollouts, scorer_busy))
+        time_shares = _of_census(_at_the_scorer(seen, sources.rollouts, scorer_busy))
     elif sources.pending is not None:
-        place = _of_providers(sources)
+        time_shares = _of_providers(sources)
     else:
-        place = _of_log(sources)
+        time_shares = _of_log(sources)
     return InFlight(
-        place=place,
-        unscored=unscored if unscored is not None else place.get("scoring"),
+        time_shares=time_shares,
+        unscored=unscored if unscored is not None else time_shares.get("scoring"),
         queued=sources.boxes.get("queued"),
         starting=sources.boxes.get("starting"),
         starting_limit=plateau(seen.instants, seen.now) if sources.boxes else None,
@@ -199,11 +199,11 @@ def _of_providers(sources: _Sources) -> dict[str, float]:
     phases = ("in_tool", "scoring") if sources.requests is not None else ("in_tool", "scoring", "generating")
     seconds = {phase: sources.logged.get(phase, 0.0) for phase in phases}
     whole = sum(seconds.values())
-    found = {phase: rest * part / whole / total for phase, part in seconds.items()} if whole > 0 else {}
-    found["booting"] = booting / total
+    shares = {phase: rest * part / whole / total for phase, part in seconds.items()} if whole > 0 else {}
+    shares["booting"] = booting / total
     if sources.requests is not None:
-        found["generating"] = inside / total
-    return found
+        shares["generating"] = inside / total
+    return shares
 
 
 def _of_log(sources: _Sources) -> dict[str, float]:
@@ -239,10 +239,10 @@ def _shares(logged: Counts, whole: float | None) -> dict[str, float]:
     total = max(sum(logged.values()), whole or 0.0)
     if total <= 0:
         return {}
-    found = {phase: seconds / total for phase, seconds in logged.items()}
-    if "generating" not in found and whole:
-        found["generating"] = max(0.0, 1.0 - sum(found.values()))
-    return found
+    shares = {phase: seconds / total for phase, seconds in logged.items()}
+    if "generating" not in shares and whole:
+        shares["generating"] = max(0.0, 1.0 - sum(shares.values()))
+    return shares
 
 
 # ---- the providers' limit on what starts at once
@@ -267,7 +267,7 @@ def plateau(window: Sequence[instants.Instant], now: float) -> float | None:
         return None
     starting = [counts[instants.STARTING] for counts in recent]
     queued = [counts.get(instants.QUEUED, 0.0) for counts in recent]
-    most = max(starting)
-    is_flat = most >= LEAST_STARTING and most - min(starting) <= PLATEAU_SPREAD * most
+    largest = max(starting)
+    is_flat = largest >= LEAST_STARTING and largest - min(starting) <= PLATEAU_SPREAD * largest
     # Each new sandbox is queued for a moment: a few are no queue.
-    return most if is_flat and min(queued) >= max(1.0, QUEUED * most) else None
+    return largest if is_flat and min(queued) >= max(1.0, QUEUED * largest) else None

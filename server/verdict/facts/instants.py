@@ -48,11 +48,11 @@ def add(window: Sequence[Instant], seen: VerdictInput) -> list[Instant]:
     steps = SYNC_STEPS if seen.synchronous else WINDOW_STEPS
     span = max(LEAST_SECONDS, steps * step)
     span = max(MOST_SECONDS, span) if seen.synchronous else min(MOST_SECONDS, span)
-    within = [one for one in window if one[0] > seen.now - span]
-    found = instant(seen)
-    if not found or (within and seen.now - within[-1][0] < span / (MOST_INSTANTS if seen.synchronous else INSTANTS)):
+    within = [entry for entry in window if entry[0] > seen.now - span]
+    values = instant(seen)
+    if not values or (within and seen.now - within[-1][0] < span / (MOST_INSTANTS if seen.synchronous else INSTANTS)):
         return within
-    return [*within, (seen.now, found)]
+    return [*within, (seen.now, values)]
 
 
 def means(window: Sequence[Instant], since: float = -inf) -> dict[str, float]:
@@ -62,35 +62,37 @@ def means(window: Sequence[Instant], since: float = -inf) -> dict[str, float]:
     states come from another source and are left out. Zero sandboxes before the first sandbox are left out too, because
     history is judged before the provider is read.
     """
-    within = [one for one in window if one[0] >= since] or list(window[-1:])
+    within = [entry for entry in window if entry[0] >= since] or list(window[-1:])
     first_box = first_sandboxes(window)
     names = _rollout_states(within[-1][1]) if within else frozenset()
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for ts, found in within:
-        same = _rollout_states(found) == names
-        kinds = {_kind(name) for name in found} - (set() if same else {ROLLOUTS.rstrip(":"), CAP})
+    for ts, values in within:
+        same = _rollout_states(values) == names
+        kinds = {_kind(name) for name in values} - (set() if same else {ROLLOUTS.rstrip(":"), CAP})
         if ts < first_box:
             kinds.discard(SANDBOXES.rstrip(":"))
-        for name, value in found.items():
+        for name, value in values.items():
             if _kind(name) in kinds:
                 totals[name] = totals.get(name, 0.0) + value
         for kind in kinds:
             counts[kind] = counts.get(kind, 0) + 1
     means_ = {name: total / counts[_kind(name)] for name, total in totals.items()}
-    return means_ | _bubble([found.get(REQUESTS + "running", 0.0) for _, found in within])
+    return means_ | _bubble([values.get(REQUESTS + "running", 0.0) for _, values in within])
 
 
 def first_sandboxes(window: Sequence[Instant]) -> float:
     """Returns the time of the first instant with a sandbox; infinite without any."""
     times = (
-        ts for ts, found in window if any(value > 0 and _kind(name) + ":" == SANDBOXES for name, value in found.items())
+        ts
+        for ts, values in window
+        if any(value > 0 and _kind(name) + ":" == SANDBOXES for name, value in values.items())
     )
     return next(times, inf)
 
 
-def _rollout_states(found: Mapping[str, float]) -> frozenset[str]:
-    return frozenset(name for name in found if name.startswith(ROLLOUTS))
+def _rollout_states(values: Mapping[str, float]) -> frozenset[str]:
+    return frozenset(name for name in values if name.startswith(ROLLOUTS))
 
 
 def _kind(name: str) -> str:
@@ -99,27 +101,27 @@ def _kind(name: str) -> str:
 
 def _bubble(running: Sequence[float]) -> dict[str, float]:
     """Returns how far below their peak the running requests were on average while any ran; needs several instants."""
-    busy = [one for one in running if one > 0]
+    busy = [count for count in running if count > 0]
     return {BUBBLE: 1.0 - sum(busy) / len(busy) / max(busy)} if len(busy) >= LEAST_BUSY else {}
 
 
 def bubble(seen: VerdictInput) -> float | None:
     """Returns the idle share of the engines while they generate, over whole steps if these exceed the window."""
     longer = (seen.get("trainer_step_seconds") or 0.0) > MOST_SECONDS
-    found = seen.recent.get(BUBBLE) if longer and seen.synchronous else None
-    return found if found is not None else seen.get("tail_bubble_ratio")
+    value = seen.recent.get(BUBBLE) if longer and seen.synchronous else None
+    return value if value is not None else seen.get("tail_bubble_ratio")
 
 
 def requests(seen: VerdictInput, state: str) -> float | None:
     """Returns the requests in a state: the mean of the last minutes, else of the signal."""
-    found = seen.recent.get(REQUESTS + state)
-    return found if found is not None else seen.total("generator_requests", state=state)
+    value = seen.recent.get(REQUESTS + state)
+    return value if value is not None else seen.total("generator_requests", state=state)
 
 
 def cap(seen: VerdictInput) -> float | None:
     """Returns the used share of the in-flight limit: the mean of the last minutes, else of now."""
-    found = seen.recent.get(CAP)
-    return found if found is not None else seen.get("in_flight_ratio")
+    value = seen.recent.get(CAP)
+    return value if value is not None else seen.get("in_flight_ratio")
 
 
 def limit(seen: VerdictInput) -> float | None:
@@ -131,14 +133,14 @@ def limit(seen: VerdictInput) -> float | None:
 
 def sandboxes(seen: VerdictInput) -> dict[str, float]:
     """Returns the run's sandboxes by state: means of the last minutes, else of now."""
-    found = dict(_named(seen.recent.items(), SANDBOXES))
-    return found or {row.get("state", ""): value for row, value in seen.rows("sandboxes")}
+    counts = dict(_named(seen.recent.items(), SANDBOXES))
+    return counts or {row.get("state", ""): value for row, value in seen.rows("sandboxes")}
 
 
 def census(seen: VerdictInput) -> dict[str, float]:
     """Returns the rollouts by state: means of the last minutes, else of now."""
-    found = dict(_named(seen.recent.items(), ROLLOUTS))
-    return found or {row.get("state", ""): value for row, value in seen.rows("in_flight_rollouts")}
+    counts = dict(_named(seen.recent.items(), ROLLOUTS))
+    return counts or {row.get("state", ""): value for row, value in seen.rows("in_flight_rollouts")}
 
 
 def _named(items: Iterable[tuple[str, float]], prefix: str) -> Iterable[tuple[str, float]]:

@@ -53,11 +53,11 @@ def add(samples: Sequence[Sample], new: Sample, step: float | None) -> list[Samp
     return [*samples, new][-QUEUE_KEPT:]
 
 
-def state(samples: Sequence[Sample], step: float | None, held: float | None, wait: float | None) -> State:
+def state(samples: Sequence[Sample], step: float | None, hold_ratio: float | None, wait: float | None) -> State:
     """Returns the state that the window shows.
 
     Args:
-        step: seconds of a step; held: share of the time production was held; wait: the trainer's.
+        step: seconds of a step; hold_ratio: share of the time production was held; wait: the trainer's.
     """
     gaps = [after.ts - before.ts for before, after in pairwise(samples)]
     if len(samples) < QUEUE_LEAST or max(gaps) > 3 * spacing(step):
@@ -65,8 +65,8 @@ def state(samples: Sequence[Sample], step: float | None, held: float | None, wai
     if any(after.version < before.version for before, after in pairwise(samples)):
         return "rewind"
     if _still(samples, step):
-        return "stall" if min(one.queue / one.batch for one in samples) >= 1 else "stop"
-    if (held or 0.0) >= QUEUE_HELD:
+        return "stall" if min(sample.queue / sample.batch for sample in samples) >= 1 else "stop"
+    if (hold_ratio or 0.0) >= QUEUE_HELD:
         return "gated"
     return "starved" if _starved(samples) and (wait or 0.0) > 0.05 else "ok"
 
@@ -75,15 +75,15 @@ def _still(samples: Sequence[Sample], step: float | None) -> bool:
     """Returns whether no version was published and no batch was taken for longer than a step can take."""
     newest = samples[-1].ts
     limit = max(STILL_SECONDS, STILL_STEPS * (step or 0.0))
-    within = [one for one in samples if newest - one.ts <= limit]
+    within = [sample for sample in samples if newest - sample.ts <= limit]
     if newest - samples[0].ts < limit:
         return False
-    taken = any(after.queue < before.queue for before, after in pairwise(within))
-    return not taken and within[0].version == within[-1].version
+    is_consumed = any(after.queue < before.queue for before, after in pairwise(within))
+    return not is_consumed and within[0].version == within[-1].version
 
 
 def _starved(samples: Sequence[Sample]) -> bool:
     """Returns whether the queue mostly holds less than a batch just before one is taken: 500 of 512 is starved."""
-    taken = [before for before, after in pairwise(samples) if after.version > before.version]
-    ready = taken or samples
-    return sum(one.queue < one.batch for one in ready) > len(ready) / 2
+    before_updates = [before for before, after in pairwise(samples) if after.version > before.version]
+    ready = before_updates or samples
+    return sum(sample.queue < sample.batch for sample in ready) > len(ready) / 2

@@ -54,9 +54,9 @@ def of_work(steps: Sequence[Step], more: bool = False) -> int:
     works = [work(step) if STEP in step.values and WAIT in step.values else 0.0 for step in steps]
     if min(works, default=0.0) <= 0.0:
         return len(steps)
-    logs = [log(one) for one in works]
-    found = changed([*logs, logs[-1]], WORK) if more else len(logs)
-    return 1 if more and found == NEWER else changed(logs, WORK)
+    logs = [log(seconds) for seconds in works]
+    start = changed([*logs, logs[-1]], WORK) if more else len(logs)
+    return 1 if more and start == NEWER else changed(logs, WORK)
 
 
 def changed(values: Sequence[float], line: Line, least: int = NEWER) -> int:
@@ -67,8 +67,8 @@ def changed(values: Sequence[float], line: Line, least: int = NEWER) -> int:
 
 def present(shares: Sequence[float], least: int = NEWER) -> int:
     """As `changed`, for shares; a first step that waited while the pipeline filled is left out."""
-    found = changed(shares, SHARES, least)
-    return found - _filling(shares) if found == len(shares) else found
+    start = changed(shares, SHARES, least)
+    return start - _filling(shares) if start == len(shares) else start
 
 
 def _filling(shares: Sequence[float]) -> bool:

@@ -58,7 +58,7 @@ class Present:
     capacity: float | None
     trained: float | None
     arrivals: float | None
-    held: float | None
+    hold_ratio: float | None
     overheads: Mapping[str, float]
     step: float | None
     steps: int
@@ -95,11 +95,11 @@ def present(seen: VerdictInput) -> Present:
         return replace(opened, first=first)
     if not 0 < newest < every and not stopped:
         return replace(means, gated=_gated(means, rows))
-    found = _of_rows(seen, means, rows[-newest:], rows[-newest:])
+    facts = _of_rows(seen, means, rows[-newest:], rows[-newest:])
     if newest < every:
-        found = replace(found, **_counted(seen, rows[-newest:], rows[:-newest]))  # type: ignore[arg-type]
-    found = replace(found, gated=_gated(means, rows[-newest:]), first=first, since=newest < every)
-    return _supplied(found, means) if whole else found
+        facts = replace(facts, **_counted(seen, rows[-newest:], rows[:-newest]))  # type: ignore[arg-type]
+    facts = replace(facts, gated=_gated(means, rows[-newest:]), first=first, since=newest < every)
+    return _supplied(facts, means) if whole else facts
 
 
 def _counted(seen: VerdictInput, rows: Sequence[Step], before: Sequence[Step]) -> dict[str, float]:
@@ -112,13 +112,13 @@ def _counted(seen: VerdictInput, rows: Sequence[Step], before: Sequence[Step]) -
         return {}
     samples = sum(row.values[SAMPLES] for row in rows)
     dropped = sum(row.values.get(DROPPED, 0.0) for row in rows)
-    found = {"batches": sum(row.values[QUEUE] for row in rows) / samples}
+    means = {"batches": sum(row.values[QUEUE] for row in rows) / samples}
     if any(DROPPED in row.values for row in (*before, *rows)):
-        found["stale"] = dropped / (dropped + samples)
+        means["stale"] = dropped / (dropped + samples)
     if before and QUEUE in before[-1].values:
         seconds = rows[-1].ts - before[-1].ts
-        found["arrivals"] = max(0.0, samples + dropped + rows[-1].values[QUEUE] - before[-1].values[QUEUE]) / seconds
-    return found
+        means["arrivals"] = max(0.0, samples + dropped + rows[-1].values[QUEUE] - before[-1].values[QUEUE]) / seconds
+    return means
 
 
 def _begun(rows: Sequence[Step]) -> float | None:
@@ -130,8 +130,8 @@ def _without_stops(rows: list[Step]) -> tuple[list[Step], bool]:
     if len(rows) <= EARLIER:
         return rows, False
     limit = max(STOPPED * median(row.values[STEP] for row in rows), LATE_SECONDS)
-    found = [row for row in rows if row.values[STEP] - _now_and_then(row) < limit]
-    return found, len(found) < len(rows)
+    kept_rows = [row for row in rows if row.values[STEP] - _now_and_then(row) < limit]
+    return kept_rows, len(kept_rows) < len(rows)
 
 
 def _now_and_then(row: Step) -> float:
@@ -155,8 +155,8 @@ def _with_open(seen: VerdictInput, means: Present, rows: Sequence[Step], newest:
     if cut >= min(len(waits), newest + 1):
         return None
     late, before = rows[len(rows) - (cut - 1) :], rows[: len(rows) - (cut - 1)]
-    found = replace(_of_rows(seen, means, [*late, opened.step], late), gated=_gated(means, late))
-    return replace(found, **_counted(seen, late, before))  # type: ignore[arg-type]
+    facts = replace(_of_rows(seen, means, [*late, opened.step], late), gated=_gated(means, late))
+    return replace(facts, **_counted(seen, late, before))  # type: ignore[arg-type]
 
 
 def _is_since(row: Step, first: tuple[int, int] | None) -> bool:
@@ -193,16 +193,16 @@ def _outlasts(seen: VerdictInput, means: Present, rows: Sequence[Step]) -> bool:
     return seen.now - rows[-1].ts - waited >= LATE_WORK * longest
 
 
-def _supplied(found: Present, means: Present) -> Present:
+def _supplied(facts: Present, means: Present) -> Present:
     """Keeps the arrivals of before a change of work, because work that grew does not change production."""
-    if found.arrivals is None or means.arrivals is None:
-        return found
-    before, now = _potential(means, found.trained), _potential(found, found.trained)
-    return replace(found, arrivals=means.arrivals, held=means.held) if before > now else found
+    if facts.arrivals is None or means.arrivals is None:
+        return facts
+    before, now = _potential(means, facts.trained), _potential(facts, facts.trained)
+    return replace(facts, arrivals=means.arrivals, hold_ratio=means.hold_ratio) if before > now else facts
 
 
-def _potential(one: Present, trained: float | None) -> float:
-    return max(one.arrivals or 0.0, trained or 0.0) / max(0.05, 1.0 - (one.held or 0.0))
+def _potential(facts: Present, trained: float | None) -> float:
+    return max(facts.arrivals or 0.0, trained or 0.0) / max(0.05, 1.0 - (facts.hold_ratio or 0.0))
 
 
 def _batch(seen: VerdictInput, means: Present) -> float | None:
@@ -291,8 +291,8 @@ def open_since(seen: VerdictInput) -> Late | None:
     # A step in which the run stood still does not show how long a step may take.
     ended = _without_stops(rows)[0]
     longest = max([*_row_to_row(ended)] or [usual]) if len(ended) < len(rows) else max(took)
-    found = Late(rows[-1].number if rows else None, seconds, usual, longest)
-    return replace(found, batches=_batches_live(seen, rows, seconds - usual), had=_batches_then(seen, rows),
+    late = Late(rows[-1].number if rows else None, seconds, usual, longest)
+    return replace(late, batches=_batches_live(seen, rows, seconds - usual), had=_batches_then(seen, rows),
                    saves=any(_now_and_then(row) > 0 for row in rows))  # fmt: skip
 
 
@@ -324,8 +324,8 @@ def _open(last: Step, seconds: float, wait: float) -> Step:
 
 def _gated(means: Present, rows: Sequence[Step]) -> float | None:
     """Returns the share of the time with wait and hold in the same steps. In different steps they are no gate."""
-    if means.held is None or not rows:
-        return means.held
+    if means.hold_ratio is None or not rows:
+        return means.hold_ratio
     both = (min(row.values.get(WAIT, 0.0), max(row.values.get(key, 0.0) for key in HELD)) for row in rows)
     return sum(both) / sum(row.values[STEP] for row in rows)
 
@@ -336,7 +336,7 @@ def _of_signals(seen: VerdictInput) -> Present:
         capacity=seen.get("capacity_samples_per_second"),
         trained=seen.get("trainer_samples_per_second"),
         arrivals=seen.get("queue_arrivals_samples_per_second"),
-        held=max((value for _, value in seen.rows("generation_held_ratio")), default=None),
+        hold_ratio=max((value for _, value in seen.rows("generation_held_ratio")), default=None),
         overheads={row["phase"]: value for row, value in seen.rows("trainer_overhead_seconds") if "phase" in row},
         step=seen.get("trainer_step_seconds"),
         steps=len(regime.waits(seen.steps)),
@@ -358,14 +358,14 @@ def _shares(seen: VerdictInput, rows: Sequence[Step]) -> list[list[float]]:
 def _scoring(seen: VerdictInput, rows: Sequence[Step]) -> list[float]:
     """Returns the busy share of one scorer in each step; a step without a scored group repeats the previous one."""
     size = seen.fact("group_size")
-    found: list[float] = []
+    shares: list[float] = []
     for row in rows:
         seconds, groups = row.values.get(SCORING), _groups(row, size)
         if seconds is not None and groups is not None:
-            found.append(min(1.0, seconds * groups / row.values[STEP]))
-        elif found:
-            found.append(found[-1])
-    return found if len(found) == len(rows) else []
+            shares.append(min(1.0, seconds * groups / row.values[STEP]))
+        elif shares:
+            shares.append(shares[-1])
+    return shares if len(shares) == len(rows) else []
 
 
 def _groups(row: Step, size: float | None) -> float | None:
@@ -389,13 +389,15 @@ def _of_rows(seen: VerdictInput, means: Present, rows: Sequence[Step], ended: Se
     if arrivals is not None and trained is not None and means.trained is not None:
         arrivals = max(0.0, arrivals + trained - means.trained)
     whole = sum(row.values[STEP] for row in ended)
-    held = [sum(row.values.get(key, 0.0) for row in ended) / whole for key in HELD] if whole else [means.held or 0.0]
+    hold_ratio = (
+        [sum(row.values.get(key, 0.0) for row in ended) / whole for key in HELD] if whole else [means.hold_ratio or 0.0]
+    )
     return Present(
         wait=wait,
         capacity=trained / (1 - wait) if trained is not None and wait < 1 else means.capacity,
         trained=trained,
         arrivals=arrivals,
-        held=min(1.0, max(held)) if means.held is not None else None,
+        hold_ratio=min(1.0, max(hold_ratio)) if means.hold_ratio is not None else None,
         overheads={name: _mean(ended, name) for name in means.overheads if name in OVERHEADS}
         if ended
         else means.overheads,
@@ -413,10 +415,10 @@ def _busy(seen: VerdictInput, rows: Sequence[Step]) -> float | None:
     """Returns the share of the time of these steps in which one scorer is busy."""
     shares = [] if seen.synchronous else _scoring(seen, rows)
     total = sum(row.values[STEP] for row in rows)
-    return sum(one * row.values[STEP] for one, row in zip(shares, rows, strict=True)) / total if shares else None
+    return sum(share * row.values[STEP] for share, row in zip(shares, rows, strict=True)) / total if shares else None
 
 
 def _mean(rows: Sequence[Step], name: str) -> float:
     """Returns seconds per step; `other` does not include evaluations inside the step."""
-    found = sum(row.values.get(OVERHEADS[name], 0.0) for row in rows) / len(rows)
-    return max(0.0, found - _mean(rows, "eval")) if name == "other" else found
+    mean = sum(row.values.get(OVERHEADS[name], 0.0) for row in rows) / len(rows)
+    return max(0.0, mean - _mean(rows, "eval")) if name == "other" else mean

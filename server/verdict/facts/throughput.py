@@ -41,12 +41,12 @@ class Numbers:
         capacity, compute_capacity: samples/s without waiting; with computing alone.
         trained: samples/s that the trainer takes.
         arrivals: samples/s that reach the queue, from producers, or from trained samples and growth of the queue.
-        held, gated: share of the time that production was held; and that the trainer waited in the same steps.
+        hold_ratio, gated: share of the time that production was held; and that the trainer waited in the same steps.
         overheads: seconds per step by cause; step: seconds.
         running, waiting, kv, limit: of all engines.
         engines: by state.
         slow: name of an engine that is slower than the others -> its tokens per request over their median.
-        place: share of a rollout's time per phase (`PHASES`).
+        time_shares: share of a rollout's time per phase (`PHASES`).
         in_flight: all rollouts in flight, from every source.
         zero: groups without a gradient; filtered: they are dropped before training.
         lost: share of rollouts by exit.
@@ -65,7 +65,7 @@ class Numbers:
     compute_capacity: float | None
     trained: float | None
     arrivals: float | None
-    held: float | None
+    hold_ratio: float | None
     gated: float | None
     overheads: Mapping[str, float]
     step: float | None
@@ -75,7 +75,7 @@ class Numbers:
     limit: float | None
     engines: Mapping[str, float]
     slow: Mapping[str, float]
-    place: Mapping[str, float]
+    time_shares: Mapping[str, float]
     cap: float | None
     zero: Gradient
     filtered: bool
@@ -98,14 +98,14 @@ class Numbers:
 
         If the trainer waits and the queue is short of a batch, the hold comes and goes and does not count.
         """
-        return self._without_hold(0.0 if self.short else self.held or 0.0)
+        return self._without_hold(0.0 if self.short else self.hold_ratio or 0.0)
 
-    def _without_hold(self, held: float) -> float | None:
+    def _without_hold(self, hold_ratio: float) -> float | None:
         """Returns arrivals without a hold of this share of the time."""
         if self.arrivals is None:
             return None
-        steady = max(self.arrivals, self.trained or 0.0) if held >= HOLDS else self.arrivals
-        return steady / max(0.05, 1.0 - min(held, 0.95))
+        steady = max(self.arrivals, self.trained or 0.0) if hold_ratio >= HOLDS else self.arrivals
+        return steady / max(0.05, 1.0 - min(hold_ratio, 0.95))
 
     @property
     def contradictions(self) -> tuple[Contradiction, ...]:
@@ -138,7 +138,7 @@ class Numbers:
     @property
     def placed(self) -> float:
         """Share of a rollout's time that some source places."""
-        return min(1.0, sum(self.place.values()))
+        return min(1.0, sum(self.time_shares.values()))
 
     @property
     def scorer_full(self) -> bool:
@@ -151,9 +151,9 @@ class Numbers:
 
         With a fifth of overhead or more the hold is caused by it, also if the queue is short of a batch afterwards.
         """
-        long = (self.overhead or 0.0) >= MUCH_OVERHEAD and (self.held or 0.0) > (self.wait or 0.0)
-        brought = self._without_hold(self.held or 0.0) if long else self.potential
-        if brought is None or not self.trained or self.held is None:
+        long = (self.overhead or 0.0) >= MUCH_OVERHEAD and (self.hold_ratio or 0.0) > (self.wait or 0.0)
+        brought = self._without_hold(self.hold_ratio or 0.0) if long else self.potential
+        if brought is None or not self.trained or self.hold_ratio is None:
             return None
         return max(1.0, brought / self.trained)
 
@@ -173,7 +173,7 @@ class Numbers:
 
         None if a source is missing, or if the engines have more requests than the limit: they serve others too.
         """
-        inside, limit = self.place.get("generating", 0.0), instants.limit(self.seen)
+        inside, limit = self.time_shares.get("generating", 0.0), instants.limit(self.seen)
         if self.running is None or not limit or self.placed < ALL_PLACED or inside <= 0.0:
             return None
         share = (self.running + (self.waiting or 0.0)) / inside / limit
@@ -218,7 +218,7 @@ class Numbers:
         """Whether the engines have room and hold less than half of the rollouts' time. None: not reported."""
         if self.saturated is None:
             return None
-        inside = self.place.get("generating")
+        inside = self.time_shares.get("generating")
         return not self.saturated and inside is not None and inside < MOST_OF
 
     @property
@@ -231,7 +231,7 @@ class Numbers:
     @property
     def roomy(self) -> bool:
         """Whether all rollouts would fit into the engines; then the limit is outside the engines."""
-        inside = self.place.get("generating")
+        inside = self.time_shares.get("generating")
         return bool(self.quiet and inside is not None and self.room is not None and inside * self.room >= 1.0)
 
     def table(self) -> dict[str, float | None]:
@@ -248,51 +248,53 @@ class Numbers:
             "gap_factor": self.gap,
             "compute_gap_factor": _over(self.compute_capacity, self.trained),
             "overhead_ratio": self.overhead,
-            "held_ratio": self.held,
+            "held_ratio": self.hold_ratio,
             "engine_occupancy_ratio": self.busy,
             "kv_cache_usage_ratio": self.kv,
             "zero_advantage_ratio": self.zero.share,
             "zero_advantage_groups": self.zero.groups,
             "drift_ratio": self.drift,
             "stale_drop_ratio": self.stale,
-            **{f"time_{name}_ratio": self.place.get(name) for name in PHASES},
+            **{f"time_{name}_ratio": self.time_shares.get(name) for name in PHASES},
             **self.extra,
         }
 
 
-def _over(one: float | None, other: float | None) -> float | None:
-    return one / other if one is not None and other else None
+def _over(numerator: float | None, denominator: float | None) -> float | None:
+    return numerator / denominator if numerator is not None and denominator else None
 
 
 def numbers(seen: VerdictInput) -> Numbers:
     """Computes all numbers from the signals of one instant."""
-    own = present(seen)
+    trainer_facts = present(seen)
     if seen.instants:
         # The means of engines and rollouts cover the same steps as the trainer's numbers.
-        begun = max(seen.now - MOST_SECONDS, own.begun) if own.begun is not None else -inf
+        begun = max(seen.now - MOST_SECONDS, trainer_facts.begun) if trainer_facts.begun is not None else -inf
         if plateau(seen.instants, seen.now) is not None:
             begun = max(begun, seen.now - PLATEAU_SECONDS)  # the queue behind a limit grows: its mean would lag
         begun = -inf if seen.synchronous else min(begun, seen.now - LEAST_WINDOW)
         seen = replace(seen, recent=instants.means(seen.instants, begun))
     produced = seen.get("production_samples_per_second", stage="delivered")
     running, waiting = (instants.requests(seen, state) for state in ("running", "waiting"))
-    batches = own.batches if own.batches is not None else seen.get("queue_batches")
-    zero = gradient(seen, own.trained * own.step if own.trained and own.step else None)
-    busy = _scorer(seen, own.scoring, zero)
+    batches = trainer_facts.batches if trainer_facts.batches is not None else seen.get("queue_batches")
+    zero = gradient(
+        seen, trainer_facts.trained * trainer_facts.step if trainer_facts.trained and trainer_facts.step else None
+    )
+    busy = _scorer(seen, trainer_facts.scoring, zero)
     requests = running + (waiting or 0.0) if running is not None else None
     where = in_flight(seen, requests, busy)
     return Numbers(
         seen=seen,
-        wait=own.wait,
-        steps=own.steps,
-        capacity=own.capacity,
+        wait=trainer_facts.wait,
+        steps=trainer_facts.steps,
+        capacity=trainer_facts.capacity,
         compute_capacity=seen.get("compute_capacity_samples_per_second"),
-        trained=own.trained,
-        arrivals=_arrivals(own, produced, seen),
-        held=own.held,
-        gated=own.gated,
-        overheads=own.overheads,
-        step=own.step,
+        trained=trainer_facts.trained,
+        arrivals=_arrivals(trainer_facts, produced, seen),
+        hold_ratio=trainer_facts.hold_ratio,
+        gated=trainer_facts.gated,
+        overheads=trainer_facts.overheads,
+        step=trainer_facts.step,
         running=running,
         waiting=waiting,
         kv=seen.get("kv_cache_usage_ratio"),
@@ -303,21 +305,21 @@ def numbers(seen: VerdictInput) -> Numbers:
             for row, value in seen.rows("generator_outlier_ratio", side="slowest")
             if len(row) > 1
         },
-        place=where.place,
+        time_shares=where.time_shares,
         in_flight=where,
         cap=instants.cap(seen),
         zero=zero,
         filtered=_filtered(seen),
         lost={row["exit"]: value for row, value in seen.rows("rollout_exit_ratio") if "exit" in row},
-        stale=own.stale if own.stale is not None else _stale(seen),
+        stale=trainer_facts.stale if trainer_facts.stale is not None else _stale(seen),
         drift=max((value for name in DRIFTS for _, value in seen.rows(name)), default=None),
         batches=batches,
-        same_steps=own.same_steps,
+        same_steps=trainer_facts.same_steps,
         reported=seen.get("trainer_wait_ratio"),
-        stopped=own.stopped,
+        stopped=trainer_facts.stopped,
         opened=open_since(seen),
-        changed=own.since,
-        first=own.first,
+        changed=trainer_facts.since,
+        first=trainer_facts.first,
         extra={
             "tail_index_ratio": max((value for _, value in seen.rows("tail_index_ratio")), default=None),
             "tail_bubble_ratio": instants.bubble(seen),
@@ -329,11 +331,11 @@ def numbers(seen: VerdictInput) -> Numbers:
     )
 
 
-def _arrivals(own: Present, produced: float | None, seen: VerdictInput) -> float | None:
+def _arrivals(trainer_facts: Present, produced: float | None, seen: VerdictInput) -> float | None:
     """Returns the arrivals at the queue; a synchronous run has no queue. Samples dropped as stale have arrived too."""
     if seen.synchronous:
         return None
-    return own.arrivals if own.arrivals is not None else _with_stale(produced, seen)
+    return trainer_facts.arrivals if trainer_facts.arrivals is not None else _with_stale(produced, seen)
 
 
 DRIFTS = ("response_length_drift_ratio", "turns_drift_ratio", "tool_calls_drift_ratio")

@@ -40,12 +40,12 @@ def ahead(case: Situation) -> bool:
     if n.arrivals is not None and n.arrivals >= case.worth * max(n.trained or 0.0, n.capacity or 0.0):
         return True
     # Free slots without a hold may come from slow prompts.
-    if (n.held or 0.0) < HOLDS:
+    if (n.hold_ratio or 0.0) < HOLDS:
         return False
     # The hold lasts until rollouts in flight have ended, and the queue is never short. A trainer that waits now and
     # then is not limited by a full queue alone.
-    held = (n.held or 0.0) >= MUCH_HELD and (n.batches or 0.0) >= STOCK
-    return (n.places is not None and n.places * SURPLUS <= 1.0) or ((n.wait or 0.0) < LITTLE_WAIT and held)
+    is_held = (n.hold_ratio or 0.0) >= MUCH_HELD and (n.batches or 0.0) >= STOCK
+    return (n.places is not None and n.places * SURPLUS <= 1.0) or ((n.wait or 0.0) < LITTLE_WAIT and is_held)
 
 
 def all_in_flight(case: Situation) -> bool:
@@ -57,8 +57,8 @@ def all_in_flight(case: Situation) -> bool:
     n = case.n
     if n.places is None or n.arrivals is None or not n.step or n.step > MOST_SECONDS or n.stale:
         return False
-    most = max(n.arrivals, n.trained or 0.0) / max(n.places, 0.05)
-    return most < case.worth * max(n.trained or 0.0, n.capacity or 0.0)
+    largest = max(n.arrivals, n.trained or 0.0) / max(n.places, 0.05)
+    return largest < case.worth * max(n.trained or 0.0, n.capacity or 0.0)
 
 
 def calm(case: Situation) -> bool:
@@ -83,7 +83,7 @@ def calm(case: Situation) -> bool:
 
 
 def _held_back(case: Situation) -> bool:
-    return any(one.outcome == "trainer_bound" and one.factor >= case.worth for one in case.limiters)
+    return any(limiter.outcome == "trainer_bound" and limiter.factor >= case.worth for limiter in case.limiters)
 
 
 def _within_chance(n: Numbers) -> bool:
@@ -104,7 +104,7 @@ def barely_full(n: Numbers) -> bool:
     """
     queued = (n.waiting or 0.0) >= max(2.0, 0.2 * (n.running or 0.0))
     full = max(n.busy or 0.0, n.kv or 0.0) >= PLAINLY_FULL
-    return bool(n.saturated) and not queued and not full and n.place.get("generating", 0.0) < MOSTLY_INSIDE
+    return bool(n.saturated) and not queued and not full and n.time_shares.get("generating", 0.0) < MOSTLY_INSIDE
 
 
 def blind(case: Situation, outcome: Outcome) -> float:
@@ -113,7 +113,7 @@ def blind(case: Situation, outcome: Outcome) -> float:
     # Half of all groups without a gradient would be the first thing to change. If no source reports the share, the
     # spread of rewards within groups may show that it is smaller.
     unsure = n.zero.share is None or (n.zero.is_sample and n.zero.low < ZERO_ADVANTAGE <= n.zero.high)
-    is_open = unsure and (n.zero.most is None or n.zero.most >= ZERO_ADVANTAGE)
+    is_open = unsure and (n.zero.upper_bound is None or n.zero.upper_bound >= ZERO_ADVANTAGE)
     if is_open and n.seen.fact("group_size") != 1:
         # A trainer that waits shows that production is slow. A trainer that does not wait may be busy for nothing.
         return UNPROVEN if outcome in STARVING else HALF
@@ -124,11 +124,11 @@ def blind(case: Situation, outcome: Outcome) -> float:
         return HALF
     # During a long checkpoint production is held, and later the trainer waits for the missing samples. Only a reported
     # queue distinguishes this from slow production.
-    no_queue, long = n.held is None and n.arrivals is None, (n.overhead or 0.0) >= MUCH_OVERHEAD
+    no_queue, long = n.hold_ratio is None and n.arrivals is None, (n.overhead or 0.0) >= MUCH_OVERHEAD
     # A short wait proves little if neither engines nor rollouts are reported.
-    unseen = no_queue or n.saturated is None or not n.place
+    unseen = no_queue or n.saturated is None or not n.time_shares
     spells = (n.wait or 0.0) < MUCH_WAIT or 0 < n.steps <= FEW_STEPS
-    in_turns = (n.held or 0.0) >= HOLDS > (n.gated or 0.0)
+    in_turns = (n.hold_ratio or 0.0) >= HOLDS > (n.gated or 0.0)
     doubtful = (unseen and spells) or ((no_queue or in_turns) and long) or may_pause(n)
     return UNPROVEN if doubtful or _within_chance(n) else 1.0
 
@@ -139,27 +139,27 @@ def may_pause(n: Numbers) -> bool:
     return not_reported and n.overheads.get("weight_sync", 0.0) >= MUCH_OVERHEAD * (n.step or 0.0) > 0.0
 
 
-def clear(case: Situation, own: Limiter | None, complete: float) -> float:
+def clear(case: Situation, own_limiter: Limiter | None, complete: float) -> float:
     """Returns the factor of confidence for rivals. ``complete``: share of the evidence that is available.
 
     Two limiters that each fill the gap gain the same; they are compared by the gain of production alone.
     """
-    if own is None or own.gain <= 1.0:
+    if own_limiter is None or own_limiter.gain <= 1.0:
         return 1.0
     uneven = not case.n.filtered and case.n.zero.certain < ZERO_ADVANTAGE
-    rivals = [one for one in case.limiters if one.outcome != own.outcome]
-    rivals = [one for one in rivals if not (uneven and one.outcome == "curriculum_bound")]
-    gains = [case.comparable(own, one) for one in rivals]
-    if uneven and own.outcome != "curriculum_bound" and (likely := case.n.zero.likely) >= ZERO_ADVANTAGE:
-        gains.append((own.gain, 1 / (1 - min(likely, 0.95))))
+    rivals = [limiter for limiter in case.limiters if limiter.outcome != own_limiter.outcome]
+    rivals = [limiter for limiter in rivals if not (uneven and limiter.outcome == "curriculum_bound")]
+    gains = [case.comparable(own_limiter, limiter) for limiter in rivals]
+    if uneven and own_limiter.outcome != "curriculum_bound" and (likely := case.n.zero.likely) >= ZERO_ADVANTAGE:
+        gains.append((own_limiter.gain, 1 / (1 - min(likely, 0.95))))
     overhead = case.best("overhead_bound")
-    if own.outcome == "trainer_bound" and overhead is not None and (case.n.overhead or 0.0) >= MUCH_OVERHEAD:
+    if own_limiter.outcome == "trainer_bound" and overhead is not None and (case.n.overhead or 0.0) >= MUCH_OVERHEAD:
         # If some steps wait and others are held, production may be fast enough; then the overhead gains all of it.
-        gains.append((own.gain, overhead.factor))
+        gains.append((own_limiter.gain, overhead.factor))
     return min((_distance(*both, complete) for both in gains), default=1.0)
 
 
-def _distance(own: float, rival: float, complete: float) -> float:
+def _distance(own_factor: float, rival_factor: float, complete: float) -> float:
     """Compares two gains. With a source missing the gain must be half again as large as the rival's."""
-    ratio = log(own) / log(rival) if rival > 1.0 else PLAIN
+    ratio = log(own_factor) / log(rival_factor) if rival_factor > 1.0 else PLAIN
     return 1.0 if ratio >= PLAIN else 0.85 if ratio >= CLEAR and complete > 0.99 else UNPROVEN

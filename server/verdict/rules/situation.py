@@ -42,26 +42,32 @@ class Situation:
         return SURPLUS if not self.stands else SURPLUS - STAYS if self.stands == "trainer_bound" else SURPLUS + COMES
 
     def best(self, *outcomes: Outcome) -> Limiter | None:
-        return next((one for one in self.limiters if one.outcome in outcomes), None)
+        return next((limiter for limiter in self.limiters if limiter.outcome in outcomes), None)
 
     @property
     def first(self) -> Limiter | None:
         """The limiter of production with the largest gain; of two that fill the gap, the one with the larger factor."""
-        slows = [one for one in self.limiters if one.outcome in STARVING or (one.outcome, self.n.filtered) == FILTERED]
+        slows = [
+            limiter
+            for limiter in self.limiters
+            if limiter.outcome in STARVING or (limiter.outcome, self.n.filtered) == FILTERED
+        ]
         return max(slows, key=self._rank, default=None)
 
-    def _rank(self, one: Limiter) -> tuple[float, float, bool]:
+    def _rank(self, limiter: Limiter) -> tuple[float, float, bool]:
         """Ranks limiters; of two equal ones the one that needs no more engines is higher: it is cheaper to change."""
-        return round(one.gain, 2), round(self._of_production(one), 1), one.cause not in UNEXPLAINED
+        return round(limiter.gain, 2), round(self._of_production(limiter), 1), limiter.cause not in UNEXPLAINED
 
-    def comparable(self, own: Limiter, rival: Limiter) -> tuple[float, float]:
+    def comparable(self, own_limiter: Limiter, rival: Limiter) -> tuple[float, float]:
         """Returns the two values to compare: gains, or the gains of production alone if both fill the gap."""
         full = (self.n.gap or 1.0) - 0.005
-        both = own.gain >= full and rival.gain >= full
-        return (self._of_production(own), self._of_production(rival)) if both else (own.gain, rival.gain)
+        both = own_limiter.gain >= full and rival.gain >= full
+        return (
+            (self._of_production(own_limiter), self._of_production(rival)) if both else (own_limiter.gain, rival.gain)
+        )
 
-    def _of_production(self, one: Limiter) -> float:
+    def _of_production(self, limiter: Limiter) -> float:
         """Returns the gain of production without this limiter, regardless of what the trainer can take."""
-        if one.outcome == "reward_bound" and self.n.scorer_full:
+        if limiter.outcome == "reward_bound" and self.n.scorer_full:
             return inf
-        return twice_the_engines(self.n) or one.gain if one.cause in UNEXPLAINED else one.factor
+        return twice_the_engines(self.n) or limiter.gain if limiter.cause in UNEXPLAINED else limiter.factor

@@ -52,7 +52,7 @@ OUTSIDE = ("sandbox_bound", "reward_bound")
 
 def failing_sandboxes(case: Situation) -> RuleResult:
     """Names failing sandboxes. This comes before the curriculum, because a dead sandbox makes every reward zero."""
-    lost = next((one for one in case.limiters if one.cause == "init_failures"), None)
+    lost = next((limiter for limiter in case.limiters if limiter.cause == "init_failures"), None)
     failing = case.seen.get("failure_ratio") or 0.0
     rewards = case.seen.get("reward", stat="mean")
     if rewards == 0.0 and (failing > 0.2 or lost is not None):
@@ -105,7 +105,7 @@ def gate(case: Situation) -> RuleResult:
     rival = case.best("overhead_bound")
     if rival is not None and rival.gain > first.gain:
         return None
-    trainer = _twice_the_trainer(case) if n.held is None or n.held >= MUCH_HELD else 1.0
+    trainer = _twice_the_trainer(case) if n.hold_ratio is None or n.hold_ratio >= MUCH_HELD else 1.0
     # With a long hold, gate and trainer take turns: a faster trainer gains between nothing and `trainer`.
     if sqrt(trainer) > first.gain:
         return "trainer_bound", slow_by(n), UNPROVEN
@@ -129,7 +129,7 @@ def too_few_dispatched(case: Situation) -> RuleResult:
     if first is None or first.cause != "prompts":
         return None
     # If no source reports a hold, a gate may keep slots free, and a trainer twice as fast would be held less.
-    reported = n.held is not None or n.arrivals is not None
+    reported = n.hold_ratio is not None or n.arrivals is not None
     plain = reported or first.gain >= _twice_the_trainer(case)
     return "orchestrator_bound", "prompts", 0.9 if plain else UNPROVEN
 
@@ -145,8 +145,8 @@ def outside_engines(case: Situation) -> RuleResult:
     if first.outcome == "reward_bound" and busy is not None:
         # Rollouts wait for a scorer with spare time only by chance, and waiting for the group looks the same. A busy
         # scorer may be as fast as generation: only a queue before it, and a clear gap, show that it is the limit.
-        inside, scoring = n.place.get("generating", 0.0), n.place.get("scoring", 0.0)
-        waits = bool(n.place) and (n.saturated is not None or scoring > inside)
+        inside, scoring = n.time_shares.get("generating", 0.0), n.time_shares.get("scoring", 0.0)
+        waits = bool(n.time_shares) and (n.saturated is not None or scoring > inside)
         return first.outcome, first.cause, 1.0 if n.scorer_full and waits and first.gain >= WORTH else UNPROVEN
     return first.outcome, first.cause, 1.0 if n.roomy and n.placed >= MOST_OF else UNPROVEN
 
@@ -157,7 +157,7 @@ def thrown_away(case: Situation) -> RuleResult:
     if not case.starved or first is None or first.outcome != "curriculum_bound" or (n.zero.share or 0.0) < FEW_FLAT:
         return None
     # Engines that are not reported may be full, and rollouts that are not reported may be held.
-    proven = n.saturated is not None and (n.saturated or bool(n.place)) and n.batches is not None
+    proven = n.saturated is not None and (n.saturated or bool(n.time_shares)) and n.batches is not None
     # How much more there would be without a scorer that is never idle is not measured.
     proven = proven and not n.scorer_full
     return "curriculum_bound", first.cause, 1.0 if proven else UNPROVEN
@@ -167,19 +167,23 @@ def generation(case: Situation) -> RuleResult:
     """Names the engines: no other limiter of production gains more."""
     n = case.n
     # The unexplained part of a gap is often the largest, but an explained cause can be changed.
-    known = (one for one in case.limiters if one.outcome == "generator_bound" and one.cause not in UNEXPLAINED)
-    first = next((one for one in known if one.gain >= WORTH), None) or case.best("generator_bound")
+    explained = (
+        limiter
+        for limiter in case.limiters
+        if limiter.outcome == "generator_bound" and limiter.cause not in UNEXPLAINED
+    )
+    first = next((limiter for limiter in explained if limiter.gain >= WORTH), None) or case.best("generator_bound")
     if not case.starved or first is None:
         return None
-    if n.saturated or (n.place.get("generating", 0.0) >= MOST_OF):
+    if n.saturated or (n.time_shares.get("generating", 0.0) >= MOST_OF):
         # Rollouts count as generating from their dispatch on: engines that are not reported may have room for all.
         # With free slots, room in the engines and no report of a hold, a gate may be the cause.
-        held = n.held is None and not n.saturated and n.places is not None and n.places < AT_CAP
-        proven = n.saturated is not None and not held and not barely_full(n)
+        is_held = n.hold_ratio is None and not n.saturated and n.places is not None and n.places < AT_CAP
+        proven = n.saturated is not None and not is_held and not barely_full(n)
         return "generator_bound", first.cause, 1.0 if proven else UNPROVEN
     if first.cause in ("long_tail", "drift", "preemption"):
         return "generator_bound", first.cause, 0.9
-    if n.place:
+    if n.time_shares:
         return "generator_bound", first.cause, UNPROVEN
     # The engines have room, and no source places the rollouts: any limiter before the engines is possible.
     return ("generator_bound", first.cause, 0.5) if n.saturated is False else None
@@ -199,10 +203,10 @@ def synchronous(case: Situation) -> RuleResult:
         return None
     needed = {"generator_bound": SYNC_TAIL, "curriculum_bound": 1 / (1 - ZERO_ADVANTAGE), "overhead_bound": 1.25}
     least = {
-        one.outcome: needed.get(one.outcome, 1.33) * (LEFT if one.outcome == case.stands else 1.0)
-        for one in case.limiters
+        limiter.outcome: needed.get(limiter.outcome, 1.33) * (LEFT if limiter.outcome == case.stands else 1.0)
+        for limiter in case.limiters
     }
-    first = next((one for one in case.limiters if one.gain >= least[one.outcome]), None)
+    first = next((limiter for limiter in case.limiters if limiter.gain >= least[limiter.outcome]), None)
     tail = case.best("generator_bound")
     # Near its line a few more steps may change the result.
     near = tail is not None and abs(log(tail.gain / SYNC_TAIL)) < log(NEAR)
@@ -215,14 +219,14 @@ def synchronous(case: Situation) -> RuleResult:
 
 def no_gradient(case: Situation) -> RuleResult:
     """Names groups without a gradient that are not filtered: they occupy the trainer for nothing."""
-    found = case.best("curriculum_bound")
-    if case.n.filtered or found is None or case.n.zero.certain < ZERO_ADVANTAGE:
+    limiter = case.best("curriculum_bound")
+    if case.n.filtered or limiter is None or case.n.zero.certain < ZERO_ADVANTAGE:
         return None
     rival = case.best("trainer_bound", "overhead_bound")
-    if rival is not None and found.gain < rival.gain:
+    if rival is not None and limiter.gain < rival.gain:
         return None
     # In a run that waits, production may gain more; without a reported wait this is open.
-    return "curriculum_bound", found.cause, 0.9 if case.n.wait is not None else UNPROVEN
+    return "curriculum_bound", limiter.cause, 0.9 if case.n.wait is not None else UNPROVEN
 
 
 def overhead(case: Situation) -> RuleResult:
@@ -241,16 +245,16 @@ def overhead(case: Situation) -> RuleResult:
 def trainer(case: Situation) -> RuleResult:
     """Names the trainer: production could deliver clearly more than the trainer takes."""
     n = case.n
-    found = case.best("trainer_bound")
+    limiter = case.best("trainer_bound")
     if n.wait is not None and n.wait >= case.waits and not case.starved:
         # Enough arrives and becomes stale in the queue: a faster trainer would take it before it is dropped.
         return "trainer_bound", slow_by(n), 0.9
-    if found is not None and found.factor >= case.worth:
+    if limiter is not None and limiter.factor >= case.worth:
         proven, matched = n.wait is not None and ahead(case), all_in_flight(case)
         # A hold without free slots limits nothing: neither side is slow.
         if matched and not proven and n.wait is not None:
             return None
-        return "trainer_bound", found.cause, 1.0 if proven and not matched else UNPROVEN
+        return "trainer_bound", limiter.cause, 1.0 if proven and not matched else UNPROVEN
     if n.wait is None or n.wait >= case.waits or n.potential is not None:
         return None
     # Arrivals are not reported: a queue that always holds a batch, and engines with room, show that enough arrives.
@@ -306,23 +310,25 @@ def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: f
     ``sure``: confidence before completeness, rivals and contradictions are counted.
     """
     n = case.n
-    own = next((one for one in case.limiters if (one.outcome, one.cause) == (outcome, cause)), None)
-    found = tuple(sorted(case.limiters, key=lambda one: one is not own))
+    own_limiter = next(
+        (limiter for limiter in case.limiters if (limiter.outcome, limiter.cause) == (outcome, cause)), None
+    )
+    ranked = tuple(sorted(case.limiters, key=lambda limiter: limiter is not own_limiter))
     complete = evidence.completeness(n)
     liveness = rule < "V10"
     disagreements = evidence.disagreements(n)
     if not liveness:
         doubt = CONTRADICTION if disagreements or n.contradictions else 1.0
-        sure *= (0.4 + 0.6 * complete) * clear(case, own, complete) * doubt * blind(case, outcome)
+        sure *= (0.4 + 0.6 * complete) * clear(case, own_limiter, complete) * doubt * blind(case, outcome)
     return Verdict(
         outcome=outcome,
         cause=cause,
         rule=rule,
         confidence=round(CERTAIN * sure, 2),
         completeness=round(complete, 2),
-        summary=messages.summary(outcome, cause, n, own),
-        evidence=evidence.evidence(n, found, own),
-        limiters=found,
+        summary=messages.summary(outcome, cause, n, own_limiter),
+        evidence=evidence.evidence(n, ranked, own_limiter),
+        limiters=ranked,
         advice=messages.advice(outcome, cause, n),
         numbers=n.table(),
         missing=evidence.missing(n),

@@ -14,15 +14,15 @@ from server.verdict.what_if.types import FIGURES, NEEDS, Bound, Changes, Current
 
 def what_if(now: CurrentNumbers, changes: Changes) -> WhatIf:
     """Returns today's figures and the estimate. Without a change both are the same object."""
-    notes, made = Notes(), changes.made(now)
+    notes, given = Notes(), changes.from_today(now)
     today = _today(now, notes)
     before = _state(today, today, notes)
     if now.apart:
         notes.missing["mode"] = now.apart
-    if not made or now.apart:
+    if not given or now.apart:
         return WhatIf(before, before, {}, tuple(notes.assumptions), notes.missing)
     later = changed(today, changes, notes)
-    return WhatIf(before, _state(today, later, notes), dict(made), tuple(notes.assumptions), notes.missing)
+    return WhatIf(before, _state(today, later, notes), dict(given), tuple(notes.assumptions), notes.missing)
 
 
 def _today(now: CurrentNumbers, notes: Notes) -> Model:
@@ -35,13 +35,13 @@ def _today(now: CurrentNumbers, notes: Notes) -> Model:
     elif trained is None and capacity is not None and wait is not None:
         trained = capacity * (1 - wait)
     if trained is None or not capacity:
-        lacks = [name for name, found in (("trained", trained), ("wait", capacity)) if not found]
+        lacks = [name for name, value in (("trained", trained), ("wait", capacity)) if not value]
         notes.lack(*lacks)
         return Model(now, None, None, lacks=tuple(lacks))
     # A rate slightly above the capacity is noise between two windows.
     capacity = max(capacity, trained)
-    held = 1 - trained / capacity < NOISE
-    return Model(now, capacity, trained, bound="at least" if held else "", staleness=now.staleness)
+    is_equal = 1 - trained / capacity < NOISE
+    return Model(now, capacity, trained, bound="at least" if is_equal else "", staleness=now.staleness)
 
 
 # ---- figures
@@ -56,8 +56,8 @@ def _state(today: Model, model: Model, notes: Notes) -> RunSituation:
         "step_seconds": _step,
         "usd_per_million_tokens": _cost,
         "idle_usd_per_hour": _idle,
-        "trainer_could_take": lambda _, one: _rate(one, one.capacity, ""),
-        "generator_could_make": lambda _, one: _rate(one, one.made, one.bound),
+        "trainer_could_take": lambda _, state: _rate(state, state.capacity, ""),
+        "generator_could_make": lambda _, state: _rate(state, state.generated, state.bound),
     }
     figures = {name: maker(today, model) for name, maker in makers.items()}
     figures |= {name: _input(today.now, model, name, of) for name, of in _INPUTS.items()}
@@ -120,7 +120,7 @@ def _useful(today: Model, model: Model) -> Figure:
     lacks = [name for name in ("zero_advantage", "filtered") if getattr(now, name) is None]
     if lacks and now.zero_advantage != 0:
         lost = "zero_advantage" in lacks and today.now.zero_advantage is not None
-        return _unknown("samples/s", *("solve_ratio" if lost and one == "zero_advantage" else one for one in lacks))
+        return _unknown("samples/s", *("solve_ratio" if lost and name == "zero_advantage" else name for name in lacks))
     return Figure(trained * (1 - (now.zero_advantage or 0.0)), "samples/s", _bound(today, model))
 
 
@@ -170,7 +170,7 @@ def _gpus(now: CurrentNumbers) -> float | None:
     """Returns all GPUs, counted once if both sides share them."""
     trainer, generator = now.trainer_gpus, now.generator_gpus
     if now.one_pool:
-        return max((one for one in (trainer, generator) if one is not None), default=None)
+        return max((count for count in (trainer, generator) if count is not None), default=None)
     return trainer + generator if trainer is not None and generator is not None else None
 
 
@@ -194,7 +194,7 @@ def _lost(model: Model) -> float | None:
     now, wait = model.now, model.wait
     if now.usd_per_gpu_hour is None or now.trainer_gpus is None or now.generator_gpus is None or now.one_pool:
         return None
-    if wait is None or not model.made or model.trained is None:
+    if wait is None or not model.generated or model.trained is None:
         return None
-    held = max(0.0, 1 - model.trained / model.made)
-    return (now.trainer_gpus * wait + now.generator_gpus * held) * now.usd_per_gpu_hour
+    held_share = max(0.0, 1 - model.trained / model.generated)
+    return (now.trainer_gpus * wait + now.generator_gpus * held_share) * now.usd_per_gpu_hour

@@ -50,37 +50,41 @@ def changed(today: Model, changes: Changes, notes: Notes) -> Model:
     later = replace(later, kv_ceiling=ceiling, response_tokens=_times(now.response_tokens, lengths.value))
     later = _groups(now, later, changes, notes)
     raw = _raw(now, later, engines, lengths, notes)
-    kept = _kept(now, later, notes)
+    kept_factor = _kept_factor(now, later, notes)
     capacity, lacks = _capacity(today, trainer, lengths, notes)
     if today.bound:
         notes.assume("The trainer is the limit now. The generator's side could produce more; how much more is unknown.")
-    factor = raw * kept
-    made = _times(today.made, factor.value)
-    missing = tuple(dict.fromkeys((*today.lacks, *lacks, *raw.lacks, *kept.lacks)))
+    factor = raw * kept_factor
+    generated = _times(today.generated, factor.value)
+    missing = tuple(dict.fromkeys((*today.lacks, *lacks, *raw.lacks, *kept_factor.lacks)))
     notes.lack(*(name for name in missing if name != now.one_pool))
     if changes.move_gpus and now.one_pool:
         notes.missing["move_gpus"] = now.one_pool
-    bound = joined(today.bound, raw.bound, kept.bound)
+    bound = joined(today.bound, raw.bound, kept_factor.bound)
     model = Model(
-        later, capacity, made, bound, _times(today.made, factor.least), lengths.value,
+        later, capacity, generated, bound, _times(today.generated, factor.least), lengths.value,
         engines_as_now=engines.value == 1, lacks=missing,
     )  # fmt: skip
-    found = _stale(today, model, raw, notes)
-    if (later.concurrency or 0.0) <= (now.concurrency or 0.0) or found.made is None or found.made == model.made:
-        return found
+    stale = _stale(today, model, raw, notes)
+    if (
+        (later.concurrency or 0.0) <= (now.concurrency or 0.0)
+        or stale.generated is None
+        or stale.generated == model.generated
+    ):
+        return stale
     # Rollouts held by a staleness bound are not in flight, so a higher cap never lowers today's rate.
     capped = changed(today, replace(changes, concurrency=None), Notes())
-    if capped.made is None or capped.made <= found.made:
-        return found
-    return replace(found, made=capped.made, bound=joined(found.bound, "at least"))
+    if capped.generated is None or capped.generated <= stale.generated:
+        return stale
+    return replace(stale, generated=capped.generated, bound=joined(stale.bound, "at least"))
 
 
 def _times(number: float | None, factor: float | None) -> float | None:
     return number * factor if number is not None and factor is not None else None
 
 
-def _ratio(one: Factor, other: Factor) -> float | None:
-    return one.value / other.value if one.value is not None and other.value else None
+def _ratio(numerator: Factor, denominator: Factor) -> float | None:
+    return numerator.value / denominator.value if numerator.value is not None and denominator.value else None
 
 
 # ---- GPUs
@@ -132,17 +136,19 @@ def _raw(now: CurrentNumbers, later: CurrentNumbers, gpus: Factor, lengths: Fact
     if gpus.value is None or not lengths.value:
         return Factor(None, "", (*gpus.lacks, *lengths.lacks))
     engines = gpus * _filled(now, later, gpus) * Factor(1 / lengths.value, lengths.bound)
-    found = engines * _in_flight(now, later, notes)
+    factor = engines * _in_flight(now, later, notes)
     room = _room(now)
-    if found.value is not None and room is not None:
+    if factor.value is not None and room is not None:
         # Rollouts beyond the ceiling wait in the engines' queue.
-        most = max(1.0, room) * (engines.value or 1.0)
-        found = replace(found, value=min(found.value, most), floor=min(found.floor, most) if found.floor else None)
-    if now.outcome in NOT_ENGINES and found.value is not None and found.value != 1:
+        largest = max(1.0, room) * (engines.value or 1.0)
+        factor = replace(
+            factor, value=min(factor.value, largest), floor=min(factor.floor, largest) if factor.floor else None
+        )
+    if now.outcome in NOT_ENGINES and factor.value is not None and factor.value != 1:
         texts = now.outcome.replace("_", "-")
         notes.assume(f"The run is {texts}: engines do not limit it, so more engines do not help.")
-        found = Factor(min(1.0, found.value), "at least" if found.value < 1 else "")
-    return found
+        factor = Factor(min(1.0, factor.value), "at least" if factor.value < 1 else "")
+    return factor
 
 
 def _room(now: CurrentNumbers) -> float | None:
@@ -184,16 +190,16 @@ def _lengths(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor
     if later.max_response_tokens == now.max_response_tokens:
         return Factor()
     lacks = tuple(name for name in ("response_tokens", "max_response_tokens") if not getattr(now, name))
-    mean, cap, wanted = now.response_tokens, now.max_response_tokens, later.max_response_tokens
-    if lacks or not mean or not cap or not wanted:
+    mean, cap, new_cap = now.response_tokens, now.max_response_tokens, later.max_response_tokens
+    if lacks or not mean or not cap or not new_cap:
         return Factor(None, "", lacks)
     notes.assume(
         "Lengths below the cap are exponential, consistent with the current mean and truncation; time per rollout and "
         "trainer compute are proportional to response tokens. The effect of shorter answers on rewards is not included."
     )
-    found = mean_cut_at(mean, cap, wanted, now.truncation) / mean
+    factor = mean_cut_at(mean, cap, new_cap, now.truncation) / mean
     # Prompts, tools and boots do not shrink with the response: far from today's length no bound is valid.
-    return Factor(found, "" if 1 / FAR <= found <= FAR else "about")
+    return Factor(factor, "" if 1 / FAR <= factor <= FAR else "about")
 
 
 # ---- samples that reach the trainer
@@ -217,7 +223,7 @@ def _groups(now: CurrentNumbers, later: CurrentNumbers, changes: Changes, notes:
     return replace(later, zero_advantage=zero_share_at(round(now.group_size), round(later.group_size), solved, share))
 
 
-def _kept(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
+def _kept_factor(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor:
     """Returns the factor of finished rollouts that are trained on."""
     return _surplus(now, later, notes) * _fruitful(now, later, notes) * _fresh(now, later, notes)
 
@@ -280,9 +286,9 @@ def _stale(today: Model, model: Model, raw: Factor, notes: Notes) -> Model:
     if today.limiter == "trainer":
         return _stays(model, now, notes) if model.limiter == "trainer" else _drains(today, model, raw)
     natural, limit = _natural(today, model, raw), _limit(now, later)
-    if limit is not None and natural > limit and model.made is not None:
+    if limit is not None and natural > limit and model.generated is not None:
         notes.assume(_LITTLE, "If staleness would exceed its bound, generation is held back.")
-        return replace(model, staleness=limit, made=model.made * limit / natural, floor=None)
+        return replace(model, staleness=limit, generated=model.generated * limit / natural, floor=None)
     if model.limiter == "trainer":
         return _queues(model, notes)
     notes.assume(_LITTLE)
@@ -312,12 +318,12 @@ def _limit(now: CurrentNumbers, later: CurrentNumbers) -> float | None:
 
 def _stays(model: Model, now: CurrentNumbers, notes: Notes) -> Model:
     """Returns the staleness if the trainer stays the limit: the queue is full up to its bound."""
-    stale, bound, wanted = now.staleness or 0.0, now.max_staleness, model.now.max_staleness
-    if not bound or not wanted or wanted == bound:
+    stale, bound, new_bound = now.staleness or 0.0, now.max_staleness, model.now.max_staleness
+    if not bound or not new_bound or new_bound == bound:
         return replace(model, staleness=stale)
     notes.assume(_FULL)
-    value = stale * wanted / bound if stale >= AT_BOUND * bound else min(stale, wanted)
-    return replace(model, staleness=value, staleness_bound="at most" if wanted > bound else "")
+    value = stale * new_bound / bound if stale >= AT_BOUND * bound else min(stale, new_bound)
+    return replace(model, staleness=value, staleness_bound="at most" if new_bound > bound else "")
 
 
 def _queues(model: Model, notes: Notes) -> Model:

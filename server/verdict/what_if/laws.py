@@ -14,9 +14,9 @@ def mean_cut_at(mean: float, cap: float, new_cap: float, cut: float | None) -> f
     Whatever the distribution, E[min(X, c)] is concave in c with the slope P(X > c): today's share of ``cut`` ones
     bounds both directions, and the estimate keeps within.
     """
-    wanted = min(mean / cap, 1 - 1e-9)
+    target = min(mean / cap, 1 - 1e-9)
     # In units of the cap: the scale with today's censored mean.
-    scale = _solve(lambda size: -expm1(-1 / size) * size, wanted, rising=True)
+    scale = _solve(lambda size: -expm1(-1 / size) * size, target, rising=True)
     moved = -expm1(-new_cap / cap / scale) * scale * cap
     # A mean this short cannot be cut further.
     along = mean + min(cut, mean / cap) * (new_cap - cap) if cut is not None else moved
@@ -39,12 +39,12 @@ def _equal(size: int, solved: float, total: float) -> float:
     return sum(prod((share * total + i) / (total + i) for i in range(size)) for share in (solved, 1 - solved))
 
 
-def _solve(law: Callable[[float], float], wanted: float, rising: bool) -> float:
+def _solve(law: Callable[[float], float], target: float, rising: bool) -> float:
     """Finds the argument of a monotonic law for a value by bisection on a logarithmic scale; else the nearest end."""
     low, high = log(_FLATTEST), log(_SHARPEST)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if (law(exp(middle)) < wanted) == rising:
+        if (law(exp(middle)) < target) == rising:
             low = middle
         else:
             high = middle

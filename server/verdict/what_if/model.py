@@ -16,8 +16,8 @@ def flipped(bound: Bound) -> Bound:
 
 def joined(*bounds: Bound) -> Bound:
     """Returns the bound of a product; opposite bounds leave none."""
-    found = {bound for bound in bounds if bound}
-    return found.pop() if len(found) == 1 else "about" if found else ""
+    distinct = {bound for bound in bounds if bound}
+    return distinct.pop() if len(distinct) == 1 else "about" if distinct else ""
 
 
 @dataclass(slots=True)
@@ -27,8 +27,8 @@ class Notes:
     assumptions: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
 
-    def assume(self, *words: str) -> None:
-        self.assumptions += [one for one in words if one not in self.assumptions]
+    def assume(self, *assumptions: str) -> None:
+        self.assumptions += [text for text in assumptions if text not in self.assumptions]
 
     def lack(self, *names: str) -> None:
         self.missing |= {name: NEEDS[name] for name in names}
@@ -40,8 +40,8 @@ class Model:
 
     Attributes:
         now: the run's numbers, as the changes leave them.
-        capacity, made: samples/s that the trainer could take and the generator's side could make.
-        bound: of ``made``; floor: what it is at least, None where that is not known.
+        capacity, generated: samples/s that the trainer could take and the generator's side could make.
+        bound: of ``generated``; floor: what it is at least, None where that is not known.
         lengths: tokens per response over today's.
         staleness: mean, in versions.
         engines_as_now: no engine came or went.
@@ -49,7 +49,7 @@ class Model:
 
     now: CurrentNumbers
     capacity: float | None
-    made: float | None
+    generated: float | None
     bound: Bound = ""
     floor: float | None = None
     lengths: float | None = 1.0
@@ -66,18 +66,18 @@ class Model:
 
     @property
     def trained(self) -> float | None:
-        return None if self.capacity is None or self.made is None else min(self.capacity, self.made)
+        return None if self.capacity is None or self.generated is None else min(self.capacity, self.generated)
 
     @property
     def trained_bound(self) -> Bound:
         """If the trainer is the limit, the surplus of the other side does not matter."""
-        if self.capacity is None or self.made is None or self.made < self.capacity:
+        if self.capacity is None or self.generated is None or self.generated < self.capacity:
             return self.bound
         sure = self.bound in ("", "at least") or (self.floor is not None and self.floor >= self.capacity)
         return "" if sure else "at most"
 
     @property
     def wait(self) -> float | None:
-        if self.capacity is None or self.made is None:
+        if self.capacity is None or self.generated is None:
             return None
-        return max(0.0, 1 - self.made / self.capacity)
+        return max(0.0, 1 - self.generated / self.capacity)

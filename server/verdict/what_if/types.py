@@ -76,9 +76,9 @@ class Changes:
     max_staleness: int | None = None
     zero_advantage: float | None = None
 
-    def made(self, now: CurrentNumbers) -> Mapping[str, float]:
+    def from_today(self, now: CurrentNumbers) -> Mapping[str, float]:
         """Returns the changes that differ from today, by name."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
         moved = {name: values[name] for name in ("move_gpus", "add_engines") if values[name]}
         others = {name: value for name, value in values.items() if value is not None and name not in DELTAS}
         return moved | {name: value for name, value in others.items() if value != getattr(now, name)}
