@@ -135,8 +135,8 @@ def text(value: float | None, unit: str) -> str:
 
 
 def tight(words: str) -> str:
-    """A sentence with its shares as `text` writes them: ``63%``, where it has ``63%``."""
-    return re.sub(r"(?<=\d) %", "%", words)
+    """A sentence with its factors as the page writes them: ``1.3×``, where it has ``1.3x``."""
+    return re.sub(r"(?<=\d)x(?!\w)", "×", words)
 
 
 def escape(label: str) -> str:

@@ -104,7 +104,8 @@ def formatted(value: float | None, unit: str) -> str:
     if not math.isfinite(value):
         return _raw(value)
     if unit == "ratio":
-        return f"{_number(100 * value)}%"
+        share = 100 * value
+        return f"{share:.0f}%" if abs(share) >= 9.95 else f"{share:.1f}".removesuffix(".0") + "%"
     if unit == "seconds":
         size, word = next(((size, word) for least, size, word in _SHOWN if abs(value) >= least), (1.0, "s"))
         return f"{_number(value / size)} {word}"
@@ -242,7 +243,7 @@ def expand(rule: Rule, alert: Alert) -> dict[str, str]:
 
 
 def evidence(rule: Rule, alert: Alert) -> str:
-    """Returns the numbers: ``61.5%, limit > 40% (trainer_wait_ratio > 0.4 for 5m)``."""
+    """Returns the numbers: ``62%, limit > 40% (trainer_wait_ratio > 0.4 for 5m)``."""
     condition = rule.condition
     if condition.kind == "absence" or alert.value is None:
         return expression(rule)

@@ -190,7 +190,7 @@ def test_infra_failures_stand_beside_zero_advantage(reader: MemoryReader) -> Non
     assert values == {
         "rollouts lost to their sandbox": "",
         "sandboxes failed": "11%",
-        "groups without gradient": "41%",
+        "groups without a gradient": "41%",
     }
     assert found["sb.infra"].startswith("Showing sandbox failure rate")
     lost = wall.signal_of("sandbox_failed_rollout_ratio", "ratio")

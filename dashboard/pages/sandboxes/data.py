@@ -71,7 +71,7 @@ PANELS: tuple[Panel, ...] = (
         (
             PanelLine("rollouts lost to their sandbox", want(_LOST), "purple"),
             PanelLine("sandboxes failed", want(_BROKEN), "grey"),
-            PanelLine("groups without gradient", _ZERO, "gold"),
+            PanelLine("groups without a gradient", _ZERO, "gold"),
         ),
     ),
 )
@@ -280,7 +280,7 @@ def _starting(facts: StatusFacts) -> View:
     # The verdict infers a limit from a constant number of starting sandboxes; its cause may be of the last verdict.
     verdict = facts.status.verdict or {}
     causes = {verdict.get("cause"), (verdict.get("last") or {}).get("cause")}
-    inferred = "at a limit that the verdict infers" if "starting_limit" in causes else "limit not reported"
+    inferred = "at a limit inferred by the verdict" if "starting_limit" in causes else "limit not reported"
     note = joined(f"{used} of the limit" if used else inferred, *words)
     return {"k.sb_starting.n": note} if known else {}
 

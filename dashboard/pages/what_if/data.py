@@ -27,7 +27,7 @@ TITLES = {
 }
 EXPLAINED = {
     "move_gpus": "from the trainer to the generator, or back",
-    "add_engines": "with GPUs of their own; negative removes engines",
+    "add_engines": "on additional GPUs; negative removes engines",
     "concurrency": "max concurrent rollouts",
     "oversampling": "rollouts started per rollout kept",
     "group_size": "rollouts per task",
