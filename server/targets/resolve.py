@@ -257,7 +257,9 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
         if why := build.broken(path):
             raise ScrapeError("not_a_run", why)
         if not os.access(path, os.R_OK):
-            raise ScrapeError("not_a_run", "no permission to read this: allow it to the user that runs Rollscope")
+            raise ScrapeError(
+                "not_a_run", "no permission to read this; give read access to the user that runs Rollscope"
+            )
         raise ScrapeError("not_a_run", f"{NOT_RECOGNISED}{unreadable.suffix(path)}")
     _one_framework(settings.source, [one for one in found if known[one[0]].actor == "trainer"])
     # Trainer first: it gets the run's name without a suffix.

@@ -52,7 +52,7 @@ PLANTED: dict[Check, tuple[str, dict[str, Any]]] = {
         "live",
         {"verdict:summary": "an account limit of 128", "sandboxes:k.sb_starting.n": "limit not reported · 553 queued"},
     ),
-    checks.past_tense: ("finished", {"what-if:wi.head": "Today the trainer waits "}),
+    checks.past_tense: ("finished", {"what-if:wi.head": "Now the trainer waits "}),
     checks.one_count_of_alerts: ("live", {"generator:n.firing": 77}),
     checks.one_count_of_targets: ("live", {"overview:t.sum": "1 of 99 up"}),
     checks.same_signal_same_figure: ("live", {"trainer:k.tr_wait.v": "11"}),
