@@ -53,7 +53,7 @@ def _idle(verdict: Mapping[str, Any]) -> Iterator[str]:
     if (dollars := verdict.get("usd_per_hour")) is not None:
         missing = verdict.get("usd_lacks")
         at_least, reason = ("at least ", f" (incomplete: {missing})") if missing else ("", "")
-        yield f"  idle now: {at_least}{dollars:,.2f} USD per hour{reason}"
+        yield f"  idle now: {at_least}${dollars:,.2f}/h{reason}"
 
 
 def _head(verdict: Mapping[str, Any], now: float, lifecycle: str) -> str:

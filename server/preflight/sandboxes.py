@@ -197,15 +197,15 @@ def _enough(inputs: Inputs, accounts: list[ReadTarget], have: float) -> tuple[St
     burns = _burns(accounts, rate)
     need = ((plan.concurrency or 0) * rate + burns) * seconds / 3600.0
     words = (
-        f"{number(have)} USD left; ({plan.concurrency or 0} planned x {number(rate)} USD/h + {number(burns)} USD/h of "
-        f"{alive} alive) x {span(seconds)}{assumed} = {number(need)} USD"
+        f"${number(have)} left; ({plan.concurrency or 0} planned x ${number(rate)}/h + ${number(burns)}/h of "
+        f"{alive} alive) x {span(seconds)}{assumed} = ${number(need)}"
     )
     if each is None:
-        words += f"; no price is available, so {number(FLOOR_USD)} USD/h is assumed, which is below any price"
+        words += f"; no price is available, so ${number(FLOOR_USD)}/h is assumed, which is below any price"
     if have < need:
         return "fail", words, need
     if each is None and have < plan.min_credit:
-        return "fail", f"{words}, and {number(plan.min_credit)} USD is the configured minimum", plan.min_credit
+        return "fail", f"{words}, and ${number(plan.min_credit)} is the configured minimum", plan.min_credit
     if have < CREDIT_SPARE * need:
         return "warn", words, need
     known = each is not None and plan.concurrency is not None and plan.run_length is not None
@@ -232,11 +232,11 @@ def _burns_out(inputs: Inputs, one: ReadTarget) -> tuple[str, tuple[float, float
     if have is None or have >= need:
         return None
     words = (
-        f"{one.name}: {number(have)} USD left; {number(burns)} USD/h of {len(one.held())} alive x {span(seconds)}"
-        f"{assumed} = {number(need)} USD"
+        f"{one.name}: ${number(have)} left; ${number(burns)}/h of {len(one.held())} alive x {span(seconds)}"
+        f"{assumed} = ${number(need)}"
     )
     if each is None:
-        words += f"; no price is available, so {number(FLOOR_USD)} USD/h is assumed, which is below any price"
+        words += f"; no price is available, so ${number(FLOOR_USD)}/h is assumed, which is below any price"
     return words, (have, need)
 
 

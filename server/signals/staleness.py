@@ -296,7 +296,7 @@ def _sample_age_seconds(view: View) -> Answer:
         return Unknown("no record reports when a rollout was used: log `consumed_at` (and `version_consumed`)")
     waiting = [one.waits_since for one in book.in_flight(view.now) if one.state in _WAITING]
     ages = [max(0.0, view.now - since) for since in waiting if since is not None]
-    found, gap = recorded_window(view), "no rollout waits for the trainer now, as far as records tell"
+    found, gap = recorded_window(view), "no rollout waits for the trainer now, as far as records report"
     used = found.used.values.get("age") if not found.why else None
     why = (
         found.why or "no record reports both its end and its use: log `finished_at` (or `scored_at`) and `consumed_at`"

@@ -37,7 +37,7 @@ verdict: generator-bound (long tail), for 12 min, high confidence (0.86)
     - the trainer says 74 %
   next limiter: sandbox-bound (spin up), worth 1.2x: 2 min to start
   change first: Cut the tail
-  idle now: 12.50 USD per hour
+  idle now: $12.50/h
   for more confidence, log:
     - queue_samples: log the queue
 signals:"""
@@ -60,7 +60,7 @@ verdict: generator-bound (long tail), for 12 min, high confidence (0.86)
     - p99 of a rollout is 3.4 x its p50
     - KV cache 97 % full
   change first: Cut the tail
-  idle now: 12.50 USD per hour
+  idle now: $12.50/h
 flagged signals:
   kv_cache_usage_ratio{stat="max"}                                 0.97 ratio      CRITICAL
   preemptions_per_second                                              2 1/s        WATCH
@@ -120,7 +120,7 @@ def test_idle_dollars_that_are_not_all_say_what_is_missing(store: Store) -> None
         engine(run, 0, 0)
         said = command.text(shape.status(run.reader.status("run")))
     assert (
-        "  idle now: at least 12.50 USD per hour (incomplete: the number of GPUs is unknown: set [run.NAME.cost] "
+        "  idle now: at least $12.50/h (incomplete: the number of GPUs is unknown: set [run.NAME.cost] "
         "generator_gpus)\n" in said
     )
 

@@ -130,7 +130,7 @@ class TestThroughARealPrometheus:
     def test_engines_that_are_gone_are_left_out_and_named(self, store: tuple[str, float]) -> None:
         gaps = polled(*store, '{job="vllm"}').gaps
         assert len(gaps) == 2
-        assert "1 of 5 engines down or no target any more, by the store's up (e5:8000)" in gaps
+        assert "1 of 5 engines down or no longer a target, by the store's `up` (e5:8000)" in gaps
         assert "1 of 5 engines without a sample for more than 180 s (e4:8000)" in gaps
 
     def test_the_selector_selects(self, store: tuple[str, float]) -> None:
@@ -234,7 +234,7 @@ def test_an_engine_whose_scrapes_fail_is_told_until_it_answers() -> None:
     assert at(90_005, engine(NOW + 90_004), back, up=well) == ([("e1:8000", "90004", 1.0)], ())
     assert at(90_010, engine(NOW + 90_004), back, up=well) == ([], ())
     # Who is no target any more is not missed, and for five minutes named.
-    ended = ("1 of 2 engines no target any more (e1:8000)",)
+    ended = ("1 of 2 engines no longer a target (e1:8000)",)
     assert at(90_300, engine(NOW + 90_299), up=[well[0]]) == ([], ended)
     assert at(90_305, engine(NOW + 90_304), up=[well[0]]) == ([], ())
 

@@ -80,7 +80,7 @@ def test_the_same_without_any_plan(url: str, world: World) -> None:
     assert {one["name"] for one in checks(found).values() if one["status"] == "fail"} == {"dangling", "credit"}
     words = preflight.text(found)
     assert "30 sandboxes are live without an active run" in words
-    assert "2 USD left" in words
+    assert "$2 left" in words
     assert "prime sandbox delete sb-019" in words and "sb-020" not in words
     assert "... and 10 more" in words
 
@@ -137,7 +137,7 @@ def test_a_second_account_makes_nothing_better(url: str, world: World) -> None:
     second = TargetSettings("http://127.0.0.1:1", "second", "e2b", key=Secret("e2b-key-0123456789"))
     by_name = checks(report(prime(url), second))
     assert (by_name["dangling"]["status"], by_name["credit"]["status"]) == ("fail", "fail")
-    assert "prime: 2 USD left" in by_name["credit"]["summary"] and by_name["dangling"]["value"] == 30.0
+    assert "prime: $2 left" in by_name["credit"]["summary"] and by_name["dangling"]["value"] == 30.0
 
 
 @needs_prime

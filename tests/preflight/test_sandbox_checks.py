@@ -134,7 +134,7 @@ def test_an_id_cannot_end_the_command() -> None:
         (288.1, PreflightPlan(concurrency=96, run_length=DAY, price=0.1), "ok", 230.4, "1.25 x 230.4 = 288"),
         (287.0, PreflightPlan(concurrency=96, run_length=DAY, price=0.1), "warn", 230.4, "less than a quarter over"),
         (230.0, PreflightPlan(concurrency=96, run_length=DAY, price=0.1), "fail", 230.4, "runs dry before the end"),
-        (2.0, PreflightPlan(concurrency=96, run_length=DAY), "fail", 23.04, "0.01 USD/h is below any price"),
+        (2.0, PreflightPlan(concurrency=96, run_length=DAY), "fail", 23.04, "$0.01/h is below any price"),
         (300.0, PreflightPlan(concurrency=96, run_length=DAY), "unknown", 23.04, "no price is available"),
         (300.0, PreflightPlan(concurrency=96, price=0.1), "unknown", 230.4, "24 h are assumed"),
         (200.0, PreflightPlan(concurrency=96, price=0.1), "fail", 230.4, "... which is enough to fail"),
@@ -221,7 +221,7 @@ def test_what_lives_in_an_account_is_paid_by_it_alone() -> None:
     ):
         found = check("credit", poor, other)
         assert (found.status, found.value, found.limit) == ("fail", 2.0, pytest.approx(7.2))
-        assert found.summary.startswith("prime: 2 USD left; 0.3 USD/h of 30 alive x 24 h (assumed) = 7.2 USD")
+        assert found.summary.startswith("prime: $2 left; $0.3/h of 30 alive x 24 h (assumed) = $7.2")
     told = account(gauges={"sandbox_credit_usd": 7.0, "sandbox_cost_usd_per_hour": 3.0}, records=many(30))
     plan = PreflightPlan(run_length=2 * 3600.0)
     assert check("credit", told, account(name="second", collector="e2b"), plan=plan).status == "unknown"

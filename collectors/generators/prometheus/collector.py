@@ -279,7 +279,7 @@ def _alive(
         target, scraped = (scrape[0], scrape[1]), scrape[: len(queries.TARGET)]
         # A job without any `up` is pushed, not scraped by this store: only the age of its samples counts.
         if not up.get(scraped, scraped[-1] not in jobs):
-            lost["down or no target any more, by the store's up"].add(target)
+            lost["down or no longer a target, by the store's `up`"].add(target)
         elif session.at - when > bound:
             lost[f"without a sample for more than {bound:g} s"].add(target)
         else:

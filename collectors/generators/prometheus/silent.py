@@ -15,7 +15,7 @@ LOOKBACK_SECONDS = 300.0
 
 # Reasons, as shown in gaps.
 DOWN = "down, by the store's up"
-ENDED = "no target any more"
+ENDED = "no longer a target"
 EMPTY = "up without an engine's numbers"
 OTHERS = "further targets of the engines' jobs are down"
 

@@ -25,7 +25,7 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("stalled", "dead_engine"): "Restart the engines that do not answer; nothing is generated meanwhile.",
     ("stalled", "frozen_engine"): "Restart the frozen engines; look for a hung collective or a weight update that "
     "never ended.",
-    ("stalled", "missing_producer"): "No source reports the generators any more: check whether they run.",
+    ("stalled", "missing_producer"): "No source reports the generators now: check whether they run.",
     ("stalled", "dead_trainer"): "The trainer's heartbeat is missing: check whether its process runs.",
     ("generator_bound", "kv_capacity"): "Give generation more KV memory: move GPUs to it, shorten the responses, or "
     "quantise the cache. More concurrency will not help.",
