@@ -22,7 +22,7 @@ INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(1)/bin/pyth
 NOT_FAST := postgres or browser or writers or sdks or process or crash or slow or long
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long check docs bench bench-alerts bench-scrape bench-ui eval-verdict screenshots lock clean
+.PHONY: help setup demo test test-fast test-long check docs bench bench-alerts bench-scrape bench-ui soak faults eval-verdict screenshots lock clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,12 @@ bench-scrape: $(VENV)/.dev ## scraping 50, 200 and 1,000 engines: CPU per page, 
 
 bench-ui: $(VENV)/.dev $(PLOTLY) $(WRITERS)/.ready node_modules/.ready ## looking: first chart, datum to pixel, open tabs, memory, beside TensorBoard and trackio (15 minutes)
 	@$(BIN)/python -m bench.ui $(ARGS)
+
+soak: $(VENV)/.dev ## a long run on a simulated clock with faults: rows lost, memory, file size and latencies (1 hour; ARGS="--seconds 300")
+	@$(BIN)/python -m bench.soak $(ARGS)
+
+faults: $(VENV)/.dev ## kill -9 at 50 random moments under load: no acknowledged row lost or counted twice (10 minutes)
+	@$(BIN)/python -m bench.kills $(ARGS)
 
 eval-verdict: $(VENV)/.dev ## is the verdict right? simulated runs against measured truth, recorded real runs, live demos (30 minutes)
 	@$(BIN)/python -m pytest -q -m long tests/demo/test_verdicts.py

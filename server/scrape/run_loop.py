@@ -233,8 +233,12 @@ class RunLoop:
 
     def discard(self) -> None:
         """Ends the loop without writing what it holds, because its run was deleted."""
-        self._broken = True
+        self.fail()
         self.stop()
+
+    def fail(self) -> None:
+        """Records that a step failed: the next one recovers from the store."""
+        self._broken = True
 
     # ---- discovered targets
 

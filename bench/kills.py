@@ -1,0 +1,139 @@
+"""Kills a real server at random moments under load: is every acknowledged row there, and counted once?
+
+    python -m bench.kills [--kills 50] [--store URL]
+
+A client pushes a rollout and a sandbox about every 50 ms, and repeats each request until it is acknowledged. The server
+is killed with SIGKILL 0 to 3 s after it began to serve, and started again. At the end the counters on `/metrics` must
+equal the number of distinct records. Figures as a JSON line; exit code 1 if one record is lost or counted twice.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+LONGEST_LIFE_SECONDS = 3.0
+PAUSE_SECONDS = 0.05
+# The server derives on a 5 s grid: after three ticks everything that was acknowledged is counted.
+SETTLE_SECONDS = 120.0
+RUN = "killed"
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@dataclass(slots=True)
+class Pusher:
+    """Pushes until `stop`; every record until it is acknowledged."""
+
+    url: str
+    sent: int = 0
+    repeated: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self.url, timeout=10.0, trust_env=False) as client:
+            while not self.stop.is_set():
+                now, number = time.time(), self.sent
+                rollout = {
+                    "rollout_id": f"r{number}", "purpose": "train", "environment": "math", "reward": 1.0,
+                    "version_start": 1, "version_finish": 1, "token_versions": [[1, 10]], "response_tokens": 10,
+                    "loss_tokens": 10, "dispatched_at": now - 3, "started_at": now - 2, "finished_at": now - 1,
+                    "scored_at": now - 1, "version_consumed": 2, "consumed_at": now,
+                }  # fmt: skip
+                self._push(client, "rollouts", rollout)
+                self._push(client, "sandboxes", {"id": f"s{number}", "requested_at": now - 2, "ready_at": now - 1})
+                self.sent += 1
+                self.stop.wait(PAUSE_SECONDS)
+
+    def _push(self, client: httpx.Client, what: str, record: dict[str, object]) -> None:
+        while True:
+            try:
+                answer = client.post(f"/api/v1/runs/{RUN}/{what}", content=json.dumps(record))
+                if answer.status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass  # it is dead: whether it stored the record is unknown
+            self.repeated += 1
+            time.sleep(PAUSE_SECONDS)
+
+
+def started(store: str, port: int, folder: Path) -> subprocess.Popen[str]:
+    """Returns the server when it serves."""
+    command = [sys.executable, "-m", "server.main", "up", "--store", store, "--port", str(port), "--no-browser"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "HOME": str(folder)}
+    with (folder / "log").open("a") as log:
+        process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "Rollscope is at" in line:
+            return process
+    raise SystemExit(f"the server ended: {(folder / 'log').read_text()[-2000:]}")
+
+
+def counters(url: str) -> tuple[float, float]:
+    """(rollouts, sandboxes) that the server has counted."""
+    page = httpx.get(f"{url}/metrics", timeout=30, trust_env=False).text
+
+    def total(name: str) -> float:
+        return sum(float(value) for value in re.findall(rf"^rollscope_{name}{{.*}} (\S+)$", page, re.M))
+
+    return total("rollouts_total"), total("sandboxes_created_total")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--store", default="", help="URL of an empty store (default: a new SQLite file)")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    moments, port = random.Random(given.seed), free_port()
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        store = given.store or f"sqlite:///{folder}/store.db"
+        pusher = Pusher(url)
+        thread = threading.Thread(target=pusher.run)
+        process = started(store, port, folder)
+        thread.start()
+        for _ in range(given.kills):
+            time.sleep(moments.uniform(0.0, LONGEST_LIFE_SECONDS))
+            process.kill()
+            process.communicate()
+            process = started(store, port, folder)
+        pusher.stop.set()
+        thread.join()
+        wanted = (float(pusher.sent), float(pusher.sent))
+        deadline = time.monotonic() + SETTLE_SECONDS
+        found = counters(url)
+        while found != wanted and time.monotonic() < deadline:
+            time.sleep(1.0)
+            found = counters(url)
+        time.sleep(15.0)  # and no record is counted again
+        found = counters(url)
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+    lost = {"rollouts": wanted[0] - found[0], "sandboxes": wanted[1] - found[1]}
+    print(json.dumps({"kills": given.kills, "records_of_each_kind": pusher.sent, "repeated_requests": pusher.repeated,
+                      "counted": found, "lost_or_doubled": lost}))  # fmt: skip
+    return 1 if any(lost.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
