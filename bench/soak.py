@@ -161,7 +161,7 @@ def full_disk(store: Store) -> Iterator[None]:
     with store._engines.writable().connect() as connection:
         if store.dialect == "sqlite":
             # Without it rows would go into pages that retention has freed.
-            connection.exec_driver_sql("PRAGMA incremental_vacuum").fetchall()
+            connection.connection.cursor().execute("PRAGMA incremental_vacuum").fetchall()
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
             connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
         else:

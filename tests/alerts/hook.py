@@ -9,7 +9,8 @@ from typing import Any
 
 
 class Hook:
-    """``status`` is answered to everything; ``bodies`` are the requests answered with 200, in their order.
+    """``status`` is answered to everything; ``bodies`` are the requests answered with 200, in their order, and
+    ``paths`` are their paths.
 
     While ``gate`` is clear, requests wait for it.
     """
@@ -17,6 +18,7 @@ class Hook:
     def __init__(self) -> None:
         self.status, self.headers = 200, dict[str, str]()
         self.bodies: list[dict[str, Any]] = []
+        self.paths: list[str] = []
         self.requests = 0
         self.at_once = self.most_at_once = 0
         self.gate = threading.Event()
@@ -45,6 +47,7 @@ class Hook:
             self.at_once -= 1
             if self.status == 200:
                 self.bodies.append(body)
+                self.paths.append(request.path)
         request.send_response(self.status)
         for name, value in self.headers.items():
             request.send_header(name, value)
