@@ -246,7 +246,7 @@ def test_rules_say_what_they_lack(store: Store) -> None:
     assert why["TrainerStarved"] == why["TargetDown"] == why["EngineFrozen"] == ""
     assert why["ResponseLengthDrift"].startswith("no source: not reported by prime_rl: ")
     assert why["CostOverTarget"].startswith("no source: no target price")
-    assert why["ZeroAdvantageHigh"].startswith("no source: not reported by prime_rl: versions that have it log")
+    assert why["ZeroAdvantageHigh"].startswith("no source: not reported by prime_rl: newer versions log")
     assert why["AllZeroRewards"].startswith("no source: ")
 
 

@@ -52,12 +52,12 @@ def test_a_quarter_of_an_hour_of_one_limiter_is_told_once(store: Store) -> None:
         engine(run, 0, 945)
         assert bottlenecks(run) == [("pending", "generator_bound", "")]
         (alert,) = [one for one in run.reader.alerts.active("run") if one.name == "Bottleneck"]
-        assert alert.annotations["summary"] == "Run run has been generator-bound for less than 15m so far"
+        assert alert.annotations["summary"] == "Run run has been generator-bound for less than 15 min so far"
         engine(run, 960, 1185)
         assert bottlenecks(run) == [("firing", "generator_bound", "")]
         (alert,) = [one for one in run.reader.alerts.active("run") if one.name == "Bottleneck"]
         assert (alert.active_at, alert.fired_at) == (T0 + 60, T0 + 960)
-        assert alert.annotations["summary"] == "Run run has been generator-bound for more than 15m"
+        assert alert.annotations["summary"] == "Run run has been generator-bound for more than 15 min"
         assert [one.why for one in run.reader.alerts.rules(run.reader.status("run")) if one.name == "Bottleneck"] == [
             ""
         ]

@@ -66,7 +66,7 @@ def test_staleness_across_a_pushed_restart_is_unknown(store: Store, order: Seque
                 else:
                     push(run, rollouts=made(*MADE) if what == "made" else used(*MADE))
     assert staleness(store) == {"over": None, "old": 2, "new": 2}
-    assert {row.record.rollout_id: "two lives" in row.unknown for row in _rows(store)}["over"]
+    assert {row.record.rollout_id: "two incarnations" in row.unknown for row in _rows(store)}["over"]
     assert {len(row.record.consumptions) for row in _rows(store)} == {1}
     assert [event for _, event in store.runs.events("run", 0, 1 << 60)] == [RESTART]
     assert [cell[1:] for cell in store.rollouts.bins("run", "staleness", 0, 1 << 60, 60_000)] == [(2, 1), (2, 1)]

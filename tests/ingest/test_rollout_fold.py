@@ -247,7 +247,7 @@ def test_only_its_use_told_in_another_life_joins_the_newest_and_is_of_unknown_st
     table.take(Rollout("a", incarnation=1, consumptions=(Consumption(43, T),)))
     row = table.rows[("a", 0)]
     assert list(table.rows) == [("a", 0)] and (row.state, row.staleness) == ("trained", None)
-    assert "two lives" in row.unknown
+    assert "two incarnations" in row.unknown
     assert not any(kind == "staleness" for _, _, kind, _ in table.bins)
 
 
@@ -257,7 +257,7 @@ def test_the_life_follows_from_the_time_where_nobody_tells_it() -> None:
     taken = ingest.take(TARGET, [Rollout("old", dispatched_at=T), Rollout("new", dispatched_at=T + 200)], T + 300)
     assert {row.record.rollout_id: row.life for row in taken.rows} == {"old": 0, "new": 1}
     used = ingest.take(TARGET, [Rollout("old", version_start=7, consumptions=(Consumption(9, T + 250),))], T + 300)
-    assert used.rows[0].staleness is None and "two lives" in used.rows[0].unknown
+    assert used.rows[0].staleness is None and "two incarnations" in used.rows[0].unknown
 
 
 # ---- samples, details, names, and what is never heard of again
