@@ -4,8 +4,8 @@
 
 One run with engines, pushed rollouts and sandboxes, pushed trainer steps, viewers of the HTTP API, and retention of
 minutes instead of days. Event time advances by the 5 s grid as fast as the steps return, for `--seconds` of wall time.
-Faults follow each other: the collecting part dies between two steps and is recovered from the store, the disk is full
-(SQLite) or every connection is ended (PostgreSQL), a fifth of the engines is down, and the clock jumps an hour ahead.
+Faults follow each other: the collecting part dies between two steps and is recovered from the store, the file must not grow
+(SQLite; rows may still fit into its free pages) or every connection is ended (PostgreSQL), a fifth of the engines is down, and the clock jumps an hour ahead.
 Clients repeat what is not acknowledged. Figures as JSON lines; exit code 1 if a row is lost or counted twice, or if a
 figure of the last quarter is above that of the third by more than its allowance.
 """
@@ -158,7 +158,7 @@ def bodies(step: int, now: float) -> Iterator[tuple[str, str, str, int]]:
 @contextmanager
 def full_disk(store: Store) -> Iterator[None]:
     """SQLite: no page can be added. PostgreSQL: every connection is ended once, which only costs a repetition."""
-    with store._engines.writable().connect() as connection:
+    with store._engines.writable().begin() as connection:
         if store.dialect == "sqlite":
             # Without it rows would go into pages that retention has freed.
             connection.connection.cursor().execute("PRAGMA incremental_vacuum").fetchall()
@@ -171,7 +171,7 @@ def full_disk(store: Store) -> Iterator[None]:
             connection.execute(text(end + "pg_backend_pid()"))
     yield
     if store.dialect == "sqlite":
-        with store._engines.writable().connect() as connection:
+        with store._engines.writable().begin() as connection:
             connection.exec_driver_sql("PRAGMA max_page_count = 1073741823")
 
 
