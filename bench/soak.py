@@ -4,10 +4,11 @@
 
 One run with engines, pushed rollouts and sandboxes, pushed trainer steps, viewers of the HTTP API, and retention of
 minutes instead of days. Event time advances by the 5 s grid as fast as the steps return, for `--seconds` of wall time.
-Faults follow each other: the collecting part dies between two steps and is recovered from the store, the file must not grow
-(SQLite; rows may still fit into its free pages) or every connection is ended (PostgreSQL), a fifth of the engines is down, and the clock jumps an hour ahead.
-Clients repeat what is not acknowledged. Figures as JSON lines; exit code 1 if a row is lost or counted twice, or if a
-figure of the last quarter is above that of the third by more than its allowance.
+Faults follow each other: the collecting part dies between two steps and is recovered from the store, the file must not
+grow (SQLite; rows may still fit into its free pages) or every connection is ended (PostgreSQL), a fifth of the engines
+is down, and the clock jumps an hour ahead. Clients repeat what is not acknowledged. Figures as JSON lines; exit code 1
+if a row is lost or counted twice, or if a figure of the last quarter is above that of the third by more than its
+allowance.
 """
 
 import argparse
