@@ -327,7 +327,7 @@ def test_a_full_spool_leaves_the_rest_in_the_file(
     agent(spool, away, [target(run_dir)], lambda: spool.full)
     write(run_dir, 5, 6)
     held = spool.rows
-    agent(spool, Server(*[503] * 1000), [target(run_dir)], lambda: "is full: nothing is read" in caplog.text)
+    agent(spool, Server(*[503] * 1000), [target(run_dir)], lambda: "is full: reading is paused" in caplog.text)
     assert spool.rows == held == 1
     back = Server()
     agent(spool, back, [target(run_dir)], lambda: back.steps() == [1, 2, 3, 4, 5, 6])

@@ -26,7 +26,7 @@ def open_store(path: Path):  # type: ignore[no-untyped-def]
 
 
 def refused(store: Store, word: str) -> None:
-    with pytest.raises(StoreError, match=f"a.db was {word} while it was in use: start again"):
+    with pytest.raises(StoreError, match=f"a.db was {word} while it was in use: restart the server"):
         store.runs.all()
     with pytest.raises(StoreError, match=word):
         put(store, 1, [(T0 + 1, 2.0)])

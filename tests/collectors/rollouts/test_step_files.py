@@ -214,6 +214,6 @@ def test_files_that_were_copied_give_no_rate(
     assert seen.gaps == ((note,) if copied else ())
     assert seen.facts.get("times_copied", 0.0) == copied
     if delivered is None:
-        assert lines["production_samples_per_second"].why.startswith("the files of the rollouts were copied")
+        assert lines["production_samples_per_second"].why.startswith("the rollout files were copied")
     else:
         assert lines['production_samples_per_second{stage="delivered"}'].value == pytest.approx(delivered)
