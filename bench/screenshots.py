@@ -40,7 +40,7 @@ from server.cli.demo import Cluster
 from server.clock import ScaledClock
 from server.config import alerts as alerts_config
 from server.config.settings import RunSettings
-from server.preflight.live import Preflights, living
+from server.preflight.live import Preflights, active_run_names
 from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
@@ -164,7 +164,7 @@ def application(
     add_alerts(api, reader, store, clock, lambda token: False)
     add_rollouts(api, reader, store, clock)
     add_sandboxes(api, reader, store, clock)
-    add_preflight(api, reader, Preflights(runs, clock, lambda: living(reader)))
+    add_preflight(api, reader, Preflights(runs, clock, lambda: active_run_names(reader)))
     add_what_if(api, reader)
     attach_dashboard(api, reader, version="screenshots", receivers=["oncall"], candidates=candidates)
     return api

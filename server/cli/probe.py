@@ -203,7 +203,7 @@ async def _listed(run: Attached, now: float, limits: Limits) -> tuple[list[Liste
         for source in roster.sources
     ]  # fmt: skip
     await roster.close()
-    return found, list(change.come.values())
+    return found, list(change.started.values())
 
 
 def introduce(run: Attached, now: float) -> Iterator[str]:

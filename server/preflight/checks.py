@@ -20,13 +20,13 @@ KNOWN_KEY: tuple[ErrorKind, ...] = ("credit", "quota", "throttled")
 
 def judge(inputs: Inputs) -> list[Check]:
     """Runs every check, sandboxes first. Checks of sandboxes do not apply to a run without sandboxes."""
-    found = [_sandbox_check(inputs, check) for check in (credentials, reachability, *quota.CHECKS, *sandboxes.CHECKS)]
-    return [*found, engines(inputs), run_directory(inputs), clock_skew(inputs)]
+    checks = [_sandbox_check(inputs, check) for check in (credentials, reachability, *quota.CHECKS, *sandboxes.CHECKS)]
+    return [*checks, engines(inputs), run_directory(inputs), clock_skew(inputs)]
 
 
 def _sandbox_check(inputs: Inputs, check: Callable[[Inputs], Check]) -> Check:
     name = NAMES[check]
-    accounts = [one for one in inputs.seen if one.target.actor == "sandbox"]
+    accounts = [account for account in inputs.seen if account.target.actor == "sandbox"]
     if inputs.needs_none():
         more = f", though {len(accounts)} sandbox targets are configured" if accounts else ""
         return Check(name, "not_applicable", f"this run needs no sandbox{more}")
@@ -43,7 +43,7 @@ def outcome(checks: Sequence[Check]) -> Status:
 
 def credentials(inputs: Inputs) -> Check:
     """Checks that every provider accepts the key and that no account is suspended."""
-    answers = [(one, *_key(one)) for one in _sandbox_targets(inputs)]
+    answers = [(account, *_key(account)) for account in _sandbox_targets(inputs)]
     return _of_targets(
         "credentials", answers, "accounts accept their key",
         "check the key and its scopes (key_env, key_file or the provider's own variable); for a suspended account see "
@@ -51,22 +51,22 @@ def credentials(inputs: Inputs) -> Check:
     )  # fmt: skip
 
 
-def _key(one: ReadTarget) -> tuple[Status, str]:
-    suspended = one.gauge("sandbox_account_suspended")
+def _key(account: ReadTarget) -> tuple[Status, str]:
+    suspended = account.gauge("sandbox_account_suspended")
     if suspended is not None and suspended > 0:
         return "fail", "the account is suspended"
-    if one.error is None:
+    if account.error is None:
         return "ok", "accepted"
-    if one.error.kind == "auth":
-        return "fail", str(one.error)
-    if one.error.kind in KNOWN_KEY:
-        return "ok", f"accepted, but {one.error}"
-    return "unknown", str(one.error)
+    if account.error.kind == "auth":
+        return "fail", str(account.error)
+    if account.error.kind in KNOWN_KEY:
+        return "ok", f"accepted, but {account.error}"
+    return "unknown", str(account.error)
 
 
 def reachability(inputs: Inputs) -> Check:
     """Checks that every provider returns what its collector reads."""
-    answers = [(one, *_answer(one)) for one in _sandbox_targets(inputs)]
+    answers = [(account, *_answer(account)) for account in _sandbox_targets(inputs)]
     return _of_targets(
         "reachability", answers, "accounts answer",
         "check the URL, the network and the provider's status page; if it throttles, find the client that sends too "
@@ -74,20 +74,20 @@ def reachability(inputs: Inputs) -> Check:
     )  # fmt: skip
 
 
-def _answer(one: ReadTarget) -> tuple[Status, str]:
-    if one.error is None:
-        unseen = one.unseen().removeprefix(f"{one.name}: ")
-        answered = f"answered in {number(one.seconds)} s"
+def _answer(account: ReadTarget) -> tuple[Status, str]:
+    if account.error is None:
+        unseen = account.unseen().removeprefix(f"{account.name}: ")
+        answered = f"answered in {number(account.seconds)} s"
         return ("warn", f"{answered}, incompletely: {unseen}") if unseen else ("ok", answered)
-    if one.error.kind == "throttled":
-        wait = f"; retry after {span(one.error.retry_after)}" if one.error.retry_after else ""
-        return "warn", f"{one.error}{wait}"
+    if account.error.kind == "throttled":
+        wait = f"; retry after {span(account.error.retry_after)}" if account.error.retry_after else ""
+        return "warn", f"{account.error}{wait}"
     # A refused key does not show whether the rest works.
-    return ("unknown" if one.error.kind in ("auth", "credit", "quota") else "fail"), str(one.error)
+    return ("unknown" if account.error.kind in ("auth", "credit", "quota") else "fail"), str(account.error)
 
 
 def _sandbox_targets(inputs: Inputs) -> list[ReadTarget]:
-    return [one for one in inputs.seen if one.target.actor == "sandbox"]
+    return [target for target in inputs.seen if target.target.actor == "sandbox"]
 
 
 def _of_targets(name: str, answers: Sequence[tuple[ReadTarget, Status, str]], what: str, fix: str) -> Check:
@@ -96,7 +96,7 @@ def _of_targets(name: str, answers: Sequence[tuple[ReadTarget, Status, str]], wh
     return Check(
         name, status, f"{good} of {len(answers)} {what}", "" if status == "ok" else fix,
         value=float(good), limit=float(len(answers)), unit="targets",
-        details=tuple(f"{one.name}: {words}" for one, _, words in answers),
+        details=tuple(f"{target.name}: {text}" for target, _, text in answers),
     )  # fmt: skip
 
 
@@ -106,18 +106,20 @@ def _of_targets(name: str, answers: Sequence[tuple[ReadTarget, Status, str]], wh
 def engines(inputs: Inputs) -> Check:
     """Checks that all engines answer with the same version; versions differ in log-probabilities."""
     # Files report rollouts and are no engines.
-    found = [one for one in inputs.seen if one.target.actor == "generator" and not one.target.path]
-    if not found:
+    targets = [engine for engine in inputs.seen if engine.target.actor == "generator" and not engine.target.path]
+    if not targets:
         return Check("engines", "unknown", "no engine is configured", "add a [[run.NAME.target]] for each engine")
-    up = [one for one in found if one.error is None]
-    versions = sorted({one.version for one in up if one.version})
-    silent = [one for one in up if not one.version]
-    status, fix = _engines_status(inputs, len(found) - len(up), versions, len(silent))
+    up = [engine for engine in targets if engine.error is None]
+    versions = sorted({engine.version for engine in up if engine.version})
+    silent = [engine for engine in up if not engine.version]
+    status, fix = _engines_status(inputs, len(targets) - len(up), versions, len(silent))
     reported = ", ".join(versions) or "not reported"
     return Check(
-        "engines", status, f"{len(up)} of {len(found)} engines answer; version {reported}", fix,
-        value=float(len(up)), limit=float(len(found)), unit="engines",
-        details=tuple(f"{one.name}: {one.error or one.version or 'does not report its version'}" for one in found),
+        "engines", status, f"{len(up)} of {len(targets)} engines answer; version {reported}", fix,
+        value=float(len(up)), limit=float(len(targets)), unit="engines",
+        details=tuple(
+            f"{engine.name}: {engine.error or engine.version or 'does not report its version'}" for engine in targets
+        ),
     )  # fmt: skip
 
 
@@ -141,26 +143,26 @@ def _engines_status(inputs: Inputs, down: int, versions: Sequence[str], silent: 
 
 def run_directory(inputs: Inputs) -> Check:
     """Checks that the trainer's files are readable; a missing file is normal before the first start."""
-    found = [one for one in inputs.seen if one.path is not None]
-    if not found:
+    targets = [target for target in inputs.seen if target.path is not None]
+    if not targets:
         fix = "add the directory the trainer will write: [[run.NAME.target]] path = ..."
         return Check("run_directory", "unknown", "no run directory is configured", fix)
-    answers = [(one, *_path(one)) for one in found]
+    answers = [(target, *_path(target)) for target in targets]
     fix = "check path and permissions of the user Rollscope runs as; a trainer creates its directory when it starts"
     return _of_targets("run_directory", answers, "run directories can be read", fix)
 
 
-def _path(one: ReadTarget) -> tuple[Status, str]:
-    assert one.path is not None
-    if one.path.why:
-        return "unknown", one.path.why
-    if not one.path.exists:
+def _path(target: ReadTarget) -> tuple[Status, str]:
+    assert target.path is not None
+    if target.path.why:
+        return "unknown", target.path.why
+    if not target.path.exists:
         return "warn", "does not exist yet"
-    if not one.path.readable:
+    if not target.path.readable:
         return "fail", "no permission to read it"
-    if one.error is not None:
+    if target.error is not None:
         # An empty directory is one that a run has not begun in.
-        return ("warn" if one.error.kind in ("not_a_run", "empty", "missing") else "fail"), str(one.error)
+        return ("warn" if target.error.kind in ("not_a_run", "empty", "missing") else "fail"), str(target.error)
     return "ok", "read"
 
 
@@ -173,34 +175,36 @@ def clock_skew(inputs: Inputs) -> Check:
     HTTP shows both directions to a second. A file's time only shows a clock that is ahead: one in the past may simply
     be old.
     """
-    skews = {one.name: one.skew for one in inputs.seen if one.skew is not None}
-    for one in inputs.seen:
-        times = [at for at in (one.newest, one.path.newest if one.path else None) if at is not None]
+    skews = {item.name: item.skew for item in inputs.seen if item.skew is not None}
+    for item in inputs.seen:
+        times = [at for at in (item.newest, item.path.newest if item.path else None) if at is not None]
         ahead = max(times, default=inputs.now) - inputs.now
-        if ahead > SKEW_WARN_SECONDS and one.path is not None:
-            skews[one.name] = max(ahead, skews.get(one.name, 0.0))
+        if ahead > SKEW_WARN_SECONDS and item.path is not None:
+            skews[item.name] = max(ahead, skews.get(item.name, 0.0))
     if not skews:
         return Check(
             "clock_skew", "unknown", "no target reported the time", "compare by hand: `chronyc tracking`, `date -u`"
         )
-    name = max(skews, key=lambda one: abs(skews[one]))
+    name = max(skews, key=lambda item: abs(skews[item]))
     size = abs(skews[name])
     status: Status = "fail" if size > SKEW_FAIL_SECONDS else "warn" if size > SKEW_WARN_SECONDS else "ok"
-    undated = [one.name for one in inputs.seen if one.reading is not None and one.target.url and one.name not in skews]
+    undated = [
+        item.name for item in inputs.seen if item.reading is not None and item.target.url and item.name not in skews
+    ]
     if status == "ok" and undated:
-        details = tuple(f"{one}: does not report the time" for one in undated)
+        details = tuple(f"{item}: does not report the time" for item in undated)
         fix = "compare by hand: `date -u` there and here"
-        words = f"{len(skews)} clocks agree with this machine's, {len(undated)} do not report the time"
-        return Check("clock_skew", "unknown", words, fix, size, SKEW_WARN_SECONDS, "seconds", details)
+        text = f"{len(skews)} clocks agree with this machine's, {len(undated)} do not report the time"
+        return Check("clock_skew", "unknown", text, fix, size, SKEW_WARN_SECONDS, "seconds", details)
     side = "ahead of" if skews[name] > 0 else "behind"
-    words = (
+    text = (
         f"{name}: its clock is {span(round(size, 1))} {side} this machine's"
         if size
         else f"{len(skews)} clocks agree with this machine's"
     )
     fix = "" if status == "ok" else "run NTP on both machines (`chronyc tracking`); correct the one that is off"
-    details = tuple(f"{one}: {number(round(skew, 1))} s" for one, skew in skews.items())
-    return Check("clock_skew", status, words, fix, size, SKEW_WARN_SECONDS, "seconds", details)
+    details = tuple(f"{item}: {number(round(skew, 1))} s" for item, skew in skews.items())
+    return Check("clock_skew", status, text, fix, size, SKEW_WARN_SECONDS, "seconds", details)
 
 
 NAMES: dict[Callable[[Inputs], Check], str] = {

@@ -44,14 +44,14 @@ class NotConfigured(Exception):
     """There is nothing to read the run with."""
 
 
-def living(reader: Reader) -> set[str]:
+def active_run_names(reader: Reader) -> set[str]:
     """Names under which runs that are not known to be over may be known to a provider."""
     alive = [run for run in reader.runs.all() if run.lifecycle not in OVER]
     return {run.name for run in alive} | {str(run.facts["run_name"]) for run in alive if "run_name" in run.facts}
 
 
 @dataclass(slots=True)
-class _Kept:
+class _PreflightState:
     """``begun``: by the monotonic clock, which no correction moves; the other times are for people."""
 
     begun: float | None = None
@@ -59,7 +59,7 @@ class _Kept:
     started_at: float | None = None
     finished_at: float | None = None
     error: str = ""
-    found: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Preflights:
@@ -72,21 +72,21 @@ class Preflights:
     """
 
     def __init__(
-        self, runs: Sequence[RunSettings], clock: Clock, living: Callable[[], Collection[str]],
+        self, runs: Sequence[RunSettings], clock: Clock, active_run_names: Callable[[], Collection[str]],
         probe: Probe | None = None, ticks: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._runs, self._clock, self._ticks = {run.name: run for run in runs}, clock, ticks
-        self._living = living
+        self._active_names = active_run_names
         self._probe = probe or self._read
         self._lock = threading.Lock()
-        self._kept = {name: _Kept() for name in self._runs}
+        self._states = {name: _PreflightState() for name in self._runs}
 
     def get(self, run: str) -> PreflightInfo:
         """The last one of a run, or why there is none."""
         if run not in self._runs:
             return PreflightInfo("not_configured")
         with self._lock:
-            return self._info(self._kept[run], report.finite(asdict(self._runs[run].preflight)))
+            return self._info(self._states[run], report.finite(asdict(self._runs[run].preflight)))
 
     def begin(self, run: str) -> PreflightInfo:
         """Start one, and do not wait for it.
@@ -97,46 +97,47 @@ class Preflights:
         if run not in self._runs:
             raise NotConfigured(run)
         with self._lock:
-            kept = self._kept[run]
-            if kept.running:
+            state = self._states[run]
+            if state.running:
                 raise Busy(run)
-            left = self._left(kept)
+            left = self._left(state)
             if left > 0:
                 raise TooSoon(left)
-            kept.begun, kept.running, kept.started_at = self._ticks(), True, self._clock.now()
+            state.begun, state.running, state.started_at = self._ticks(), True, self._clock.now()
         # Daemon: a file system that hangs must not hold up the end of the server.
-        threading.Thread(target=self._work, args=(run, kept), name=f"preflight {run}", daemon=True).start()
+        threading.Thread(target=self._work, args=(run, state), name=f"preflight {run}", daemon=True).start()
         return self.get(run)
 
-    def _work(self, run: str, kept: _Kept) -> None:
-        found: Mapping[str, Any] | None = None
+    def _work(self, run: str, state: _PreflightState) -> None:
+        outcome: Mapping[str, Any] | None = None
         error = ""
         try:
-            found = self._probe(run)
+            outcome = self._probe(run)
         except Exception as problem:  # the thread's outermost frame: otherwise the page would wait permanently
             log.exception("the preflight of %s failed", run)
             error = f"it failed: {type(problem).__name__}; the server's log has more"
         with self._lock:
-            kept.running, kept.error = False, error
-            if found is not None:
-                kept.found, kept.finished_at = found, self._clock.now()
+            state.running, state.error = False, error
+            if outcome is not None:
+                state.report, state.finished_at = outcome, self._clock.now()
 
     def _read(self, run: str) -> Mapping[str, Any]:
         # The other runs are read too: what belongs to them does not dangle.
-        runs = [(one, one.preflight) for one in self._runs.values()]
-        found: Mapping[str, Any] = report.run(runs, PreflightPlan(), self._clock, [run], self._living())["runs"][0]
-        return found
+        runs = [(settings, settings.preflight) for settings in self._runs.values()]
+        answer = report.run(runs, PreflightPlan(), self._clock, [run], self._active_names())
+        outcome: Mapping[str, Any] = answer["runs"][0]
+        return outcome
 
-    def _left(self, kept: _Kept) -> float:
-        return 0.0 if kept.begun is None else kept.begun + PAUSE_SECONDS - self._ticks()
+    def _left(self, state: _PreflightState) -> float:
+        return 0.0 if state.begun is None else state.begun + PAUSE_SECONDS - self._ticks()
 
-    def _info(self, kept: _Kept, plan: Mapping[str, Any]) -> PreflightInfo:
-        state = "running" if kept.running else "failed" if kept.error else "done" if kept.found else "never"
+    def _info(self, kept: _PreflightState, plan: Mapping[str, Any]) -> PreflightInfo:
+        state = "running" if kept.running else "failed" if kept.error else "done" if kept.report else "never"
         left = self._left(kept)
         return PreflightInfo(
             state,  # type: ignore[arg-type]
             kept.started_at, kept.finished_at, self._clock.now() + left if left > 0 else None, kept.error, plan,
-            str(kept.found.get("outcome", "")), tuple(_check(check) for check in kept.found.get("checks", ())),
+            str(kept.report.get("outcome", "")), tuple(_check(check) for check in kept.report.get("checks", ())),
         )  # fmt: skip
 
 

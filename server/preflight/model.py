@@ -53,7 +53,7 @@ class ReadTarget:
 
     def gauge(self, metric: str, resource: str = "") -> float | None:
         """The sum of a metric's samples (of one quota's resource); None when there is none."""
-        found = [
+        values = [
             sample.value
             for sample in (self.reading.samples if self.reading else ())
             if sample.metric == metric
@@ -61,11 +61,11 @@ class ReadTarget:
             # Not a number compares as neither more nor less: it would pass every test.
             and isfinite(sample.value)
         ]
-        return sum(found) if found else None
+        return sum(values) if values else None
 
-    def held(self) -> list[Sandbox]:
+    def held_sandboxes(self) -> list[Sandbox]:
         """Sandboxes of this account that take quota now."""
-        return [one for one in self.reading.sandboxes if one.state in HELD] if self.reading else []
+        return [sandbox for sandbox in self.reading.sandboxes if sandbox.state in HELD] if self.reading else []
 
     def complete(self) -> bool:
         """Whether the reading contains every live sandbox."""
@@ -76,8 +76,8 @@ class ReadTarget:
         if self.reading is None:
             return ""
         dropped = f"{self.reading.dropped} rows dropped: {self.reading.why_dropped}" if self.reading.dropped else ""
-        words = "; ".join(one for one in (dropped, self.reading.partial) if one)
-        return f"{self.name}: {words}" if words else ""
+        text = "; ".join(reason for reason in (dropped, self.reading.partial) if reason)
+        return f"{self.name}: {text}" if text else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +102,16 @@ class Inputs:
 
     def accounts(self) -> list[ReadTarget]:
         """Returns the sandbox targets that are accounts; pages of histograms report no quota."""
-        return [one for one in self.seen if one.target.actor == "sandbox" and not _only_histograms(one)]
+        return [target for target in self.seen if target.target.actor == "sandbox" and not _only_histograms(target)]
 
     def sandboxes(self) -> Iterator[Sandbox]:
         """Returns every record that was read, live or not."""
-        for one in self.seen:
-            yield from one.reading.sandboxes if one.reading else ()
+        for target in self.seen:
+            yield from target.reading.sandboxes if target.reading else ()
 
     def unseen(self) -> tuple[str, ...]:
         """`ReadTarget.unseen` of every account where there is something to say."""
-        return tuple(words for one in self.accounts() if (words := one.unseen()))
+        return tuple(text for account in self.accounts() if (text := account.unseen()))
 
     def needs_none(self) -> bool:
         return self.facts.get("has_sandbox") == 0

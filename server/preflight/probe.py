@@ -55,7 +55,7 @@ class Dates:
 
     clock: Clock
     least: float = -float("inf")
-    most: float = float("inf")
+    greatest: float = float("inf")
 
     async def sent(self, request: httpx.Request) -> None:
         request.extensions["rollscope.sent"] = self.clock.now()
@@ -67,13 +67,13 @@ class Dates:
             return
         # It was stamped between our sending and now, and the header cuts the second short.
         self.least = max(self.least, date - self.clock.now())
-        self.most = min(self.most, date + 1.0 - request_sent(response, self.clock))
+        self.greatest = min(self.greatest, date + 1.0 - request_sent(response, self.clock))
 
     def skew(self) -> float | None:
         """The smallest difference that explains every answer; None without one."""
         if self.least == -float("inf"):
             return None
-        return self.least if self.least > 0 else min(self.most, 0.0)
+        return self.least if self.least > 0 else min(self.greatest, 0.0)
 
 
 def request_sent(response: httpx.Response, clock: Clock) -> float:
@@ -119,17 +119,17 @@ def probe(runs: Sequence[tuple[RunSettings, PreflightPlan]], clock: Clock) -> li
     Args:
         runs: what is configured, each with its plan.
     """
-    found = [(run, plan, _resolve(run)) for run, plan in runs]
-    wanted = [target for _, _, seen in found for target in seen]
-    answers = iter(asyncio.run(_read_all(wanted, clock)))
-    inputs = [_inputs(run, plan, [next(answers) for _ in seen], clock.now()) for run, plan, seen in found]
-    return [replace(one, alive=_alive(one, inputs)) for one in inputs]
+    resolved = [(run, plan, _resolve(run)) for run, plan in runs]
+    targets = [target for _, _, seen in resolved for target in seen]
+    answers = iter(asyncio.run(_read_all(targets, clock)))
+    inputs = [_inputs(run, plan, [next(answers) for _ in seen], clock.now()) for run, plan, seen in resolved]
+    return [replace(inputs_of_run, alive=_alive(inputs_of_run, inputs)) for inputs_of_run in inputs]
 
 
-def _alive(one: Inputs, inputs: Iterable[Inputs]) -> frozenset[str]:
+def _alive(inputs_of_run: Inputs, inputs: Iterable[Inputs]) -> frozenset[str]:
     """Returns the names of the other configured runs that have not reported their end."""
-    others = [other for other in inputs if other is not one and other.facts.get("lifecycle") not in OVER]
-    return frozenset(key for other in others for key in other.keys) - one.keys
+    others = [other for other in inputs if other is not inputs_of_run and other.facts.get("lifecycle") not in OVER]
+    return frozenset(key for other in others for key in other.keys) - inputs_of_run.keys
 
 
 # ---- targets
@@ -137,14 +137,14 @@ def _alive(one: Inputs, inputs: Iterable[Inputs]) -> frozenset[str]:
 
 def _resolve(run: RunSettings) -> list[ReadTarget]:
     """Attaches every target separately, so that one failure does not hide the others."""
-    found: list[ReadTarget] = []
+    targets: list[ReadTarget] = []
     for target in run.targets:
         try:
             attached = attach(replace(run, targets=(target,))).targets
-            found += [ReadTarget(one) for one in attached]
+            targets += [ReadTarget(one) for one in attached]
         except ConfigError as error:
-            found.append(_unattached(run, target, error))
-    return list(_named(found))
+            targets.append(_unattached(run, target, error))
+    return list(_named(targets))
 
 
 def _unattached(run: RunSettings, settings: TargetSettings, problem: ConfigError) -> ReadTarget:
@@ -154,19 +154,21 @@ def _unattached(run: RunSettings, settings: TargetSettings, problem: ConfigError
     path = "" if settings.is_url else settings.source
     kind: ErrorKind = "unreachable" if settings.is_url else "not_a_run" if os.path.exists(path) else "missing"
     text = problem.problems[0].removesuffix(" (--wait waits for it)")
-    place = text.partition(": ")[0] if settings.is_url else Path(path).name
-    target = Target(settings.name or place, run.name, settings.collector or "unknown", actor, path=path)
+    location = text.partition(": ")[0] if settings.is_url else Path(path).name
+    target = Target(settings.name or location, run.name, settings.collector or "unknown", actor, path=path)
     return ReadTarget(target, error=ScrapeError(kind, text.partition(": ")[2] or text))
 
 
-def _named(found: Iterable[ReadTarget]) -> Iterator[ReadTarget]:
+def _named(targets: Iterable[ReadTarget]) -> Iterator[ReadTarget]:
     """Makes names unique, because only names are shown."""
-    taken: set[str] = set()
-    for one in found:
-        numbered = (f"{one.name}-{number}" for number in count(2))
-        name = one.name if one.name not in taken else next(name for name in numbered if name not in taken)
-        taken.add(name)
-        yield replace(one, target=replace(one.target, name=name))
+    used_names: set[str] = set()
+    for target in targets:
+        numbered = (f"{target.name}-{number}" for number in count(2))
+        name = (
+            target.name if target.name not in used_names else next(name for name in numbered if name not in used_names)
+        )
+        used_names.add(name)
+        yield replace(target, target=replace(target.target, name=name))
 
 
 # ---- reading
@@ -175,16 +177,16 @@ def _named(found: Iterable[ReadTarget]) -> Iterator[ReadTarget]:
 async def _read_all(targets: Sequence[ReadTarget], clock: Clock) -> list[ReadTarget]:
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def one(seen: ReadTarget) -> ReadTarget:
+    async def read(seen: ReadTarget) -> ReadTarget:
         async with slots:
             return await _read(seen, clock)
 
-    return list(await asyncio.gather(*(one(seen) for seen in targets)))
+    return list(await asyncio.gather(*(read(seen) for seen in targets)))
 
 
 async def _read(seen: ReadTarget, clock: Clock) -> ReadTarget:
     if seen.target.path:
-        path = await asyncio.to_thread(look, Path(seen.target.path).expanduser())
+        path = await asyncio.to_thread(inspect_path, Path(seen.target.path).expanduser())
         seen = replace(seen, path=path)
     if seen.error is not None or (seen.path is not None and seen.path.why):
         return seen
@@ -237,8 +239,8 @@ async def _listing(reader: TargetReader, reading: Reading, clock: Clock) -> Read
 
 def _joined(first: Reading, then: Reading) -> Reading:
     """Two polls of one listing: the newest word on each sandbox and number. Limits and money come with some only."""
-    sandboxes = {(one.provider, one.id): one for one in (*first.sandboxes, *then.sandboxes)}
-    samples = {(one.metric, one.labels): one for one in (*first.samples, *then.samples)}
+    sandboxes = {(sandbox.provider, sandbox.id): sandbox for sandbox in (*first.sandboxes, *then.sandboxes)}
+    samples = {(sandbox.metric, sandbox.labels): sandbox for sandbox in (*first.samples, *then.samples)}
     return replace(
         then, samples=tuple(samples.values()), sandboxes=tuple(sandboxes.values()),
         facts={**first.facts, **then.facts}, dropped=first.dropped + then.dropped,
@@ -249,16 +251,16 @@ def _joined(first: Reading, then: Reading) -> Reading:
 def _newest(reading: Reading) -> float | None:
     if reading.facts.get("times_estimated"):
         return None
-    times = [*(one.ts for one in reading.samples), *(one.ts for one in reading.events)]
+    times = [*(item.ts for item in reading.samples), *(item.ts for item in reading.events)]
     return max((at for at in times if at is not None), default=None)
 
 
 def _inputs(run: RunSettings, plan: PreflightPlan, seen: Sequence[ReadTarget], now: float) -> Inputs:
     facts: dict[str, str | float] = {}
-    for one in seen:
-        facts.update(one.reading.facts if one.reading else {})
+    for target in seen:
+        facts.update(target.reading.facts if target.reading else {})
     facts.update(run.facts)
-    named = [one.target.option("run_key") for one in seen]
+    named = [target.target.option("run_key") for target in seen]
     keys = frozenset(name for name in (run.name, str(facts.get("run_name", "")), *named) if name)
     return Inputs(run.name, plan, tuple(seen), facts, now, keys, running=_goes_on(facts, seen, now))
 
@@ -267,19 +269,19 @@ def _goes_on(facts: Mapping[str, str | float], seen: Iterable[ReadTarget], now: 
     """Returns whether the run is already active: by its own report, else by recent writes of its trainer."""
     if facts.get("lifecycle"):
         return facts["lifecycle"] not in OVER
-    written = [one.path.newest for one in seen if one.path is not None and one.path.newest is not None]
+    written = [target.path.newest for target in seen if target.path is not None and target.path.newest is not None]
     return any(now - at < ALIVE_SECONDS for at in written)
 
 
 # ---- paths
 
 
-def look(path: Path) -> PathSeen:
+def inspect_path(path: Path) -> PathSeen:
     """Checks that a path exists and is readable, and when it was last written. Gives up if the file system hangs."""
-    return _within(PATH_SECONDS, lambda: _look(path)) or PathSeen(True, False, why="the file system does not answer")
+    return _within(PATH_SECONDS, lambda: _inspect(path)) or PathSeen(True, False, why="the file system does not answer")
 
 
-def _look(path: Path) -> PathSeen:
+def _inspect(path: Path) -> PathSeen:
     try:
         entries = [path, *_below(path)]
         exists = path.exists()

@@ -20,12 +20,12 @@ def chosen(runs: Sequence[tuple[RunSettings, PreflightPlan]], names: Sequence[st
     Raises:
         ConfigError: a name that is not configured.
     """
-    known = [run.name for run, _ in runs]
-    strange = [name for name in names if name not in known]
+    configured = [run.name for run, _ in runs]
+    strange = [name for name in names if name not in configured]
     if strange:
-        names = ", ".join(known) or "none; name them in the configuration (-c FILE)"
+        names = ", ".join(configured) or "none; name them in the configuration (-c FILE)"
         raise ConfigError([f"preflight: no run is named {name!r}; configured: {names}" for name in strange])
-    return [name for name in known if not names or name in names]
+    return [name for name in configured if not names or name in names]
 
 
 def run(
@@ -33,7 +33,7 @@ def run(
     over: PreflightPlan,
     clock: Clock,
     names: Sequence[str] = (),
-    living: Collection[str] = (),
+    active_names: Collection[str] = (),
 ) -> dict[str, Any]:
     """Returns the report as JSON data. Other runs are read too, because their sandboxes do not dangle.
 
@@ -45,11 +45,13 @@ def run(
     Raises:
         ConfigError: a run that is not configured.
     """
-    wanted = chosen(runs, names)
+    selected = chosen(runs, names)
     # Without a configuration nothing can be read, which is an answer too.
-    planned = [(one, over.over(own)) for one, own in runs] or [(RunSettings("(no run is configured)"), over)]
-    inputs = [_alive(one, frozenset(living)) for one in probe(planned, clock)]
-    found = [(one, judge(one)) for one in inputs if not wanted or one.run in wanted]
+    planned = [(one, over.over(file_plan)) for one, file_plan in runs] or [
+        (RunSettings("(no run is configured)"), over)
+    ]
+    inputs = [_alive(one, frozenset(active_names)) for one in probe(planned, clock)]
+    results = [(one, judge(one)) for one in inputs if not selected or one.run in selected]
     reports = [
         {
             "run": one.run,
@@ -57,14 +59,14 @@ def run(
             "plan": finite(asdict(one.plan)),
             "checks": [finite(asdict(check)) for check in checks],
         }
-        for one, checks in found
+        for one, checks in results
     ]
-    return {"outcome": worst(outcome(checks) for _, checks in found), "now": clock.now(), "runs": reports}
+    return {"outcome": worst(outcome(checks) for _, checks in results), "now": clock.now(), "runs": reports}
 
 
-def _alive(one: Inputs, living: frozenset[str]) -> Inputs:
-    running = one.running or not one.keys.isdisjoint(living)
-    return replace(one, running=running, alive=(one.alive | living) - one.keys)
+def _alive(inputs_of_run: Inputs, active_names: frozenset[str]) -> Inputs:
+    running = inputs_of_run.running or not inputs_of_run.keys.isdisjoint(active_names)
+    return replace(inputs_of_run, running=running, alive=(inputs_of_run.alive | active_names) - inputs_of_run.keys)
 
 
 def finite(value: Any) -> Any:

@@ -42,21 +42,21 @@ def _call(code: str, key: str) -> str:
 
 def _kubectl(options: Mapping[str, str], name: str) -> str:
     kind = "pod" if options.get("kind", "pods") == "pods" else "sandboxes.agents.x-k8s.io"
-    place = options.get("namespace", "")
-    return f"kubectl delete {kind} {name}" + (f" --namespace {shlex.quote(place)}" if place else "")
+    namespace = options.get("namespace", "")
+    return f"kubectl delete {kind} {name}" + (f" --namespace {shlex.quote(namespace)}" if namespace else "")
 
 
-def removal(seen: ReadTarget, one: Sandbox) -> str:
+def removal(seen: ReadTarget, sandbox: Sandbox) -> str:
     """Returns the provider's command that removes a sandbox; "" if there is none.
 
     Ids and names are strangers' words that a user will paste into a shell: quoted, and refused where they would be
     taken for an option or cannot be printed.
     """
-    make, words = REMOVALS.get(one.provider), (one.id, one.name)
-    needed = one.name if one.provider == "kubernetes" else one.id
+    make, identifiers = REMOVALS.get(sandbox.provider), (sandbox.id, sandbox.name)
+    needed = sandbox.name if sandbox.provider == "kubernetes" else sandbox.id
     if make is None or not needed or needed.startswith("-") or not needed.isprintable():
         return ""
-    return make(dict(seen.target.options), *(shlex.quote(word) for word in words))
+    return make(dict(seen.target.options), *(shlex.quote(identifier) for identifier in identifiers))
 
 
 # ---- dangling
@@ -67,35 +67,42 @@ def dangling(inputs: Inputs) -> Check:
     accounts = [seen for seen in inputs.accounts() if seen.target.collector not in ONE_EACH]
     if inputs.accounts() and not accounts:
         return Check("dangling", "not_applicable", "each sandbox is a target of this run")
-    loose = [(seen, one) for seen in accounts for one in seen.held() if not _wanted(inputs, one)]
-    found = [(seen, one) for seen, one in loose if not _stranger(seen, one)]
-    spared = len(loose) - len(found)
+    loose = [
+        (seen, sandbox) for seen in accounts for sandbox in seen.held_sandboxes() if not _is_in_use(inputs, sandbox)
+    ]
+    leftovers = [(seen, sandbox) for seen, sandbox in loose if not _is_unlabelled(seen, sandbox)]
+    spared = len(loose) - len(leftovers)
     complete = bool(accounts) and all(seen.complete() for seen in accounts)
-    status = _dangling_status(inputs, len(found), complete)
-    shown = found[:IDS_SHOWN]
+    status = _dangling_status(inputs, len(leftovers), complete)
+    shown = leftovers[:IDS_SHOWN]
     left = [f"{spared} that name no run are ignored; to mark sandboxes, set the option label"] if spared else []
     return Check(
-        "dangling", status, _dangling_words(inputs, [one for _, one in found], complete), _dangling_fix(status),
-        value=float(len(found)) if found or complete else None, limit=float(inputs.plan.max_dangling),
-        unit="sandboxes", details=(*_owners(inputs, (one for _, one in found)), *left, *inputs.unseen()),
-        ids=tuple(one.id for _, one in shown),
-        commands=tuple(command for seen, one in shown if (command := removal(seen, one))),
+        "dangling", status, _dangling_words(inputs, [sandbox for _, sandbox in leftovers], complete),
+        _dangling_fix(status),
+        value=float(len(leftovers)) if leftovers or complete else None, limit=float(inputs.plan.max_dangling),
+        unit="sandboxes", details=(*_owners(inputs, (sandbox for _, sandbox in leftovers)), *left, *inputs.unseen()),
+        ids=tuple(sandbox.id for _, sandbox in shown),
+        commands=tuple(command for seen, sandbox in shown if (command := removal(seen, sandbox))),
     )  # fmt: skip
 
 
-def _wanted(inputs: Inputs, one: Sandbox) -> bool:
+def _is_in_use(inputs: Inputs, sandbox: Sandbox) -> bool:
     """Returns whether it belongs to an active run. Before a launch, this run's own sandboxes are leftovers."""
-    if not one.run_key:
+    if not sandbox.run_key:
         return False
-    if one.run_key in inputs.keys:
+    if sandbox.run_key in inputs.keys:
         return inputs.running
-    return one.run_key in inputs.alive or any(fnmatchcase(one.run_key, name) for name in inputs.plan.known_runs)
+    return sandbox.run_key in inputs.alive or any(fnmatchcase(sandbox.run_key, name) for name in inputs.plan.known_runs)
 
 
-def _stranger(seen: ReadTarget, one: Sandbox) -> bool:
+def _is_unlabelled(seen: ReadTarget, sandbox: Sandbox) -> bool:
     """Returns whether it is a container of a shared host without a sandbox label; it may be a database."""
     options = dict(seen.target.options)
-    return not one.run_key and one.provider in HOSTS and not (options.get("label") or options.get("label_selector"))
+    return (
+        not sandbox.run_key
+        and sandbox.provider in HOSTS
+        and not (options.get("label") or options.get("label_selector"))
+    )
 
 
 def _dangling_status(inputs: Inputs, count: int, complete: bool) -> Status:
@@ -112,24 +119,24 @@ def _in_the_way(inputs: Inputs) -> bool:
     return free is not None and planned is not None and free < planned
 
 
-def _dangling_words(inputs: Inputs, found: list[Sandbox], complete: bool) -> str:
-    if not found:
+def _dangling_words(inputs: Inputs, leftovers: list[Sandbox], complete: bool) -> str:
+    if not leftovers:
         return "no sandbox is live without a run" if complete else "not every account listed its sandboxes"
     seats = room(inputs, "concurrent")
-    share = f" ({len(found) / seats.limit:.0%} of the quota)" if seats.limit else ""
+    share = f" ({len(leftovers) / seats.limit:.0%} of the quota)" if seats.limit else ""
     least = "" if complete else "at least "
-    times = [one.requested_at or one.started_at for one in found]
+    times = [sandbox.requested_at or sandbox.started_at for sandbox in leftovers]
     ages = [inputs.now - at for at in times if at is not None and at <= inputs.now]
     age = f", the oldest for {span(max(ages))}" if ages else ""
-    return f"{least}{len(found)} sandboxes are live without an active run{share}{age}"
+    return f"{least}{len(leftovers)} sandboxes are live without an active run{share}{age}"
 
 
-def _owners(inputs: Inputs, found: Iterable[Sandbox]) -> Iterator[str]:
-    counted = Counter(one.run_key for one in found)
+def _owners(inputs: Inputs, leftovers: Iterable[Sandbox]) -> Iterator[str]:
+    counted = Counter(sandbox.run_key for sandbox in leftovers)
     for name, count in counted.most_common(10):
         # A run whose directory is not read may still be active: its sandboxes must not be removed by mistake.
-        own = " (an earlier incarnation of this run: make sure that it no longer runs)" if name in inputs.keys else ""
-        yield f"{count} of run {name!r}{own}" if name else f"{count} that name no run"
+        note = " (an earlier incarnation of this run: make sure that it no longer runs)" if name in inputs.keys else ""
+        yield f"{count} of run {name!r}{note}" if name else f"{count} that name no run"
 
 
 def _dangling_fix(status: Status) -> str:
@@ -148,11 +155,13 @@ def _dangling_fix(status: Status) -> str:
 
 def credit(inputs: Inputs) -> Check:
     """Compares the credit with (planned concurrency x price + current cost) x planned hours."""
-    accounts = [one for one in inputs.accounts() if one.target.collector not in SELF_HOSTED]
+    accounts = [account for account in inputs.accounts() if account.target.collector not in SELF_HOSTED]
     if inputs.accounts() and not accounts:
         return Check("credit", "not_applicable", "the sandboxes run on your own machines")
-    broke = [f"{one.name}: {one.error}" for one in accounts if one.error and one.error.kind == "credit"]
-    reported = [balance for one in accounts if (balance := one.gauge("sandbox_credit_usd")) is not None]
+    broke = [
+        f"{account.name}: {account.error}" for account in accounts if account.error and account.error.kind == "credit"
+    ]
+    reported = [balance for account in accounts if (balance := account.gauge("sandbox_credit_usd")) is not None]
     have = sum(reported) if reported else None
     status: Status
     if broke or any(balance <= 0 for balance in reported):
@@ -164,11 +173,15 @@ def credit(inputs: Inputs) -> Check:
         if len(reported) < len(accounts):
             # An account without a reported credit may pay for the rest, or may run out.
             status = "warn" if status == "fail" else "unknown"
-        short = [found for one in accounts if len(accounts) > 1 and (found := _burns_out(inputs, one)) is not None]
+        short = [
+            shortage
+            for account in accounts
+            if len(accounts) > 1 and (shortage := _burns_out(inputs, account)) is not None
+        ]
         if short:
             # No other account pays for the sandboxes of this one.
             status, words, (have, need) = "fail", "; ".join(text for text, _ in short), short[0][1]
-    gaps = [f"{one.name}: {gap}" for one in accounts if one.reading for gap in one.reading.gaps]
+    gaps = [f"{account.name}: {gap}" for account in accounts if account.reading for gap in account.reading.gaps]
     return Check(
         "credit", status, words, _credit_fix(status, have, price(inputs.plan, accounts), inputs.plan),
         value=have, limit=need, unit="USD", details=(*broke, *gaps),
@@ -180,36 +193,41 @@ def price(plan: PreflightPlan, accounts: Iterable[ReadTarget]) -> float | None:
     if plan.price is not None:
         return plan.price
     accounts = list(accounts)
-    reported = [cost for seen in accounts for one in seen.held() if math.isfinite(cost := one.cost_usd_per_hour or 0.0)]
+    reported = [
+        cost
+        for seen in accounts
+        for one in seen.held_sandboxes()
+        if math.isfinite(cost := one.cost_usd_per_hour or 0.0)
+    ]
     if max(reported, default=0.0) > 0:
         return max(reported)
     burn = sum(seen.gauge("sandbox_cost_usd_per_hour") or 0.0 for seen in accounts)
-    alive = sum(len(seen.held()) for seen in accounts)
+    alive = sum(len(seen.held_sandboxes()) for seen in accounts)
     return burn / alive if burn > 0 and alive else None
 
 
 def _enough(inputs: Inputs, accounts: list[ReadTarget], have: float) -> tuple[Status, str, float | None]:
     """Returns (status, arithmetic, USD needed). An assumption may fail a plan but never pass one."""
-    plan, alive = inputs.plan, sum(len(seen.held()) for seen in accounts)
+    plan, alive = inputs.plan, sum(len(seen.held_sandboxes()) for seen in accounts)
     seconds, assumed = _length(plan)
     each = price(plan, accounts)
     rate = each if each is not None else FLOOR_USD
     burns = _burns(accounts, rate)
     need = ((plan.concurrency or 0) * rate + burns) * seconds / 3600.0
-    words = (
+    text = (
         f"${number(have)} left; ({plan.concurrency or 0} planned x ${number(rate)}/h + ${number(burns)}/h of "
         f"{alive} alive) x {span(seconds)}{assumed} = ${number(need)}"
     )
     if each is None:
-        words += f"; no price is available, so ${number(FLOOR_USD)}/h is assumed, which is below any price"
+        text += f"; no price is available, so ${number(FLOOR_USD)}/h is assumed, which is below any price"
     if have < need:
-        return "fail", words, need
+        return "fail", text, need
     if each is None and have < plan.min_credit:
-        return "fail", f"{words}, and ${number(plan.min_credit)} is the configured minimum", plan.min_credit
+        return "fail", f"{text}, and ${number(plan.min_credit)} is the configured minimum", plan.min_credit
     if have < CREDIT_SPARE * need:
-        return "warn", words, need
-    known = each is not None and plan.concurrency is not None and plan.run_length is not None
-    return ("ok" if known else "unknown"), words, need
+        return "warn", text, need
+    is_planned = each is not None and plan.concurrency is not None and plan.run_length is not None
+    return ("ok" if is_planned else "unknown"), text, need
 
 
 def _length(plan: PreflightPlan) -> tuple[float, str]:
@@ -220,24 +238,24 @@ def _burns(accounts: Iterable[ReadTarget], rate: float) -> float:
     """Returns the current cost in USD per hour: as reported, else of live sandboxes at ``rate``."""
     accounts = list(accounts)
     reported = sum(seen.gauge("sandbox_cost_usd_per_hour") or 0.0 for seen in accounts)
-    return reported or rate * sum(len(seen.held()) for seen in accounts)
+    return reported or rate * sum(len(seen.held_sandboxes()) for seen in accounts)
 
 
-def _burns_out(inputs: Inputs, one: ReadTarget) -> tuple[str, tuple[float, float]] | None:
+def _burns_out(inputs: Inputs, account: ReadTarget) -> tuple[str, tuple[float, float]] | None:
     """Returns (arithmetic, (USD left, USD needed)) of an account that its live sandboxes empty before the end."""
-    have, each = one.gauge("sandbox_credit_usd"), price(inputs.plan, [one])
+    have, each = account.gauge("sandbox_credit_usd"), price(inputs.plan, [account])
     seconds, assumed = _length(inputs.plan)
-    burns = _burns([one], each if each is not None else FLOOR_USD)
+    burns = _burns([account], each if each is not None else FLOOR_USD)
     need = burns * seconds / 3600.0
     if have is None or have >= need:
         return None
-    words = (
-        f"{one.name}: ${number(have)} left; ${number(burns)}/h of {len(one.held())} alive x {span(seconds)}"
-        f"{assumed} = ${number(need)}"
+    text = (
+        f"{account.name}: ${number(have)} left; ${number(burns)}/h of "
+        f"{len(account.held_sandboxes())} alive x {span(seconds)}{assumed} = ${number(need)}"
     )
     if each is None:
-        words += f"; no price is available, so ${number(FLOOR_USD)}/h is assumed, which is below any price"
-    return words, (have, need)
+        text += f"; no price is available, so ${number(FLOOR_USD)}/h is assumed, which is below any price"
+    return text, (have, need)
 
 
 def _credit_fix(status: Status, have: float | None, each: float | None, plan: PreflightPlan) -> str:
@@ -269,19 +287,19 @@ def sandbox_ttl(inputs: Inputs) -> Check:
         return Check("sandbox_ttl", "unknown", why + plan, fix, value=_finite(ttl), limit=deadline, unit="seconds")
     status: Status = "fail" if ttl <= deadline else "warn" if ttl < TTL_SPARE * deadline else "ok"
     fix = f"create sandboxes with a lifetime of at least {span(TTL_SPARE * deadline)}" if status != "ok" else ""
-    words = f"a sandbox is live for {span(ttl)} ({source}), a rollout at most {span(deadline)}"
-    return Check("sandbox_ttl", status, words, fix, value=_finite(ttl), limit=deadline, unit="seconds")
+    text = f"a sandbox is live for {span(ttl)} ({source}), a rollout at most {span(deadline)}"
+    return Check("sandbox_ttl", status, text, fix, value=_finite(ttl), limit=deadline, unit="seconds")
 
 
 def _life_times(inputs: Inputs) -> list[float]:
     """Prefers this run's own sandboxes, because others may have other life times."""
-    own = [one for one in inputs.sandboxes() if one.run_key in inputs.keys]
+    own_sandboxes = [sandbox for sandbox in inputs.sandboxes() if sandbox.run_key in inputs.keys]
     return [
-        one.expires_at - begun
-        for one in (own or inputs.sandboxes())
-        if one.expires_at is not None
-        and (begun := one.ready_at or one.started_at or one.requested_at) is not None
-        and one.expires_at > begun
+        sandbox.expires_at - begun
+        for sandbox in (own_sandboxes or inputs.sandboxes())
+        if sandbox.expires_at is not None
+        and (begun := sandbox.ready_at or sandbox.started_at or sandbox.requested_at) is not None
+        and sandbox.expires_at > begun
     ]
 
 
@@ -308,27 +326,29 @@ def images(inputs: Inputs) -> Check:
     return Check(
         "images", status, f"{good} of {len(plan)} images are available", fixes.get(status, ""),
         value=float(good), limit=float(len(plan)), unit="images",
-        details=tuple(f"{name}: {words}" for name, _, words in answers),
+        details=tuple(f"{name}: {text}" for name, _, text in answers),
     )  # fmt: skip
 
 
 def _image(inputs: Inputs, name: str) -> tuple[Status, str]:
-    found = [one for one in inputs.sandboxes() if one.image and canonical(one.image) == canonical(name)]
-    started = [one for one in found if one.ready_at is not None or one.state == "running"]
-    failed = [one for one in found if one.state == "failed" and one.cause == "image"]
-    newest = max((_time(one) for one in started), default=-math.inf)
-    if failed and max(_time(one) for one in failed) >= newest:
+    matching = [
+        sandbox for sandbox in inputs.sandboxes() if sandbox.image and canonical(sandbox.image) == canonical(name)
+    ]
+    started = [sandbox for sandbox in matching if sandbox.ready_at is not None or sandbox.state == "running"]
+    failed = [sandbox for sandbox in matching if sandbox.state == "failed" and sandbox.cause == "image"]
+    newest = max((_time(sandbox) for sandbox in started), default=-math.inf)
+    if failed and max(_time(sandbox) for sandbox in failed) >= newest:
         return "fail", f"{len(failed)} sandboxes failed on it: {failed[-1].detail or 'image'}"
     if not started:
-        building = any(one.state == "building_image" for one in found)
+        building = any(sandbox.state == "building_image" for sandbox in matching)
         return ("warn", "is being built") if building else ("unknown", "no sandbox has started from it yet")
-    if all(one.image_cached is False for one in started):
+    if all(sandbox.image_cached is False for sandbox in started):
         return "warn", f"{len(started)} started, each after a build or pull"
     return "ok", f"{len(started)} started from it"
 
 
-def _time(one: Sandbox) -> float:
-    return one.requested_at or one.started_at or one.ended_at or 0.0
+def _time(sandbox: Sandbox) -> float:
+    return sandbox.requested_at or sandbox.started_at or sandbox.ended_at or 0.0
 
 
 def canonical(image: str) -> str:

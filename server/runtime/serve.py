@@ -34,7 +34,7 @@ from server.api.what_if import add_what_if
 from server.clock import Clock, WallClock
 from server.config.errors import ConfigError
 from server.config.settings import Settings
-from server.preflight.live import Preflights, living
+from server.preflight.live import Preflights, active_run_names
 from server.push.heartbeats import Heartbeats
 from server.query import Reader
 from server.runtime.collector_process import CollectorProcess, wanted
@@ -227,7 +227,7 @@ def _make_folder(path: Path) -> None:
 def _app(
     settings: Settings, store: Store, clock: Clock, attach_dashboard: AttachDashboard, version: str, health: Health
 ) -> App:
-    preflights = Preflights(settings.runs, clock, lambda: living(reader))
+    preflights = Preflights(settings.runs, clock, lambda: active_run_names(reader))
     reader = Reader(store, clock, settings.alerts, preflights.get)
 
     def ready() -> str | None:

@@ -253,8 +253,8 @@ class RunLoop:
             return
         change = await self._lists.look(t, patient=patient)
         self._gone |= set(change.gone)
-        await self._end({*change.gone, *change.come})
-        for number, target_ in enumerate(change.come.values()):
+        await self._end({*change.gone, *change.started})
+        for number, target_ in enumerate(change.started.values()):
             if number % BEGUN_PER_TICK == 0:
                 await asyncio.sleep(0)
             self._begin(target_)

@@ -86,8 +86,8 @@ def scan(root: Path, ports: Sequence[int] = PORTS, clock: Callable[[], float] = 
     lists = [_candidate(str(RAY_LIST), "file_sd", "generator")] if RAY_LIST.is_file() else []
     search = _Search(clock() + SECONDS, clock)
     runs = sorted(search.below(root), key=_age)
-    found = [*engines, *lists, *(_candidate(_named(path, root), name, "trainer") for path, name in runs)]
-    return ScanResult(tuple(found[: len(engines) + len(lists) + SHOWN]), max(0, len(runs) - SHOWN), search.partial)
+    candidates = [*engines, *lists, *(_candidate(_named(path, root), name, "trainer") for path, name in runs)]
+    return ScanResult(tuple(candidates[: len(engines) + len(lists) + SHOWN]), max(0, len(runs) - SHOWN), search.partial)
 
 
 def _candidate(source: str, collector: str, actor: str) -> Candidate:
@@ -102,8 +102,8 @@ def _command(*sources: str) -> str:
 
 
 async def _engines(ports: Sequence[int]) -> list[Candidate]:
-    found = await asyncio.gather(*(_engine(port) for port in ports))
-    return [candidate for candidate in found if candidate is not None]
+    engines = await asyncio.gather(*(_engine(port) for port in ports))
+    return [candidate for candidate in engines if candidate is not None]
 
 
 async def _engine(port: int) -> Candidate | None:
@@ -122,7 +122,7 @@ class _Search:
     """Finds directories with one run each, from the top down, bounded in time and number."""
 
     def __init__(self, deadline: float, clock: Callable[[], float]) -> None:
-        self._deadline, self._clock, self._looked = deadline, clock, 0
+        self._deadline, self._clock, self._inspected = deadline, clock, 0
         self.partial = ""
 
     def below(self, folder: Path, level: int = 0) -> list[tuple[Path, str]]:
@@ -133,8 +133,8 @@ class _Search:
         return parts or [(folder, name)]
 
     def _trainer(self, folder: Path) -> str:
-        self._looked += 1
-        if self._looked > FOLDERS or self._clock() > self._deadline:
+        self._inspected += 1
+        if self._inspected > FOLDERS or self._clock() > self._deadline:
             self.partial = f"the scan stopped after {FOLDERS} folders or {SECONDS:.0f} s"
             return ""
         known = collectors.load()
@@ -155,11 +155,11 @@ class _Search:
         yield from (folder / name for name in names)
 
 
-def _age(found: tuple[Path, str]) -> tuple[float, str]:
+def _age(candidate: tuple[Path, str]) -> tuple[float, str]:
     try:
-        return -os.stat(found[0]).st_mtime, str(found[0])
+        return -os.stat(candidate[0]).st_mtime, str(candidate[0])
     except OSError:
-        return 0.0, str(found[0])
+        return 0.0, str(candidate[0])
 
 
 def _named(path: Path, root: Path) -> str:
@@ -173,34 +173,34 @@ class CachedScan:
 
     def __init__(self, root: Path, ports: Sequence[int] = PORTS, clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._ports, self._clock = root, ports, clock
-        self._lock, self._found, self._at = threading.Lock(), ScanResult(), -math.inf
+        self._lock, self._result, self._at = threading.Lock(), ScanResult(), -math.inf
 
     def __call__(self) -> ScanResult:
         with self._lock:
             if self._clock() - self._at > KEPT_SECONDS:
-                self._found = scan(self._root, self._ports, self._clock)
+                self._result = scan(self._root, self._ports, self._clock)
                 self._at = self._clock()
-            return self._found
+            return self._result
 
     def pairs(self) -> list[tuple[str, str]]:
         """Returns (description, command) pairs, for a page without data."""
-        found = self()
-        together = [("Everything found on this machine", found.together)] if found.together else []
-        return [*together, *((f"{item.collector} at {item.source}", item.command) for item in found.candidates)]
+        result = self()
+        together = [("Everything found on this machine", result.together)] if result.together else []
+        return [*together, *((f"{item.collector} at {item.source}", item.command) for item in result.candidates)]
 
 
 # ---- output
 
 
-def lines(found: ScanResult) -> list[str]:
+def lines(result: ScanResult) -> list[str]:
     """Returns lines for a terminal: each candidate with its command, or what to do if there is none."""
-    if not found.candidates:
+    if not result.candidates:
         return [NOTHING]
-    width = max(len(candidate.command) for candidate in found.candidates)
-    listed = [f"  {item.command:{width}}   # {item.collector}, {item.actor}" for item in found.candidates]
-    more = [f"  and {found.more} older runs"] if found.more else []
-    both = ["together:", f"  {found.together}"] if found.together else []
-    partial = [found.partial] if found.partial else []
+    width = max(len(candidate.command) for candidate in result.candidates)
+    listed = [f"  {item.command:{width}}   # {item.collector}, {item.actor}" for item in result.candidates]
+    more = [f"  and {result.more} older runs"] if result.more else []
+    both = ["together:", f"  {result.together}"] if result.together else []
+    partial = [result.partial] if result.partial else []
     return ["found on this machine:", *listed, *more, *both, *partial]
 
 

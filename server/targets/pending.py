@@ -131,19 +131,19 @@ class PendingSources:
         """URLs of pending sources, which discovery must not add too."""
         return [source.awaited.source.source for source in self._sources if source.awaited.source.is_url]
 
-    def _remembered(self, source: PendingSource, known: Mapping[str, TargetRow]) -> list[Target]:
+    def _remembered(self, source: PendingSource, rows: Mapping[str, TargetRow]) -> list[Target]:
         """Returns targets that this source was according to the store."""
         if not source.source.is_url:
             return []
-        found: list[Target] = []
-        kinds = {row.collector for row in known.values()}
+        targets: list[Target] = []
+        kinds = {row.collector for row in rows.values()}
         for kind in sorted(kinds & {name for name, source in collectors.load().items() if source.poll is not None}):
             run = replace(source.settings, targets=(replace(source.source, collector=kind),))
             named = self._attach(run).targets
-            found += [target for target in named if target.name in known and known[target.name].collector == kind]
+            targets += [target for target in named if target.name in rows and rows[target.name].collector == kind]
         # An engine of another kind may have used the address earlier.
-        newest = max((known[target.name].last_ts for target in found), default=0)
-        return [target for target in found if known[target.name].last_ts >= newest - TOGETHER_MS]
+        newest = max((rows[target.name].last_ts for target in targets), default=0)
+        return [target for target in targets if rows[target.name].last_ts >= newest - TOGETHER_MS]
 
     async def look(self, now: float, taken: Collection[str], *, patient: bool = False) -> IdentifiedSource:
         """Retries due sources. ``taken``: names of the run's targets. ``patient``: wait for every answer."""
@@ -186,7 +186,7 @@ class PendingSources:
         assert source.task is not None
         task, source.task = source.task, None
         try:
-            found = task.result()
+            targets = task.result()
         except (ConfigError, StillReadingError) as error:
             source.error = "; ".join(error.problems) if isinstance(error, ConfigError) else str(error)
             source.due = now + min(_most_seconds(source), BACKOFF_SECONDS * 2.0 ** min(source.failures, 8))
@@ -195,17 +195,17 @@ class PendingSources:
         if source.awaited.source.is_url:
             self._sources.remove(source)
         else:
-            source.kinds, source.due = {target.collector for target in found.targets}, now + FURTHER_SECONDS
+            source.kinds, source.due = {target.collector for target in targets.targets}, now + FURTHER_SECONDS
             if not source.kinds:  # a list of targets
                 self._sources.remove(source)
         was = {target.name: target for target in source.assumed}
         # The source's own names are free for its identified targets.
         taken -= {source.name, *was}
-        new = [target for target in found.targets if naming.target_identity(target) not in self._identities]
+        new = [target for target in targets.targets if naming.target_identity(target) not in self._identities]
         self._identities |= {naming.target_identity(target) for target in new}
         named = [replace(target, name=_free(target.name, taken)) for target in new]
         result.targets += [target for target in named if was.get(target.name) != target]
-        result.lists += found.discover
+        result.lists += targets.discover
         result.gone += sorted({source.name, *was} - {target.name for target in named})
 
     def rows(self, now: float) -> list[TargetRow]:
@@ -233,8 +233,8 @@ def _most_seconds(source: _Source) -> float:
 
 def _free(name: str, taken: set[str]) -> str:
     """Returns the name, with a number if needed to be unique, and adds it to ``taken``."""
-    found, number = name, 2
-    while found in taken:
-        found, number = f"{name}-{number}", number + 1
-    taken.add(found)
-    return found
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name}-{number}", number + 1
+    taken.add(candidate)
+    return candidate

@@ -81,8 +81,8 @@ def source_of(text: str) -> TargetSettings:
     """
     if not text.strip():
         raise Ambiguous('a source is empty ("", often a shell variable that is not set): name a run directory or a URL')
-    if (found := _WITHOUT_SCHEME.fullmatch(text)) and not Path(text).exists():
-        raise Ambiguous(f"{text}: no such file or directory: did you mean {found[1] or 'http'}://{found[2]}?")
+    if (match := _WITHOUT_SCHEME.fullmatch(text)) and not Path(text).exists():
+        raise Ambiguous(f"{text}: no such file or directory: did you mean {match[1] or 'http'}://{match[2]}?")
     if re.match(r"\w+://", text) and not re.match(r"https?://", text):
         raise Ambiguous(f"{text}: not a source: use an http:// or https:// URL, or a path")
     name, equals, source = text.partition("=")
@@ -98,9 +98,9 @@ def source_of(text: str) -> TargetSettings:
 
 
 def _no_collector(name: str) -> str:
-    known = sorted((*collectors.load(), *KINDS))
-    near = difflib.get_close_matches(name, known, 1)
-    return f"no collector is named {name}: " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}")
+    names = sorted((*collectors.load(), *KINDS))
+    near = difflib.get_close_matches(name, names, 1)
+    return f"no collector is named {name}: " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}")
 
 
 def attach(
@@ -128,11 +128,11 @@ def attach(
     lists = list(settings.discover)
     for target in settings.targets:
         try:
-            found = _with_facts(settings, _resolve(settings.name, target, limits or Limits()))
-            resolved += [(target, one) for one in found if isinstance(one, Target)]
-            if further := _further(settings, target, found):
+            resolved_items = _with_facts(settings, _resolve(settings.name, target, limits or Limits()))
+            resolved += [(target, one) for one in resolved_items if isinstance(one, Target)]
+            if further := _further(settings, target, resolved_items):
                 awaited.append(further)
-            lists += [one for one in found if isinstance(one, DiscoverSettings)]
+            lists += [one for one in resolved_items if isinstance(one, DiscoverSettings)]
         except ScrapeError as error:
             message = f"{_shown(target)}: {error}"
             if wait and error.kind in AWAITED:
@@ -159,11 +159,11 @@ def attach(
 
 
 def _further(
-    run: RunSettings, source: TargetSettings, found: Sequence[Target | DiscoverSettings]
+    run: RunSettings, source: TargetSettings, items: Sequence[Target | DiscoverSettings]
 ) -> PendingSource | None:
     """Returns a recognised run directory as pending, because its further logs may appear later."""
     path = Path(source.source).expanduser()
-    targets = tuple(one for one in found if isinstance(one, Target))
+    targets = tuple(item for item in items if isinstance(item, Target))
     if source.is_url or source.collector or not targets or not path.is_dir():
         return None
     alone = replace(run, targets=(source,), discover=(), heartbeats=())
@@ -202,12 +202,12 @@ def _name_of(target: TargetSettings) -> str:
     return target.name or base or "target"
 
 
-def _with_facts(run: RunSettings, found: Sequence[Target | DiscoverSettings]) -> Sequence[Target | DiscoverSettings]:
+def _with_facts(run: RunSettings, items: Sequence[Target | DiscoverSettings]) -> Sequence[Target | DiscoverSettings]:
     """Passes configured facts of the run (batch size, mode) to the trainers' collectors as options."""
     given = as_option(run.facts)
     return [
-        replace(one, options=(*one.options, *given)) if isinstance(one, Target) and one.actor == "trainer" else one
-        for one in found
+        replace(item, options=(*item.options, *given)) if isinstance(item, Target) and item.actor == "trainer" else item
+        for item in items
     ]
 
 
@@ -227,8 +227,8 @@ def _resolve(run: str, target: TargetSettings, limits: Limits) -> Sequence[Targe
         return _resolve_url(run, target, limits)
     except ScrapeError as error:
         # Some routers answer without a metrics page (slime) or have it on another port (sglang).
-        known = error.kind in ("status", "garbage") and not target.collector
-        if known and (router := build.routed(target)) is not None:
+        is_server = error.kind in ("status", "garbage") and not target.collector
+        if is_server and (router := build.routed(target)) is not None:
             return [router]
         raise
 
@@ -244,16 +244,16 @@ def _check_list(listed: DiscoverSettings) -> None:
 
 
 def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
-    path, known = Path(settings.source).expanduser(), collectors.load()
+    path, all_collectors = Path(settings.source).expanduser(), collectors.load()
     if settings.collector:
-        if known[settings.collector].tail is None:
+        if all_collectors[settings.collector].tail is None:
             raise Ambiguous(f"{settings.source}: collector {settings.collector} reads a URL, not a path")
-        found = [(settings.collector, "named")]
+        matches = [(settings.collector, "named")]
     elif not _exists(path):
         raise ScrapeError("missing", "no such file or directory")
     else:
-        found = detect_path(path)
-    if not found:
+        matches = detect_path(path)
+    if not matches:
         if why := build.broken(path):
             raise ScrapeError("not_a_run", why)
         if not os.access(path, os.R_OK):
@@ -261,9 +261,9 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
                 "not_a_run", "no permission to read this; give read access to the user that runs Rollscope"
             )
         raise ScrapeError("not_a_run", f"{NOT_RECOGNISED}{unreadable.suffix(path)}")
-    _one_framework(settings.source, [one for one in found if known[one[0]].actor == "trainer"])
+    _one_framework(settings.source, [match for match in matches if all_collectors[match[0]].actor == "trainer"])
     # Trainer first: it gets the run's name without a suffix.
-    ordered = sorted((known[name] for name, _ in found), key=lambda collector: collector.actor != "trainer")
+    ordered = sorted((all_collectors[name] for name, _ in matches), key=lambda collector: collector.actor != "trainer")
     base = settings.name or path.resolve().name
     return [
         Target(
@@ -390,9 +390,12 @@ async def _detect(url: str, headers: Sequence[tuple[str, str]], limits: Limits, 
     name = detect_page(body) or await _server(url, limits, among)
     if name is None:
         raise ScrapeError("garbage", _unsupported(body))
-    known = collectors.load()
-    shared = known.values() if known[name].actor == "trainer" else ()
-    return [name, *(one.name for one in shared if one.has_series is not None and one.has_series(body))]
+    all_collectors = collectors.load()
+    shared = all_collectors.values() if all_collectors[name].actor == "trainer" else ()
+    return [
+        name,
+        *(collector.name for collector in shared if collector.has_series is not None and collector.has_series(body)),
+    ]
 
 
 def _unsupported(body: bytes) -> str:
@@ -446,12 +449,14 @@ def metrics_url(url: str) -> str:
     return url if parts.path.rstrip("/").endswith("metrics") or parts.query else f"{url.rstrip('/')}/metrics"
 
 
-def unique(targets: Iterable[Target], taken: set[str]) -> list[Target]:
+def unique(targets: Iterable[Target], used_names: set[str]) -> list[Target]:
     """Makes names unique, because labels and errors identify targets by name. Adds the names to ``taken``."""
     found: list[Target] = []
     for target in targets:
         numbered = (f"{target.name}-{number}" for number in count(2))
-        name = target.name if target.name not in taken else next(name for name in numbered if name not in taken)
-        taken.add(name)
+        name = (
+            target.name if target.name not in used_names else next(name for name in numbered if name not in used_names)
+        )
+        used_names.add(name)
         found.append(replace(target, name=name))
     return found

@@ -11,7 +11,7 @@ from server.clock import Clock
 from server.config.preflight import PreflightPlan
 from server.config.secret import Secret
 from server.config.settings import RunSettings, TargetSettings
-from server.preflight.live import Preflights, living
+from server.preflight.live import Preflights, active_run_names
 from server.query import Reader
 from server.store import Store
 from server.store.types import Batch
@@ -155,7 +155,7 @@ def test_a_real_provider_is_read_and_what_is_left_behind_named(run: Bench) -> No
     with serving(world, NOW) as url:
         target = TargetSettings(url, "prime", "prime_sandboxes", bearer=Secret(KEY))
         runs = [RunSettings("run", (target,), preflight=PreflightPlan(concurrency=960)), RunSettings("other")]
-        ask = web(run, Preflights(runs, run.clock, lambda: living(run.reader)))
+        ask = web(run, Preflights(runs, run.clock, lambda: active_run_names(run.reader)))
         run.clock.set(NOW)
         assert ask("POST", PATH).status_code == 202
         ended()
@@ -176,7 +176,7 @@ def test_a_run_that_is_over_left_its_own_behind(run: Bench) -> None:
         run.clock.set(NOW)
         for lifecycle, ids in (("starting", ()), ("running", ()), ("paused", ()), ("crashed", ("sb-001",))):
             run.store.write(Batch("run", run_fields={"lifecycle": lifecycle}))
-            preflights = Preflights([settings], run.clock, lambda: living(run.reader))
+            preflights = Preflights([settings], run.clock, lambda: active_run_names(run.reader))
             preflights.begin("run")
             ended()
             checks = {check.name: check for check in preflights.get("run").checks}

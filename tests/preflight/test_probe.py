@@ -16,7 +16,7 @@ from server.config.preflight import PreflightPlan
 from server.config.settings import RunSettings, TargetSettings
 from server.preflight import probe as probing
 from server.preflight.model import Inputs, ReadTarget
-from server.preflight.probe import Dates, look, parse_date, probe
+from server.preflight.probe import Dates, inspect_path, parse_date, probe
 from tests.preflight.support import NOW, World, serving
 
 CLOCK = ScaledClock(NOW)
@@ -95,11 +95,11 @@ def test_dates_narrow_each_other() -> None:
         await dates.answered(httpx.Response(200, request=request, headers=told))
 
     asyncio.run(hear(NOW, NOW + 0.2, NOW + 5))
-    assert (dates.least, dates.most) == (pytest.approx(4.8), 6.0)
+    assert (dates.least, dates.greatest) == (pytest.approx(4.8), 6.0)
     asyncio.run(hear(NOW + 0.6, NOW + 0.7, NOW + 5))
-    assert (dates.least, dates.most) == (pytest.approx(4.8), pytest.approx(5.4))
+    assert (dates.least, dates.greatest) == (pytest.approx(4.8), pytest.approx(5.4))
     asyncio.run(hear(NOW, NOW, NOW - 500, age="500"))
-    assert (dates.skew(), dates.most) == (pytest.approx(4.8), pytest.approx(5.4))  # a cache's page is of the past
+    assert (dates.skew(), dates.greatest) == (pytest.approx(4.8), pytest.approx(5.4))  # a cache's page is of the past
 
 
 @pytest.mark.parametrize("value", ["", "yesterday", "Thu, 99 Foo 2026 00:00:00 GMT", "x" * 10_000, "1 Jan 99999"])
@@ -136,7 +136,7 @@ def test_the_newest_file_two_levels_down_dates_a_directory(tmp_path: Path) -> No
         os.utime(tmp_path / name, (at, at))
     for folder in ("logs/deep", "logs", "."):
         os.utime(tmp_path / folder, (NOW - 100, NOW - 100))
-    assert look(tmp_path).newest == NOW + 30
+    assert inspect_path(tmp_path).newest == NOW + 30
 
 
 def test_a_huge_directory_costs_a_bounded_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,8 +149,8 @@ def test_a_huge_directory_costs_a_bounded_look(tmp_path: Path, monkeypatch: pyte
 def test_a_file_system_that_hangs_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     release = Event()
     monkeypatch.setattr(probing, "PATH_SECONDS", 0.01)
-    monkeypatch.setattr(probing, "_look", lambda path: release.wait())
-    found = look(tmp_path)
+    monkeypatch.setattr(probing, "_inspect", lambda path: release.wait())
+    found = inspect_path(tmp_path)
     release.set()
     assert (found.readable, found.why) == (False, "the file system does not answer")
 

@@ -34,14 +34,14 @@ def test_an_instance_that_moved_is_read_at_its_new_place_before_that_said_what_i
         monkeypatch.setattr(roster, "PATIENCE_SECONDS", 0.0)
         for _ in range(1000):  # a file is read on a thread: how many looks that takes is the machine's business
             looks.append(await found.look(5.0 * len(looks)))
-            if looks[-1].come:
+            if looks[-1].started:
                 break
             await asyncio.sleep(0.001)
         answers.set()
         looks.append(await found.look(1e6, patient=True))
         await found.close()
         assert not any(look.gone for look in looks)
-        return [[(one.name, one.url, one.collector) for one in look.come.values()] for look in looks if look.come]
+        return [[(one.name, one.url, one.collector) for one in look.started.values()] for look in looks if look.started]
 
     name = "rollout/node-7"
     assert asyncio.run(moved()) == [

@@ -117,9 +117,9 @@ def _reads(parse: Callable[[bytes, Path], object], data: bytes, path: Path) -> b
 
 def renamed(settings: Iterable[DiscoverSettings]) -> tuple[DiscoverSettings, ...]:
     """Makes list names unique: a second ``router`` becomes ``router-2``."""
-    found: list[DiscoverSettings] = []
-    for one in settings:
-        taken = {other.name for other in found}
-        name = next(n for n in (one.name, *(f"{one.name}-{i}" for i in range(2, 1000))) if n not in taken)
-        found.append(replace(one, name=name))
-    return tuple(found)
+    sources: list[DiscoverSettings] = []
+    for source in settings:
+        used_names = {other.name for other in sources}
+        name = next(n for n in (source.name, *(f"{source.name}-{i}" for i in range(2, 1000))) if n not in used_names)
+        sources.append(replace(source, name=name))
+    return tuple(sources)

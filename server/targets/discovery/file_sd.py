@@ -42,11 +42,11 @@ class FileSd:
 
     def listed(self) -> Listing:
         """Returns the content of the files at the last read."""
-        found, left_out = list[Found](), list[str]()
-        for name, held in self._files.files.items():
-            if held.value is not None:
-                found += held.value.found
-                left_out += [f"{name}: {problem}" for problem in held.value.problems]
-        listed = tuple(dict.fromkeys(found))
+        pages, left_out = list[Found](), list[str]()
+        for name, state in self._files.files.items():
+            if state.value is not None:
+                pages += state.value.found
+                left_out += [f"{name}: {problem}" for problem in state.value.problems]
+        listed = tuple(dict.fromkeys(pages))
         before, self._last = self._last, listed
         return Listing(listed, listed != before, self._files.error(), "; ".join(left_out))

@@ -31,7 +31,7 @@ class FileState(Generic[T]):
     value: T | None = None
     signature: Signature = _NOTHING
     error: str = ""
-    gone: float | None = None
+    missing_since: float | None = None
     # A text without a final line feed may be incomplete: it is accepted if it is unchanged at the next read.
     settling: Signature = _NOTHING
 
@@ -63,62 +63,62 @@ class WatchedFile(Generic[T]):
 
     def read(self, now: float) -> bool:
         """Like `look`, on the calling thread."""
-        changed, kept = False, dict[str, FileState[T]]()
+        changed, files = False, dict[str, FileState[T]]()
         for name in dict.fromkeys([*self._matches(), *self.files]):
-            held = self.files.get(name) or FileState()
-            before = held.value
-            self._one(name, held, now)
-            changed = changed or held.value != before
+            state = self.files.get(name) or FileState()
+            before = state.value
+            self._read_one(name, state, now)
+            changed = changed or state.value != before
             # A missing file found by a pattern is forgotten with its list; a named file is still expected.
-            if held.value is not None or held.gone is None or name in self.patterns:
-                kept[name] = held
-        self.files = kept
+            if state.value is not None or state.missing_since is None or name in self.patterns:
+                files[name] = state
+        self.files = files
         return changed
 
     def _matches(self) -> list[str]:
-        found: list[str] = []
+        paths: list[str] = []
         for pattern in self.patterns:
-            found += sorted(glob.glob(pattern))[:FILES] if "*" in Path(pattern).name else [pattern]
-        return found
+            paths += sorted(glob.glob(pattern))[:FILES] if "*" in Path(pattern).name else [pattern]
+        return paths
 
-    def _one(self, name: str, held: FileState[T], now: float) -> None:
+    def _read_one(self, name: str, state: FileState[T], now: float) -> None:
         try:
             stat = Path(name).stat()
             signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-            if signature == held.signature and held.gone is None:
+            if signature == state.signature and state.missing_since is None:
                 return
             with Path(name).open("rb") as file:
                 data = file.read(BYTES + 1)
         except OSError as error:
-            self._missing(name, held, error, now)
+            self._missing(name, state, error, now)
             return
-        held.gone = None
+        state.missing_since = None
         if len(data) > BYTES:
-            held.error, held.signature = f"{name}: larger than {BYTES} bytes", signature
-        elif data.endswith((b"\n", b"]", b"}")) or signature == held.settling:
-            self._parsed(name, held, data, signature)
+            state.error, state.signature = f"{name}: larger than {BYTES} bytes", signature
+        elif data.endswith((b"\n", b"]", b"}")) or signature == state.settling:
+            self._parsed(name, state, data, signature)
         else:
-            held.error = f"{name}: is being written"
-        held.settling = signature
+            state.error = f"{name}: is being written"
+        state.settling = signature
 
-    def _parsed(self, name: str, held: FileState[T], data: bytes, signature: Signature) -> None:
+    def _parsed(self, name: str, state: FileState[T], data: bytes, signature: Signature) -> None:
         try:
-            held.value = self.parse(data, Path(name))
+            state.value = self.parse(data, Path(name))
         except DiscoveryError as error:
             # Without its signature, so that it is read again until it is valid.
-            held.error, held.signature = f"{name}: {error}", _NOTHING
+            state.error, state.signature = f"{name}: {error}", _NOTHING
         else:
-            held.error, held.signature = "", signature
+            state.error, state.signature = "", signature
 
-    def _missing(self, name: str, held: FileState[T], error: OSError, now: float) -> None:
-        held.gone = now if held.gone is None else held.gone
-        held.signature = _NOTHING
+    def _missing(self, name: str, state: FileState[T], error: OSError, now: float) -> None:
+        state.missing_since = now if state.missing_since is None else state.missing_since
+        state.signature = _NOTHING
         why = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({type(error).__name__})"
-        if now - held.gone > KEEP_SECONDS:
-            held.value = None
-        remains = f"; its last list is kept for {KEEP_SECONDS / 60:.0f} minutes" if held.value is not None else ""
-        held.error = f"{name}: {why}{remains}"
+        if now - state.missing_since > KEEP_SECONDS:
+            state.value = None
+        remains = f"; its last list is kept for {KEEP_SECONDS / 60:.0f} minutes" if state.value is not None else ""
+        state.error = f"{name}: {why}{remains}"
 
     def error(self) -> str:
         """Returns the errors of all files in one line."""
-        return "; ".join(held.error for held in self.files.values() if held.error)
+        return "; ".join(state.error for state in self.files.values() if state.error)

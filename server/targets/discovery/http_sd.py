@@ -25,7 +25,7 @@ class HttpSd(HttpList):
             "accept": "application/json",
             "x-prometheus-refresh-interval-seconds": f"{self.interval_seconds:g}",
         }
-        found = await document(client, self.url, headers, self.limits)
-        if found is None:
+        answer = await document(client, self.url, headers, self.limits)
+        if answer is None:
             raise DiscoveryError("HTTP 404 or 405")
-        return groups(found, Parsed(), self.base)
+        return groups(answer, Parsed(), self.base)

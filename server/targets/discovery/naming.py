@@ -52,24 +52,24 @@ def address(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
-def labels(found: Found) -> dict[str, str]:
+def labels(page: Found) -> dict[str, str]:
     """Returns the labels with ``job`` and ``instance``, as Prometheus would set them."""
-    return {"instance": address(found.url), **dict(found.labels), "job": found.job}
+    return {"instance": address(page.url), **dict(page.labels), "job": page.job}
 
 
-def wanted(found: Found, settings: DiscoverSettings) -> bool:
+def is_wanted(page: Found, settings: DiscoverSettings) -> bool:
     """Does the list's filter accept the target?"""
-    if settings.jobs and found.job not in settings.jobs:
+    if settings.jobs and page.job not in settings.jobs:
         return False
-    return not settings.match or all(one.matches(labels(found)) for one in settings.match)
+    return not settings.match or all(matcher.matches(labels(page)) for matcher in settings.match)
 
 
-def usual_name(found: Found, settings: DiscoverSettings) -> str:
+def usual_name(page: Found, settings: DiscoverSettings) -> str:
     """Returns ``job/instance``, or the labels of `labels_as_name`; without a job the list's name replaces it."""
-    values = labels(found)
+    values = labels(page)
     parts = [values.get(label, "") for label in settings.labels_as_name]
     if not any(parts):
-        parts = [found.job or settings.name, values["instance"]]
+        parts = [page.job or settings.name, values["instance"]]
     return clean("/".join(filter(None, parts)))
 
 

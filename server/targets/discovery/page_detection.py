@@ -38,7 +38,7 @@ class UndetectedPage:
     headers: Headers
     due: float
     failures: int = 0
-    stranger: bool = False
+    is_unknown_system: bool = False
     error: str = ""
     kind: str = ""
 
@@ -64,7 +64,7 @@ class Detector:
 
     async def look(self, now: float, patience: float | None) -> dict[str, str]:
         """Requests due pages; returns key -> collector of detected ones. Waits ``patience`` seconds for answers."""
-        found: dict[str, str] = {}
+        identified: dict[str, str] = {}
         loop = asyncio.get_running_loop()
         end = None if patience is None else loop.time() + patience
         due = deque(key for key, page in self.unknown.items() if page.due <= now and key not in self._tasks)
@@ -74,8 +74,8 @@ class Detector:
             if left is not None and left <= 0:
                 break
             await asyncio.wait(self._tasks.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            found |= self._ended(now)
-        return found
+            identified |= self._ended(now)
+        return identified
 
     def _begin(self, due: deque[str]) -> None:
         while due and len(self._tasks) < AT_ONCE:
@@ -83,16 +83,16 @@ class Detector:
             self._tasks[key] = asyncio.create_task(_request(self.ask, self.unknown[key], self.limits))
 
     def _ended(self, now: float) -> dict[str, str]:
-        found: dict[str, str] = {}
+        identified: dict[str, str] = {}
         for key in [key for key, task in self._tasks.items() if task.done()]:
             task, page = self._tasks.pop(key), self.unknown[key]
             error = task.exception()
             if error is None:
-                found[key] = task.result()
+                identified[key] = task.result()
                 del self.unknown[key]
             else:
                 _failed(page, error, now)
-        return found
+        return identified
 
     async def close(self) -> None:
         """Cancels requests in flight."""
@@ -100,15 +100,15 @@ class Detector:
             self.forget(key)
 
 
-async def _request(ask: Ask, page: UndetectedPage, limits: Limits) -> str:
+async def _request(request: Ask, page: UndetectedPage, limits: Limits) -> str:
     async with asyncio.timeout(limits.timeout_seconds + 1.0):
-        return await ask(page.url, page.headers, limits)
+        return await request(page.url, page.headers, limits)
 
 
 def _failed(page: UndetectedPage, error: BaseException, now: float) -> None:
     page.kind = error.kind if isinstance(error, ScrapeError) else "timeout"
     page.error = str(error) if isinstance(error, ScrapeError) else failures.sentence(error)
-    page.stranger = page.kind == "garbage"
+    page.is_unknown_system = page.kind == "garbage"
     page.failures += 1
     wait = min(BACKOFF_MOST_SECONDS, BACKOFF_SECONDS * 2.0 ** min(page.failures - 1, 8))
-    page.due = now + (STRANGER_SECONDS if page.stranger else wait)
+    page.due = now + (STRANGER_SECONDS if page.is_unknown_system else wait)

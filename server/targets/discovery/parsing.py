@@ -32,12 +32,12 @@ def from_yaml(data: bytes) -> Any:
         DiscoveryError: invalid, with the line.
     """
     try:
-        found = yaml.load(data, _LOADER)
+        document = yaml.load(data, _LOADER)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark is not None else 0
         raise DiscoveryError(f"invalid or incomplete YAML: line {line}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise DiscoveryError(f"invalid YAML: {type(error).__name__}") from None
-    if found is None:
+    if document is None:
         raise DiscoveryError("is empty; an empty list is written []")
-    return found
+    return document

@@ -66,17 +66,21 @@ class PrimeRl:
             await self._files.look(now)
         except DiscoveryError as error:
             return Listing(self._last, error=str(error))
-        held = list(self._files.files.values())
-        values = [one.value for one in held if one.value is not None]
-        found = next((tuple(value.found) for value in values if value.found), ())
-        before, self._last = self._last, found
+        states = list(self._files.files.values())
+        values = [state.value for state in states if state.value is not None]
+        pages = next((tuple(value.found) for value in values if value.found), ())
+        before, self._last = self._last, pages
         left_out = [problem for value in values for problem in value.problems]
-        return Listing(found, found != before, self._errors(values, left_out), "; ".join(left_out))
+        return Listing(pages, pages != before, self._errors(values, left_out), "; ".join(left_out))
 
     def _errors(self, values: list[Parsed], left_out: list[str]) -> str:
         """Returns errors in one line. If one of the two files never existed, that is no error."""
-        held = self._files.files.values()
-        errors = [one.error for one in held if one.error and (one.value or one.gone is None or not values)]
+        states = self._files.files.values()
+        errors = [
+            state.error
+            for state in states
+            if state.error and (state.value or state.missing_since is None or not values)
+        ]
         if not errors and not left_out and not self._last:
             errors.append(f"{self.run_dir}: no admin_base_url in its configs: give the engines' URLs")
         return "; ".join(errors)

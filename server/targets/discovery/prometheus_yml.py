@@ -51,9 +51,9 @@ def _job(job: Any, where: str, folder: Path, plan: ScrapeJobs) -> None:
     if not isinstance(job, dict):
         raise DiscoveryError(f"{where} must be a table")
     base = Base(
-        _word(job, "job_name", "", where),
-        _word(job, "scheme", "http", where),
-        _word(job, "metrics_path", "/metrics", where),
+        _text(job, "job_name", "", where),
+        _text(job, "scheme", "http", where),
+        _text(job, "metrics_path", "/metrics", where),
     )
     if base.scheme not in ("http", "https"):
         raise DiscoveryError(f"{where}.scheme must be http or https")
@@ -61,14 +61,14 @@ def _job(job: Any, where: str, folder: Path, plan: ScrapeJobs) -> None:
     listed = job.get("file_sd_configs") or []
     if not isinstance(listed, list):
         raise DiscoveryError(f"{where}.file_sd_configs must be a list")
-    for number, one in enumerate(listed):
-        files = one.get("files") if isinstance(one, dict) else None
+    for number, entry in enumerate(listed):
+        files = entry.get("files") if isinstance(entry, dict) else None
         if not isinstance(files, list) or not all(isinstance(name, str) for name in files):
             raise DiscoveryError(f"{where}.file_sd_configs[{number}].files must be a list of paths")
         plan.files.append((base, tuple(str(folder / name) for name in files)))
 
 
-def _word(job: Mapping[Any, Any], key: str, default: str, where: str) -> str:
+def _text(job: Mapping[Any, Any], key: str, default: str, where: str) -> str:
     value = job.get(key, default)
     if not isinstance(value, str):
         raise DiscoveryError(f"{where}.{key} must be a string")
@@ -93,16 +93,16 @@ class PrometheusYml:
             await self._file.look(now)
         except DiscoveryError as error:
             return Listing(self._last, error=str(error))
-        held = self._file.files[self.path]
-        plan = held.value if held.value is not None else ScrapeJobs()
+        state = self._file.files[self.path]
+        plan = state.value if state.value is not None else ScrapeJobs()
         self._nested = {key: self._nested.get(key) or FileSd(key[1], key[0]) for key in plan.files}
-        found, errors = list(plan.static.found), [held.error]
-        left_out = [f"{self.path}: {one}" for one in plan.static.problems]
-        for one in self._nested.values():
-            listing = await one.targets(now)
-            found += listing.found
+        pages, errors = list(plan.static.found), [state.error]
+        left_out = [f"{self.path}: {problem}" for problem in plan.static.problems]
+        for problem in self._nested.values():
+            listing = await problem.targets(now)
+            pages += listing.found
             errors.append(listing.error)
             left_out.append(listing.left_out)
-        before, self._last = self._last, tuple(dict.fromkeys(found))
+        before, self._last = self._last, tuple(dict.fromkeys(pages))
         texts = ("; ".join(filter(None, parts)) for parts in (errors, left_out))
         return Listing(self._last, self._last != before, *texts)

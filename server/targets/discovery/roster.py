@@ -63,15 +63,15 @@ class ListedTarget:
 
     @property
     def origin(self) -> Origin:
-        found = self.found
-        return Origin(self.source.name, found.job, found.labels, naming.digest(found.url))
+        page = self.found
+        return Origin(self.source.name, page.job, page.labels, naming.digest(page.url))
 
 
 @dataclass(slots=True)
 class TargetChanges:
     """Targets to read (new, or with a changed address or kind), and removed names."""
 
-    come: dict[str, Target] = field(default_factory=dict)
+    started: dict[str, Target] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
 
 
@@ -89,13 +89,15 @@ class TargetDiscovery:
         self, run: str, settings: Sequence[DiscoverSettings], ask: Ask, *, by_hand: Iterable[Target] = (),
         rows: Iterable[TargetRow] = (), taken: Callable[[str], bool] = lambda name: False, limits: Limits | None = None,
     ) -> None:  # fmt: skip
-        self._run, self.sources = run, [TargetList(one, provider(one)) for one in settings]
-        self._by_hand = {naming.digest(one.url) for one in by_hand if one.url}
-        found = [row for row in rows if row.origin is not None]
-        self._names = naming.TargetNames({row.origin.key: row.name for row in found if row.origin is not None}, taken)
-        self._kinds = {row.name: row.collector for row in found if row.collector in collectors.load()}
+        self._run, self.sources = run, [TargetList(entry, provider(entry)) for entry in settings]
+        self._by_hand = {naming.digest(entry.url) for entry in by_hand if entry.url}
+        listed_rows = [row for row in rows if row.origin is not None]
+        self._names = naming.TargetNames(
+            {row.origin.key: row.name for row in listed_rows if row.origin is not None}, taken
+        )
+        self._kinds = {row.name: row.collector for row in listed_rows if row.collector in collectors.load()}
         # Targets listed before our last end; one that its list does not contain any more has gone.
-        self._before = {row.name: row.origin.source for row in found if row.origin is not None and not row.gone}
+        self._before = {row.name: row.origin.source for row in listed_rows if row.origin is not None and not row.gone}
         self._detector = Detector(ask, limits or Limits())
         self.held: dict[str, ListedTarget] = {}
         # Name -> origin of each target that is listed now.
@@ -108,7 +110,7 @@ class TargetDiscovery:
     def follow(self, settings: Sequence[DiscoverSettings]) -> None:
         """Adds lists that were found during the run."""
         named = renamed([*(source.settings for source in self.sources), *settings])
-        self.sources += [TargetList(one, provider(one)) for one in named[len(self.sources) :]]
+        self.sources += [TargetList(entry, provider(entry)) for entry in named[len(self.sources) :]]
 
     # ---- one step
 
@@ -118,8 +120,8 @@ class TargetDiscovery:
         changed = await self._query(now, patience)
         change = await self._reconciled(now) if changed else TargetChanges()
         if self._detector.unknown:
-            found = await self._detector.look(now, patience)
-            for key, collector in found.items():
+            identified = await self._detector.look(now, patience)
+            for key, collector in identified.items():
                 self._detected(key, collector, change)
             self._assume(change)
         return change
@@ -173,21 +175,21 @@ class TargetDiscovery:
             left = self.held.pop(key)
             moved[left.name] = left
             self._detector.forget(key)
-        used = {held.name: key for key, held in self.held.items()}
+        used = {target.name: key for key, target in self.held.items()}
         for number, (key, (source, found, usual)) in enumerate(wanted.items()):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)  # ten thousand targets take a second, in which pages must be read too
-            held = self.held.get(key)
-            if held is None:
+            target = self.held.get(key)
+            if target is None:
                 name = self._names.name(key, usual, used)
-                held, used[name] = ListedTarget(source, found, name), key
-                self.held[key] = held
-                self._begin(key, held, now, change)
-                self._follow(held, moved.get(name), change)
-            elif held.found != found or held.source is not source:
-                held.source, held.found = source, found
-                self._settle(held, held.target.collector if held.target else "", change)
-        self.origins = {held.name: held.origin for held in self.held.values()}
+                target, used[name] = ListedTarget(source, found, name), key
+                self.held[key] = target
+                self._begin(key, target, now, change)
+                self._follow(target, moved.get(name), change)
+            elif target.found != found or target.source is not source:
+                target.source, target.found = source, found
+                self._settle(target, target.target.collector if target.target else "", change)
+        self.origins = {target.name: target.origin for target in self.held.values()}
         change.gone = [name for name in (*moved, *self._left()) if name not in self.origins]
         return change
 
@@ -239,7 +241,7 @@ class TargetDiscovery:
         if target != held.target:
             held.target = target
             self._kinds[held.name] = collector
-            change.come[target.name] = target
+            change.started[target.name] = target
 
     def _assume(self, change: TargetChanges) -> None:
         """Assumes the collector of a target that does not answer, from the store or its peers, so it counts as down."""
@@ -249,7 +251,7 @@ class TargetDiscovery:
                 kinds.setdefault((held.source.name, held.found.job), set()).add(held.target.collector)
         for key, one in self._detector.unknown.items():
             held = self.held[key]
-            if held.target is not None or one.stranger or not one.error:
+            if held.target is not None or one.is_unknown_system or not one.error:
                 continue
             peers = kinds.get((held.source.name, held.found.job), set())
             kind = self._kinds.get(held.name) or (next(iter(peers)) if len(peers) == 1 else "")
@@ -265,17 +267,17 @@ class TargetDiscovery:
     def unknown(self) -> list[tuple[ListedTarget, str, str]]:
         """Returns (target, kind of error, error) of listed targets that do not answer and have no known collector."""
         return [
-            (self.held[key], one.kind, one.error)
-            for key, one in self._detector.unknown.items()
-            if one.error and not one.stranger and self.held[key].target is None
+            (self.held[key], page.kind, page.error)
+            for key, page in self._detector.unknown.items()
+            if page.error and not page.is_unknown_system and self.held[key].target is None
         ]
 
     def strangers(self, source: TargetList) -> list[str]:
         """Returns names of a list's pages that no collector reads."""
         return [
             self.held[key].name
-            for key, one in self._detector.unknown.items()
-            if one.stranger and self.held[key].source is source and self.held[key].target is None
+            for key, page in self._detector.unknown.items()
+            if page.is_unknown_system and self.held[key].source is source and self.held[key].target is None
         ]
 
     def error(self, source: TargetList) -> str:
@@ -288,12 +290,12 @@ class TargetDiscovery:
         names = self.strangers(source)
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         left_out = f"left out: {source.listing.left_out}" if source.listing.left_out else ""
-        strangers = f"of no known system, not read: {', '.join(names[:SHOWN])}{more}" if names else ""
-        return "; ".join(filter(None, (left_out, strangers)))
+        unknown_pages = f"of no known system, not read: {', '.join(names[:SHOWN])}{more}" if names else ""
+        return "; ".join(filter(None, (left_out, unknown_pages)))
 
     def count(self, source: TargetList) -> int:
         """Returns the number of the run's targets from this list."""
-        return sum(held.source is source for held in self.held.values())
+        return sum(target.source is source for target in self.held.values())
 
     async def close(self) -> None:
         """Cancels queries in flight."""
@@ -305,11 +307,11 @@ class TargetDiscovery:
 
 
 def _filter_list(listed: Iterable[Found], settings: DiscoverSettings) -> dict[str, tuple[Found, str]]:
-    found: dict[str, tuple[Found, str]] = {}
-    for one in listed:
-        if naming.wanted(one, settings) and (key := naming.digest(one.url)) not in found:
-            found[key] = (one, naming.usual_name(one, settings))
-    return found
+    pages: dict[str, tuple[Found, str]] = {}
+    for page in listed:
+        if naming.is_wanted(page, settings) and (key := naming.digest(page.url)) not in pages:
+            pages[key] = (page, naming.usual_name(page, settings))
+    return pages
 
 
 def _target(run: str, held: ListedTarget, collector: str, headers: tuple[tuple[str, str], ...]) -> Target:
