@@ -1,4 +1,4 @@
-"""Deletes expired rows next to collection: small steps with pauses, so that no tick is late and no page slower."""
+"""Deletes expired rows and packs old ones next to collection, in small steps with pauses for the writer."""
 
 import asyncio
 import logging
@@ -54,4 +54,6 @@ class RetentionTask:
 
     def _step(self) -> bool:
         # Wall clock: retention is about when rows were collected, in the demo's scaled time too.
-        return self._leading() and self._store.retention.step(self._limits, round(time.time() * 1000))
+        if not self._leading():
+            return False
+        return self._store.retention.step(self._limits, round(time.time() * 1000)) or self._store.chunks.step()

@@ -97,6 +97,10 @@ Minutes = tuple[float | None, tuple[tuple[int, float], ...]]
 
 
 def _one(key: Key, newest: tuple[float | None, int | None], minutes: Minutes) -> EngineSeries:
+    if newest[1] is None and minutes[1]:
+        # The raw samples are packed or deleted: the newest is that of the last closed minute.
+        ts, value = minutes[1][-1]
+        newest = (value, ts)
     return EngineSeries(*key, *newest, *minutes)
 
 

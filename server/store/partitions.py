@@ -45,3 +45,10 @@ def _create(connection: Connection, day: int) -> None:
 def drop(connection: Connection, day: int) -> None:
     """Drop the partition of a day (days since the epoch), if it exists. Readers of `samples` wait for the commit."""
     connection.execute(text(f'DROP TABLE IF EXISTS "{PREFIX}{day}"'))
+
+
+def is_empty(connection: Connection, day: int) -> bool:
+    """Whether the partition of a day exists and has no rows."""
+    name = f"{PREFIX}{day}"
+    exists = connection.execute(text("SELECT to_regclass(:name)"), {"name": f'"{name}"'}).scalar()
+    return exists is not None and connection.execute(text(f'SELECT NOT EXISTS (SELECT 1 FROM "{name}")')).scalar_one()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, delete, exists, func, select, text, update
 
-from server.store import partitions, rollup
+from server.store import chunks, partitions, rollup
 from server.store.bulk import upsert
 from server.store.engine import Engines, StoreError
 from server.store.in_list import among
@@ -279,6 +279,8 @@ def _expire_piece(connection: Connection, kind: Kind, run: int, upto: int, attac
 
 
 def _save(connection: Connection, kind: Kind, run: int, before: int, done: int) -> None:
+    if kind is RAW:
+        chunks.delete_before(connection, run, before)
     columns = ("run", "kind", "before", "series")
     upsert(connection, expiry, columns, [(run, kind.name, before, done)], ("before", "series"))
 
@@ -312,6 +314,12 @@ def _next_unit(connection: Connection, kind: Kind, run: int, before: int, unit: 
     """The first unit from ``before`` on that may hold rows of the run: a hole of a year costs one query."""
     if kind is RAW:
         found = rollup.next_slot(connection, before)  # of any run: samples have no index by run
+        packed = chunks.first(connection, run)
+        if packed is not None:
+            # A chunk is deleted with the unit of time in which its hour ends.
+            end = packed + HOUR_MS - 1
+            found = end if found is None else min(found, end)
+            found = max(found, before)
     else:
         values = {"run": run, "start": before}
         firsts = [connection.execute(text(sql), values).scalar() for sql in _FIRST[kind.name]]
@@ -385,13 +393,20 @@ def _size(connection: Connection) -> StoreSize:
     if connection.dialect.name == "postgresql":
         size = connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one()
         days = partitions.existing(connection)
-        return StoreSize(int(size), 0, min(days) * DAY_MS if days else None)
+        return StoreSize(int(size), 0, _oldest(connection, min(days) * DAY_MS if days else None))
     pages, free, width = (
         int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
         for name in ("page_count", "freelist_count", "page_size")
     )
     slot = connection.execute(text("SELECT min(slot) FROM samples")).scalar()
-    return StoreSize((pages - free) * width, free * width, None if slot is None else int(slot) * SLOT_MS)
+    oldest = _oldest(connection, None if slot is None else int(slot) * SLOT_MS)
+    return StoreSize((pages - free) * width, free * width, oldest)
+
+
+def _oldest(connection: Connection, row: int | None) -> int | None:
+    """When the oldest raw sample was taken, packed or not."""
+    times = [ts for ts in (row, chunks.oldest(connection)) if ts is not None]
+    return min(times, default=None)
 
 
 def _stamp_new_runs(connection: Connection, now: int) -> None:

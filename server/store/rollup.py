@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from sqlalchemy import Connection, delete, exists, func, literal, select, text, update
 
-from server.store import partitions
-from server.store.tables import DAY_MS, SLOT_MS, dirty, runs
+from server.store import chunks, partitions
+from server.store.tables import DAY_MS, SLOT_MS, dirty, expiry, runs
 from server.store.types import RunRow
 
 MINUTE_MS = 60_000
@@ -141,6 +141,8 @@ def recompute_next(connection: Connection, run: int) -> bool:
     if slot is None or rolled is None:
         return False
     start, end = slot * SLOT_MS, min((slot + 1) * SLOT_MS, rolled)
+    late = list(connection.execute(select(dirty.c.series).where(dirty.c.run == run, dirty.c.slot == slot)).scalars())
+    chunks.unpack(connection, run, slot, late, _raw_expired(connection, run))
     _raw(connection, _DIRTY_SERIES, run, start, end)
     _add_expired(connection, run, start, end)
     for finer, tier in pairwise(TIERS):
@@ -150,6 +152,11 @@ def recompute_next(connection: Connection, run: int) -> bool:
         _one_tier(connection, (tier, finer), _CHANGED_SERIES, {"run": run, "slot": slot, "start": first, "end": last})
     connection.execute(delete(dirty).where(dirty.c.run == run, dirty.c.slot == slot))
     return True
+
+
+def _raw_expired(connection: Connection, run: int) -> int:
+    query = select(expiry.c.before).where(expiry.c.run == run, expiry.c.kind == "raw")
+    return int(connection.execute(query).scalar() or 0)
 
 
 def has_dirty(connection: Connection, run: int) -> bool:

@@ -1,13 +1,15 @@
 """Reads over time: raw samples, points of signals, and buckets for charts."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, text
 
+from server.store import chunks
 from server.store.engine import Engines
 from server.store.rollup import TIERS, floor, last_value
-from server.store.runs import rolled_of_series
+from server.store.runs import one_run, rolled_of_series
 from server.store.series import SeriesStore
 from server.store.tables import SLOT_MS, points, runs
 from server.store.types import Bucket, SeriesKey
@@ -81,6 +83,9 @@ class SampleStore:
         keys = dict(self._series.of_metrics(run, metrics))
         with self._engines.reading() as connection:
             found = _newest(connection, list(keys), since_ms)
+            for number in keys.keys() - found.keys():
+                if (packed := chunks.newest(connection, number, since_ms)) is not None:
+                    found[number] = packed
         return [(number, keys[number], *found[number]) for number in keys if number in found]
 
     def after(self, run: str, ts: int) -> list[tuple[int, int, float]]:
@@ -91,8 +96,10 @@ class SampleStore:
                 "SELECT x.series, x.ts, x.v FROM samples x JOIN series s ON s.id = x.series "
                 f"WHERE {slot}x.ts > :ts AND s.run = (SELECT id FROM runs WHERE name = :run) ORDER BY x.ts, x.series"
             )
-            rows = connection.execute(sql, {"run": run, "ts": ts, "slot": ts // SLOT_MS})
-            return [(series, at, v) for series, at, v in rows]
+            found = {(at, n): v for n, at, v in connection.execute(sql, {"run": run, "ts": ts, "slot": ts // SLOT_MS})}
+            row = one_run(connection, run)
+            packed = {} if row is None else {(at, n): v for n, at, v in chunks.after(connection, row.id, ts)}
+            return [(n, at, v) for (at, n), v in sorted((found | packed).items())]
 
 
 def fit_width(width: int) -> int:
@@ -163,10 +170,20 @@ def _extreme(pick: Any, a: float | None, b: float | None) -> float | None:
 def _segment(
     connection: Connection, series: int, tier: int | None, start: int, end: int, width: int
 ) -> Iterator[Bucket]:
+    if tier is None and (packed := chunks.read(connection, series, start, end)):
+        yield from _of_samples({**dict(_rows(connection, series, start, end)), **dict(packed)}, width)
+        return
     sql = _raw_sql(connection.dialect.name) if tier is None else _TIER_SQL
     values = {"series": series, "start": start, "end": end, "width": width, "tier": tier, "slot": start // SLOT_MS}
     for bucket, n, low, high, total, last in connection.execute(text(sql), values):
         yield Bucket(int(bucket), int(n), low, high, float(total), last)
+
+
+def _of_samples(samples: Mapping[int, float], width: int) -> Iterator[Bucket]:
+    """Buckets of raw samples (ts -> value); a series with packed samples has no gap points."""
+    for bucket, group in groupby(sorted(samples.items()), key=lambda pair: pair[0] - pair[0] % width):
+        values = [value for _, value in group]
+        yield Bucket(bucket, len(values), min(values), max(values), sum(values), values[-1])
 
 
 # A loose index scan: jump from one slot that exists to the next, then to the series in it. `BETWEEN` on the slot
@@ -215,6 +232,13 @@ SELECT g.bucket, g.n, g.low, g.high, g.total, {last_value(dialect)} FROM g ORDER
 
 def _raw(connection: Connection, series: int, start: int, end: int) -> list[tuple[int, float]]:
     """(ts, value) of a series in [start, end), oldest first; gap points are left out."""
+    found = _rows(connection, series, start, end)
+    packed = chunks.read(connection, series, start, end)
+    return sorted({**dict(found), **dict(packed)}.items()) if packed else found
+
+
+def _rows(connection: Connection, series: int, start: int, end: int) -> list[tuple[int, float]]:
+    """As `_raw`, without packed samples."""
     rows = _SQLITE_ROWS if connection.dialect.name == "sqlite" else _POSTGRES_ROWS
     sql = text(f"{rows} SELECT ts, v FROM raw WHERE v IS NOT NULL ORDER BY ts")
     values = {"series": series, "start": start, "end": end, "slot": start // SLOT_MS}

@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from server.store import partitions, removal, rollup, write
 from server.store.alerts import AlertStore
+from server.store.chunks import ChunkStore
 from server.store.engine import Engines, explained, open_engines
 from server.store.fleet import FleetStore
 from server.store.generators import GeneratorStore
@@ -44,6 +45,7 @@ class Store:
         verdicts: the newest verdict of a run, and its history.
         alerts: alerts, silences, the outbox and heartbeats.
         pushes: the inbox of pushed data, and its senders.
+        chunks: packs old raw samples.
         retention: deletes what is older than its retention; the size of the store.
     """
 
@@ -63,6 +65,7 @@ class Store:
         self.fleet = FleetStore(engines)
         self.rollouts = RolloutStore(engines)
         self.pushes = PushStore(engines)
+        self.chunks = ChunkStore(engines)
         self.retention = RetentionStore(engines)
         self._guard = threading.Lock()
         self._run_ids: dict[str, int] = {}

@@ -156,6 +156,22 @@ postgres_samples = Table(
     postgresql_partition_by="RANGE (ts)",
 )
 
+chunks = Table(
+    "chunks",
+    common,
+    # The series' id divided by `server.store.chunks.BLOCK`.
+    Column("block", BigInteger, nullable=False),
+    Column("run", BigInteger, nullable=False),
+    # Of the hour.
+    Column("start", BigInteger, nullable=False),
+    # Samples in the body.
+    Column("n", BigInteger, nullable=False),
+    # See server.store.chunk_codec.
+    Column("body", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("block", "run", "start", name="pk_chunks"),
+    Index("ix_chunks_run", "run", "start"),
+)
+
 points = Table(
     "points",
     common,
@@ -258,7 +274,7 @@ expiry = Table(
     "expiry",
     common,
     _run(),
-    # raw, signals or rollups: see server.store.retention.
+    # raw, signals or rollups: see server.store.retention; packed: see server.store.chunks.
     Column("kind", Text, nullable=False),
     # Rows of the run before this time are deleted,
     Column("before", BigInteger, nullable=False),

@@ -22,6 +22,7 @@ from server.store.schema.revision import check
 from server.store.tables import DAY_MS, SLOT_MS, metadata, runs
 
 ROWS_AT_ONCE = 10_000
+CHUNKS_AT_ONCE = 200  # of 10 to 30 kB
 PAGES_AT_ONCE = 2_000  # of SQLite's online backup: 8 MB between two pauses for the writer
 PAUSE_SECONDS = 0.01
 _MASK = (1 << 64) - 1
@@ -133,9 +134,10 @@ def _columns(table: Table) -> list[str]:
 
 
 def _rows(connection: Connection, table: Table) -> Iterator[list[Row]]:
-    """All rows, in lists of `ROWS_AT_ONCE`."""
+    """All rows, in lists of at most `ROWS_AT_ONCE`."""
     query = select(*(table.columns[name] for name in _columns(table)))
-    result = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query)
+    at_once = CHUNKS_AT_ONCE if table.name == "chunks" else ROWS_AT_ONCE
+    result = connection.execution_options(yield_per=at_once).execute(query)
     for part in result.partitions():
         yield [tuple(row) for row in part]
 

@@ -4,7 +4,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 
 from server.store.engine import StoreError
 
-HEAD = "0012"
+HEAD = "0013"
 """The newest revision. A test compares it with the folder: reading scripts at every start would cost 50 ms."""
 
 

@@ -1,0 +1,293 @@
+"""Packs old raw samples: a chunk holds an hour of up to 32 series of a run in one row, at about a byte a sample.
+
+An hour is packed when its rollups are closed and the two slots after it have passed. The chunk replaces its rows in one
+transaction. A late sample is written as a row next to its chunk, and readers join both; of two samples of one time the
+first stays, as elsewhere. When the rollups of the late sample's slot are recomputed, the chunk becomes rows again, and
+these are packed later.
+"""
+
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, func, select, text, update
+
+from server.store import chunk_codec, partitions
+from server.store.bulk import upsert
+from server.store.engine import Engines, StoreError
+from server.store.in_list import among
+from server.store.tables import (
+    DAY_MS,
+    SLOT_MS,
+    chunks,
+    dirty,
+    expiry,
+    postgres_samples,
+    runs,
+    series,
+    sqlite_samples,
+)
+
+HOUR_MS = 3_600_000
+BLOCK = 32
+"""Series in one chunk, by their ids: 23,000 samples at a scrape every 5 s, packed in 20 ms. They share their times."""
+
+OPEN_MS = 2 * SLOT_MS
+"""So much after an hour its rows stay unpacked: the newest rows are read and changed most."""
+
+PACKED = "packed"
+"""Kind in `expiry`: rows of the run before that time are packed; in the hour after it, those of series up to its id."""
+
+Samples = list[tuple[int, float]]
+
+_OF_SERIES_SQL = (
+    "SELECT c.body FROM chunks c WHERE c.block = :block AND c.run = (SELECT run FROM series WHERE id = :series) "
+    "AND c.start > :before AND c.start < :end ORDER BY c.start"
+)
+_OF_SERIES, _OF_SERIES_NEWEST = text(_OF_SERIES_SQL), text(f"{_OF_SERIES_SQL} DESC")
+
+
+class ChunkStore:
+    """Reached as `Store.chunks`. Times are epoch ms. Safe to share between threads."""
+
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    def step(self) -> bool:
+        """Pack the next block of series that is due, in one short transaction. False: nothing is due.
+
+        Raises:
+            StoreError: the store was opened read-only.
+        """
+        engine = self._engines.write
+        if engine is None:
+            raise StoreError("the store was opened read-only")
+        with self._engines.reading() as connection:
+            due = _next_due(connection)
+            if due is None:
+                return False
+            run, hour, done = due
+            found = _block(connection, run, done)
+            rows = {} if found is None else _rows(connection, found, hour)
+        if found is None:
+            with engine.begin() as connection:
+                _next_hour(connection, run, hour)
+            return True
+        # Encoded outside of the transaction, which the writer would wait for.
+        body = chunk_codec.encode(rows) if rows else b""
+        with suppress(_Changed), engine.begin() as connection:
+            _lock(connection, run)
+            if rows:
+                _replace(connection, run, hour, found, rows, body)
+            save(connection, run, hour, found[-1])
+        return True
+
+
+def read(connection: Connection, number: int, start: int, end: int) -> Samples:
+    """The packed samples of a series in [start, end), oldest first."""
+    values = {"series": number, "block": number // BLOCK, "start": start, "end": end, "before": start - HOUR_MS}
+    bodies = connection.execute(_OF_SERIES, values).scalars()
+    found = [pair for body in bodies for pair in chunk_codec.decode(bytes(body), number).get(number, ())]
+    return [pair for pair in found if start <= pair[0] < end]
+
+
+def newest(connection: Connection, number: int, since: int) -> tuple[int, float] | None:
+    """The newest packed sample of a series at or after ``since``."""
+    values = {"series": number, "block": number // BLOCK, "start": since, "end": 1 << 62, "before": since - HOUR_MS}
+    for body in connection.execute(_OF_SERIES_NEWEST, values).scalars():
+        found = chunk_codec.decode(bytes(body), number).get(number)
+        if found:
+            return found[-1] if found[-1][0] >= since else None
+    return None
+
+
+def after(connection: Connection, run: int, ts: int) -> list[tuple[int, int, float]]:
+    """(series, ts, value) of the run's packed samples later than ``ts``."""
+    c = chunks.c
+    bodies = connection.execute(select(c.body).where(c.run == run, c.start > ts - HOUR_MS)).scalars()
+    return [
+        (number, at, value)
+        for body in bodies
+        for number, samples in chunk_codec.decode(bytes(body)).items()
+        for at, value in samples
+        if at > ts
+    ]
+
+
+def first(connection: Connection, run: int) -> int | None:
+    """When the oldest hour of the run that is packed begins."""
+    found = connection.execute(select(func.min(chunks.c.start)).where(chunks.c.run == run)).scalar()
+    return None if found is None else int(found)
+
+
+def oldest(connection: Connection) -> int | None:
+    """When the oldest packed hour of all runs begins."""
+    by_run = [first(connection, run) for run in connection.execute(select(runs.c.id)).scalars()]
+    return min((start for start in by_run if start is not None), default=None)
+
+
+def unpack(connection: Connection, run: int, slot: int, numbers: Collection[int], expired: int) -> None:
+    """Make rows of the chunks that hold these series in this slot. They are packed again later.
+
+    Samples before ``expired`` are left out: their rows would be deleted.
+    """
+    hour = slot * SLOT_MS // HOUR_MS * HOUR_MS
+    c = chunks.c
+    blocks = sorted({number // BLOCK for number in numbers})
+    for block in blocks:
+        mine = (c.run == run, c.block == block, c.start == hour)
+        body = connection.execute(select(c.body).where(*mine)).scalar()
+        if body is None:
+            continue
+        _insert(connection, (
+            (number, ts, value)
+            for number, samples in chunk_codec.decode(bytes(body)).items()
+            for ts, value in samples
+            if ts >= expired
+        ))  # fmt: skip
+        connection.execute(delete(chunks).where(*mine))
+    e = expiry.c
+    # Late rows of series without a chunk are packed by this, too.
+    reopened = update(expiry).where(e.run == run, e.kind == PACKED, e.before >= hour)
+    connection.execute(reopened.values(before=hour, series=0))
+
+
+def delete_before(connection: Connection, run: int, before: int) -> None:
+    """Delete the run's chunks whose hour ends by ``before``."""
+    connection.execute(delete(chunks).where(chunks.c.run == run, chunks.c.start <= before - HOUR_MS))
+
+
+def save(connection: Connection, run: int, before: int, done: int) -> None:
+    """Store how far the run is packed."""
+    columns = ("run", "kind", "before", "series")
+    upsert(connection, expiry, columns, [(run, PACKED, before, done)], ("before", "series"))
+
+
+# ---- what is due
+
+
+def _next_due(connection: Connection) -> tuple[int, int, int] | None:
+    """(run, hour, id of the last packed series in it) of the run that is packed the least far."""
+    packed, deleted = expiry.alias(), expiry.alias()
+    begin = func.coalesce(packed.c.before, runs.c.first_ts - runs.c.first_ts % HOUR_MS)
+    late = exists().where(dirty.c.run == runs.c.id, dirty.c.slot < (begin + HOUR_MS) / SLOT_MS)
+    query = (
+        select(runs.c.id, begin, func.coalesce(packed.c.series, 0), func.coalesce(deleted.c.before, 0))
+        .outerjoin(packed, (packed.c.run == runs.c.id) & (packed.c.kind == PACKED))
+        .outerjoin(deleted, (deleted.c.run == runs.c.id) & (deleted.c.kind == "raw"))
+        .where(runs.c.first_ts.is_not(None), begin + HOUR_MS + OPEN_MS <= runs.c.rolled, ~late)
+        .order_by(begin, runs.c.id)
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    run, hour, done, expired = (int(value) for value in row)
+    return (run, hour, done) if hour + HOUR_MS > expired else (run, expired // HOUR_MS * HOUR_MS, 0)
+
+
+def _block(connection: Connection, run: int, done: int) -> list[int] | None:
+    """Ids of the run's next series with samples that belong into one chunk, ascending; None: that was the last."""
+    c = series.c
+    of_targets = select(c.id).where(c.run == run, c.target != "", c.axis == "")
+    head = connection.execute(of_targets.where(c.id > done).order_by(c.id).limit(1)).scalar()
+    if head is None:
+        return None
+    end = (head // BLOCK + 1) * BLOCK
+    return [int(n) for n in connection.execute(of_targets.where(c.id >= head, c.id < end).order_by(c.id)).scalars()]
+
+
+def _next_hour(connection: Connection, run: int, hour: int) -> None:
+    """The hour is done. The next one is the first with rows, so that a hole of a year costs one query."""
+    found = _next_row(connection, hour + HOUR_MS)
+    closed = connection.execute(select(runs.c.rolled).where(runs.c.id == run).with_for_update()).scalar() or 0
+    last = max(hour + HOUR_MS, (closed - OPEN_MS) // HOUR_MS * HOUR_MS)
+    save(connection, run, last if found is None else min(last, max(hour + HOUR_MS, found // HOUR_MS * HOUR_MS)), 0)
+    if connection.dialect.name == "postgresql":
+        _drop_empty_days(connection)
+
+
+def _next_row(connection: Connection, start: int) -> int | None:
+    """A time (ms) before which, from ``start`` on, no run has rows of samples; None: none has later ones."""
+    if connection.dialect.name == "sqlite":
+        slot = connection.execute(
+            select(func.min(sqlite_samples.c.slot)).where(sqlite_samples.c.slot >= start // SLOT_MS)
+        ).scalar()
+        return None if slot is None else int(slot) * SLOT_MS
+    days = [day for day in partitions.existing(connection) if (day + 1) * DAY_MS > start]
+    return max(min(days) * DAY_MS, start) if days else None
+
+
+def _drop_empty_days(connection: Connection) -> None:
+    """Drop the partitions in which all rows are packed: their files keep their size after a DELETE."""
+    closed = connection.execute(
+        select(func.min(func.coalesce(expiry.c.before, 0)))
+        .select_from(runs)
+        .outerjoin(expiry, (expiry.c.run == runs.c.id) & (expiry.c.kind == PACKED))
+        .where(runs.c.first_ts.is_not(None))
+    ).scalar()
+    for day in partitions.existing(connection):
+        if (day + 1) * DAY_MS <= (closed or 0) and partitions.is_empty(connection, day):
+            partitions.drop(connection, day)
+
+
+# ---- rows
+
+
+class _Changed(Exception):
+    """Rows came or went since they were read."""
+
+
+def _in_hour(connection: Connection, numbers: list[int], hour: int) -> tuple[Table, ColumnElement[bool]]:
+    """The table of samples, and the condition for the rows of these series in the hour."""
+    if connection.dialect.name == "sqlite":
+        c = sqlite_samples.c
+        slots = list(range(hour // SLOT_MS, (hour + HOUR_MS) // SLOT_MS))
+        return sqlite_samples, and_(among(c.slot, slots), among(c.series, numbers))
+    c = postgres_samples.c
+    return postgres_samples, and_(among(c.series, numbers), c.ts >= hour, c.ts < hour + HOUR_MS)
+
+
+def _rows(connection: Connection, numbers: list[int], hour: int) -> dict[int, Samples]:
+    table, condition = _in_hour(connection, numbers, hour)
+    c = table.c
+    found: dict[int, Samples] = {}
+    for number, ts, value in connection.execute(select(c.series, c.ts, c.v).where(condition).order_by(c.series, c.ts)):
+        found.setdefault(number, []).append((ts, value))
+    return found
+
+
+def _replace(
+    connection: Connection, run: int, hour: int, numbers: list[int], rows: dict[int, Samples], body: bytes
+) -> None:
+    """Delete the rows and write the chunk.
+
+    Raises:
+        _Changed: the rows are not the ones in the chunk.
+    """
+    table, condition = _in_hour(connection, numbers, hour)
+    count = sum(map(len, rows.values()))
+    if connection.execute(delete(table).where(condition)).rowcount != count:
+        raise _Changed
+    c, block = chunks.c, numbers[0] // BLOCK
+    before = connection.execute(select(c.body).where(c.run == run, c.block == block, c.start == hour)).scalar()
+    if before is not None:
+        packed = chunk_codec.decode(bytes(before))
+        joined = {n: sorted({**dict(rows.get(n, ())), **dict(packed.get(n, ()))}.items()) for n in packed | rows}
+        body, count = chunk_codec.encode(joined), sum(map(len, joined.values()))
+    columns = ("block", "run", "start", "n", "body")
+    upsert(connection, chunks, columns, [(block, run, hour, count, body)], ("n", "body"))
+
+
+def _insert(connection: Connection, rows: Iterable[tuple[int, int, float]]) -> None:
+    listed = list(rows)
+    if connection.dialect.name == "sqlite":
+        slots = [(ts // SLOT_MS, number, ts, value) for number, ts, value in listed]
+        upsert(connection, sqlite_samples, ("slot", "series", "ts", "v"), slots, ("v",))
+        return
+    partitions.ensure_in(connection, {ts // DAY_MS for _, ts, _ in listed})
+    upsert(connection, postgres_samples, ("series", "ts", "v"), listed, ("v",))
+
+
+def _lock(connection: Connection, run: int) -> None:
+    """Take the run's row, as `write` does. (SQLite ignores FOR UPDATE: BEGIN IMMEDIATE.)"""
+    connection.execute(select(runs.c.id).where(runs.c.id == run).with_for_update())
