@@ -75,6 +75,9 @@ def calm(case: Situation) -> bool:
     # balance.
     if (n.wait or 0.0) >= WAITS or _within_chance(n) or (n.gated or 0.0) >= HOLDS:
         return False
+    # A gate that is closed most of the time lets through what the trainer frees, so the trainer may set the pace.
+    if (n.hold_ratio or 0.0) >= MUCH_HELD and (n.wait or 0.0) >= LITTLE_WAIT:
+        return False
     # Three steps are too few, and steps that wait although the queue is stocked belong to two periods.
     if 0 < n.steps <= FEW_STEPS or ((n.wait or 0.0) >= SOME_WAIT and (n.batches or 0.0) >= STOCK):
         return False
