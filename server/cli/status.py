@@ -4,7 +4,9 @@ The store is imported only if it is read: `server.store` and `server.query` impo
 """
 
 import json
+import math
 import os
+import re
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
@@ -17,17 +19,21 @@ import httpx
 from collectors.transport import failures
 from server import query
 from server import store as stores
+from server.alerts.text import duration
 from server.cli import OK, colour, verdict_text
 from server.cli.options import Options, common
 from server.cli.program import Command
 from server.clock import WallClock
 from server.config.errors import ConfigError
+from server.config.retention import RetentionSettings
 from server.config.run_names import shown_url
 from server.config.settings import load
 from server.query import shape
 from server.query.names import mode_words
 from server.signals.model import SYNC_MODES
 
+# Kinds of rows with a retention, and their names in the line on the store.
+KINDS = {"raw": "raw samples", "signals": "signals", "records": "records", "rollups": "rollups"}
 # For each request to the server.
 WAIT_SECONDS = 5.0
 # Lines of each list in the short form; `--all` prints the rest.
@@ -36,8 +42,10 @@ SHORT_LIST = 5
 SHOWN_RUNS = 10
 
 
-def fetch(run: str | None, url: str | None, store: str, token: str | None, *, named: bool) -> dict[str, Any]:
-    """Fetch the status object of a run, by default of the most recent one.
+def fetch(
+    run: str | None, url: str | None, store: str, token: str | None, *, named: bool
+) -> tuple[dict[str, Any], str | None]:
+    """Fetch the status object of a run, by default of the most recent one, and the server it comes from (None: none).
 
     Args:
         url: the server to query; None reads the store.
@@ -47,7 +55,7 @@ def fetch(run: str | None, url: str | None, store: str, token: str | None, *, na
         ConfigError: no such run, or neither a server nor a store.
     """
     status = _from_server(url, run, token or "", required=named) if url is not None else None
-    return status if status is not None else _from_store(run, store)
+    return (status, url) if status is not None else (_from_store(run, store), None)
 
 
 def _from_server(url: str, run: str | None, token: str, *, required: bool) -> dict[str, Any] | None:
@@ -69,6 +77,51 @@ def _from_server(url: str, run: str | None, token: str, *, required: bool) -> di
 
 class _NotRollscope(Exception):
     """A server of another kind responds. The message is safe to show."""
+
+
+def stored(url: str | None, store: str, token: str | None, kept: RetentionSettings) -> str:
+    """One line on the store: its size, its oldest raw samples and what is kept; "" if it cannot be read.
+
+    Args:
+        url: the server that answered; None: the store was read.
+        kept: the retention of the configuration, used without a server.
+    """
+    days = {kind: getattr(kept, kind) for kind in KINDS}
+    if url is None:
+        try:
+            with closing(stores.Store.open(store, read_only=True)) as opened:
+                size = opened.retention.size()
+        except stores.StoreError:
+            return ""
+        return _store_line(size.bytes, None if size.oldest_raw is None else size.oldest_raw / 1000, days)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        with httpx.Client(base_url=url, headers=headers, timeout=WAIT_SECONDS, trust_env=False) as client:
+            page = client.get("/metrics").text
+    except httpx.HTTPError:
+        return ""
+    found = dict(re.findall(r"^rollscope_((?:store|retention)_\S+) (\S+)$", page, re.MULTILINE))
+    if "store_bytes" not in found:
+        return ""
+    oldest = found.get("store_oldest_sample_timestamp_seconds")
+    days = {kind: float(found.get(f'retention_seconds{{kind="{kind}"}}', "nan")) for kind in KINDS}
+    return _store_line(float(found["store_bytes"]), None if oldest is None else float(oldest), days)
+
+
+def _store_line(size: float, oldest: float | None, kept: Mapping[str, float | None]) -> str:
+    since = (
+        "no raw samples"
+        if oldest is None
+        else f"raw samples since {datetime.fromtimestamp(oldest, UTC):%Y-%m-%d %H:%M} UTC"
+    )
+    spans = [f"{name} {_span(seconds)}" for name, seconds in zip(KINDS.values(), kept.values(), strict=True)]
+    return f"store: {size / 1e6:,.0f} MB, {since}; kept: {', '.join(spans)}"
+
+
+def _span(seconds: float | None) -> str:
+    if seconds is None or seconds == math.inf:
+        return "permanently"
+    return "not reported" if math.isnan(seconds) else duration(seconds)
 
 
 def _json(response: httpx.Response) -> Any:
@@ -248,9 +301,10 @@ def command(options: Options, run: str | None, complete: bool, as_json: bool, ur
     settings = load(options.config, os.environ)
     # With --store the store is read, whether or not a server runs on this machine.
     server = None if options.store else url or f"http://127.0.0.1:{settings.port}"
-    status = fetch(run, server, options.store or settings.store, settings.token, named=url is not None)
+    status, served = fetch(run, server, options.store or settings.store, settings.token, named=url is not None)
     if as_json:
         print(dump(status))
     else:
-        colour.show(text(status) if complete else short(status))
+        line = stored(served, options.store or settings.store, settings.token, settings.retention)
+        colour.show("\n".join(filter(None, [text(status) if complete else short(status), line])))
     return OK

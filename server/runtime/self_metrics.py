@@ -4,6 +4,7 @@ The collecting process records its numbers in `CollectorNumbers` and publishes a
 directly, from a child through its pipe. Nothing here scans a table.
 """
 
+import math
 import os
 import resource
 import time
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 from server.api import PROMETHEUS_PREFIX as PREFIX
+from server.config import retention
+from server.config.retention import RetentionSettings
 from server.store import Store, StoreError, Writer
 
 # Sizes of tables are read again after this time (s): PostgreSQL opens every file of a table for them.
@@ -102,8 +105,8 @@ def _written() -> int | None:
 class SelfMetrics:
     """Families of this server's own numbers, for one scrape each."""
 
-    def __init__(self, store: Store | None, numbers: "Numbers") -> None:
-        self._store, self._numbers = store, numbers
+    def __init__(self, store: Store | None, numbers: "Numbers", kept: RetentionSettings | None = None) -> None:
+        self._store, self._numbers, self._kept = store, numbers, kept or RetentionSettings()
         self._sizes: Mapping[str, int] = {}
         self._sized = -SIZES_SECONDS
 
@@ -119,6 +122,15 @@ class SelfMetrics:
         text = "Seconds for which retention has had more to delete than it could; 0 when nothing is due."
         yield GaugeMetricFamily(PREFIX + "retention_lag_seconds", text, value=lag)
         yield self._tables()
+        yield self._retention()
+
+    def _retention(self) -> Metric:
+        text = "Seconds that rows of a kind are kept; +Inf: permanently."
+        family = GaugeMetricFamily(PREFIX + "retention_seconds", text, labels=("kind",))
+        for kind in retention.KEYS:
+            seconds = getattr(self._kept, kind)
+            family.add_metric((kind,), math.inf if seconds is None else seconds)
+        return family
 
     def _tables(self) -> Metric:
         text = "Bytes of a table with its indexes (PostgreSQL only; SQLite would have to read the whole file)."

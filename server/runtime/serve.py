@@ -238,7 +238,7 @@ def _app(
             return f"the store does not answer: {error if isinstance(error, StoreError) else type(error).__name__}"
         return health.problem()
 
-    api = create_api(reader, version=version, ready=ready, own=SelfMetrics(store, health.numbers))
+    api = create_api(reader, version=version, ready=ready, own=SelfMetrics(store, health.numbers, settings.retention))
     add_alerts(api, reader, store, clock, Heartbeats(store, clock, settings.runs).beat)
     configured = frozenset(run.name for run in settings.runs)
     admitted = partial(admits, store, configured=configured, clock=clock)

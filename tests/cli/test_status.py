@@ -4,10 +4,15 @@ import http.server
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from server.cli.status import stored
+from server.config.retention import RetentionSettings
 from server.main import main
+from server.store import Store, migrate
+from server.store.types import Batch, SeriesKey
 
 
 @contextmanager
@@ -76,3 +81,32 @@ def test_no_server_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--url", "http://user:secret@gpu-node-1.invalid:8050/x"]) == 2
     told = capsys.readouterr().err
     assert told == "rollscope: --url http://gpu-node-1.invalid:8050: host name not found (DNS)\n"
+
+
+KEPT = "kept: raw samples 15d, signals 90d, records 90d, rollups permanently"
+
+
+def test_the_line_on_the_store_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    migrate(url)
+    store = Store.open(url)
+    (series,) = store.series.intern("run", [SeriesKey("engine-0", "m")])
+    store.write(Batch("run", samples=[(series, 1_700_006_400_000, 1.0)]))
+    size = round(store.retention.size().bytes / 1e6)
+    store.close()
+    assert main(["status", "--store", url]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"store: {size} MB, raw samples since 2023-11-15 00:00 UTC; {KEPT}"
+
+
+def test_the_line_on_the_store_of_a_server() -> None:
+    page = (
+        "rollscope_store_bytes 4.7e+07\nrollscope_store_oldest_sample_timestamp_seconds 1.7000064e+09\n"
+        'rollscope_retention_seconds{kind="raw"} 1.296e+06\nrollscope_retention_seconds{kind="signals"} 7.776e+06\n'
+        'rollscope_retention_seconds{kind="records"} 7.776e+06\nrollscope_retention_seconds{kind="rollups"} +Inf\n'
+    )
+    with answering(200, "text/plain", page.encode()) as url:
+        line = stored(url, "", None, RetentionSettings())
+    assert line == f"store: 47 MB, raw samples since 2023-11-15 00:00 UTC; {KEPT}"
+    with answering(404, "text/plain", b"") as url:
+        assert stored(url, "", None, RetentionSettings()) == ""

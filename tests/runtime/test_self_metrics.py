@@ -1,6 +1,7 @@
 """Rollscope's own numbers on /metrics, from the collecting thread or from another process. Both databases."""
 
 import asyncio
+import math
 import pickle
 import re
 
@@ -41,6 +42,9 @@ def test_steps_writes_and_processes_are_counted(store: Store) -> None:
     assert found['tick_seconds_count{run="run"}'] == 2.0 and found['tick_seconds_sum{run="run"}'] == 2.0
     assert found["store_rows_written_total"] == 3.0 and found["store_commits_total"] == 2.0
     assert found["store_queued_rows"] == found["store_dropped_rows_total"] == found["retention_lag_seconds"] == 0.0
+    kept = {kind: found[f'retention_seconds{{kind="{kind}"}}'] / 86_400 for kind in ("raw", "signals", "records")}
+    assert kept == {"raw": 15.0, "signals": 90.0, "records": 90.0}
+    assert found['retention_seconds{kind="rollups"}'] == math.inf
     for process in ("web", "collect"):
         assert found[f'process_cpu_seconds_total{{process="{process}"}}'] > 0
         assert found[f'process_resident_bytes{{process="{process}"}}'] > 10_000_000
