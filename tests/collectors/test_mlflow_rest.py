@@ -144,7 +144,7 @@ def test_a_framework_may_be_named(server: Server, option: str) -> None:
     if option == "trl":
         assert list(polls(server, state))[-1].facts["framework"] == "trl"
         return
-    with pytest.raises(ScrapeError, match="pytorch is none of") as caught:
+    with pytest.raises(ScrapeError, match="pytorch is not one of") as caught:
         list(polls(server, state))
     assert caught.value.kind == "not_a_run"
 

@@ -299,8 +299,9 @@ def test_pause_holds_and_fills_up(open_page: Open, reader: MemoryReader) -> None
     page = open_page()
     page.locator("#live").click()
     assert page.locator("#live-word").inner_text() == "Paused"
-    calls = len(reader.calls)
     ticks = page.evaluate("RS.ticks()")
+    until(page, "ticks => RS.ticks() > ticks + 1", ticks)  # what was requested before the pause has been answered
+    calls, ticks = len(reader.calls), page.evaluate("RS.ticks()")
     tell(reader, 0, 55.0)
     until(page, "ticks => RS.ticks() > ticks + 1", ticks)
     assert len(reader.calls) == calls

@@ -53,7 +53,7 @@ def test_a_child_that_dies_is_started_again_and_sigterm_drains_both(tmp_path: Pa
         assert heir != child
         code, errors = program.end()
     assert code == 0 and not lives(heir)
-    assert "starting it again in 1 s" in errors and "is back" in errors and "Traceback" not in errors, errors
+    assert "starting it again in 1 s" in errors and "runs again" in errors and "Traceback" not in errors, errors
 
 
 def test_a_child_ends_with_its_parent_however_that_went(tmp_path: Path, config: Path) -> None:
