@@ -80,7 +80,7 @@ def _read(api: FastAPI, reader: Reader) -> None:
     @api.get("/api/v1/rules", tags=["alerts"], responses=errors(404, 503))
     def rules(run: str | None = None) -> SerializeAsAny[list[shape.RuleAnswer]]:
         """Every rule; with a run, `why` names what the run lacks for the rule to fire."""
-        return [shape.rule(found) for found in reader.alerts.rules(None if run is None else reader.status(run))]
+        return [shape.rule(rule) for rule in reader.alerts.rules(None if run is None else reader.status(run))]
 
     @api.get("/api/v1/notifications", tags=["alerts"], responses=errors(404, 503))
     def notifications(

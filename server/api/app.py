@@ -140,7 +140,7 @@ def _runs(api: FastAPI, reader: Reader) -> None:
     def runs() -> SerializeAsAny[list[shape.RunAnswer]]:
         """All runs, the most recently active first."""
         states = reader.runs.states()
-        return [shape.run(found, states.get(found.name)) for found in reader.runs.all()]
+        return [shape.run(run, states.get(run.name)) for run in reader.runs.all()]
 
     @api.get("/api/v1/runs/{run}/status", tags=["runs"], responses=errors(404, 503))
     def status(run: str) -> SerializeAsAny[shape.StatusAnswer]:
@@ -151,8 +151,8 @@ def _runs(api: FastAPI, reader: Reader) -> None:
     def signals(run: str) -> SerializeAsAny[list[shape.SignalAnswer]]:
         """Every signal: its meaning, how to enable it, and its series with current values."""
         now: dict[str, dict[str, shape.SeriesNow]] = {}
-        for found in reader.status(run).signals:
-            now.setdefault(found.signal, {})[found.name] = shape.SeriesNow(found.value, found.state)
+        for row in reader.status(run).signals:
+            now.setdefault(row.signal, {})[row.name] = shape.SeriesNow(row.value, row.state)
         return [shape.signal(info, now.get(name, {})) for name, info in reader.signals.infos.items()]
 
     @api.get("/api/v1/targets", tags=["targets"], responses=errors(404, 503))
@@ -189,8 +189,8 @@ def _history(api: FastAPI, reader: Reader) -> None:
             raise HTTPException(422, "start must be before end")
         cursor = reader.signals.cursor(run)
         read = reader.steps.series if by == "step" else reader.signals.series
-        found = read(run, _matching(reader, run, names) if names else _all(reader, run), start, end, points)
-        return shape.SeriesAnswer(cursor, reader.now(), found)
+        buckets = read(run, _matching(reader, run, names) if names else _all(reader, run), start, end, points)
+        return shape.SeriesAnswer(cursor, reader.now(), buckets)
 
 
 def _verdicts(api: FastAPI, reader: Reader) -> None:
@@ -212,7 +212,7 @@ def _verdicts(api: FastAPI, reader: Reader) -> None:
         start = end - DAY if start is None else start
         if not start < end:
             raise HTTPException(422, "start must be before end")
-        return [shape.verdict(found) for found in reader.verdicts.spans(run, start, end, limit)]
+        return [shape.verdict(span) for span in reader.verdicts.spans(run, start, end, limit)]
 
 
 def _names(signal: list[str]) -> list[str]:
@@ -226,17 +226,17 @@ def _names(signal: list[str]) -> list[str]:
 
 def _matching(reader: Reader, run: str, names: list[str]) -> list[str]:
     """The series of the names: exactly those, or all of a signal where its labels were left out."""
-    known = [found for found in reader.status(run).signals if not found.signal.endswith("_total")]
-    exact = {found.name for found in known}
+    rows = [row for row in reader.status(run).signals if not row.signal.endswith("_total")]
+    exact = {row.name for row in rows}
     unknown = [name for name in names if name.partition("{")[0] not in reader.signals.infos]
     if unknown:
         raise HTTPException(404, f"no signal named {unknown[0]!r}; see /api/v1/runs/{run}/signals")
-    wanted = {name: [name] if name in exact else [f.name for f in known if f.signal == name] for name in names}
-    return [name for names in wanted.values() for name in names]
+    names_by_request = {name: [name] if name in exact else [f.name for f in rows if f.signal == name] for name in names}
+    return [name for names in names_by_request.values() for name in names]
 
 
 def _all(reader: Reader, run: str) -> list[str]:
-    return [found.name for found in reader.status(run).signals if not found.signal.endswith("_total")]
+    return [row.name for row in reader.status(run).signals if not row.signal.endswith("_total")]
 
 
 def _docs(api: FastAPI) -> None:

@@ -39,9 +39,9 @@ def add_engines(api: FastAPI, reader: Reader) -> None:
         """[[start of a column, mean within it]] by engine; columns without data are left out."""
         if not start < end or (end - start) / width > _COLUMNS:
             raise HTTPException(422, f"start must be before end, and at most {_COLUMNS} columns between them")
-        keys = engine or [found.key for found in reader.engines.now(run, end)][:MOST_ENGINES]
-        found = reader.engines.cells(run, metric, keys, start, end, width)
-        return {key: sorted(values.items()) for key, values in found.items()}
+        keys = engine or [engine_row.key for engine_row in reader.engines.now(run, end)][:MOST_ENGINES]
+        engine_row = reader.engines.cells(run, metric, keys, start, end, width)
+        return {key: sorted(values.items()) for key, values in engine_row.items()}
 
     @api.get("/api/v1/runs/{run}/steps", tags=["runs"], responses=errors(404, 503))
     def steps(run: str, last: Annotated[int, Query(ge=1, le=MOST_STEPS)] = 40) -> SerializeAsAny[list[StepInfo]]:

@@ -68,9 +68,9 @@ class _ForwardingRoutes:
         """Validates a reading, stores it and acknowledges it; a repeated reading is acknowledged like the first."""
         query, now = request.query_params, self._clock.now()
         try:
-            _known(query)
+            _check_query(query)
             run, target, agent = run_of(query.get("run", "")), target_of(query.get("target", "")), _agent(query)
-            kind, actor = _word(query, "kind", collectors.load()), _word(query, "actor", get_args(Actor))
+            kind, actor = _choice(query, "kind", collectors.load()), _choice(query, "actor", get_args(Actor))
             interval, seq = interval_of(query), _whole(query, "seq", 1)
             behind, skew = _whole(query, "behind", 0, "0"), _skew(query, now)
             plain = plain_of(body, request.headers.get("content-encoding", ""))
@@ -93,12 +93,12 @@ class _ForwardingRoutes:
     def _check(self, run: str, target: str, agent: str, now: float) -> None:
         """Refuses a second source of a target: this process, a push client, or one forwarder may report it."""
         # Read the targets before the forwarders: a first reading stored in between then belongs to its forwarder.
-        pushers = {one.target for one in self._store.pushes.pushers(run)}
-        known = pushers | {row.name for _, row in self._store.runs.targets(run)}
-        tellers = [one for one in self._store.pushes.forwarders(run) if one.target == target]
-        if not tellers and target in known:
+        pushers = {pusher.target for pusher in self._store.pushes.pushers(run)}
+        known_targets = pushers | {row.name for _, row in self._store.runs.targets(run)}
+        tellers = [pusher for pusher in self._store.pushes.forwarders(run) if pusher.target == target]
+        if not tellers and target in known_targets:
             raise HTTPException(409, f"target {target} of this run has another source: forward with another --run NAME")
-        newest = max(tellers, key=lambda one: one.last_ts, default=None)
+        newest = max(tellers, key=lambda pusher: pusher.last_ts, default=None)
         if newest is not None and newest.agent != agent and now - newest.last_ts / 1000 < SILENT_SECONDS:
             raise HTTPException(
                 409,
@@ -110,31 +110,31 @@ class _ForwardingRoutes:
             raise HTTPException(429, f"{TARGETS} targets already push to this run, the maximum", RETRY)
 
 
-def _known(query: Mapping[str, str]) -> None:
+def _check_query(query: Mapping[str, str]) -> None:
     if unknown := set(query) - set(_QUERY):
         raise ValueError(f"unknown parameter {min(unknown)[:40]!r}; known: {', '.join(_QUERY)}")
 
 
 def _agent(query: Mapping[str, str]) -> str:
-    found = query.get("agent", "")
-    if not AGENT.fullmatch(found):
+    agent = query.get("agent", "")
+    if not AGENT.fullmatch(agent):
         raise ValueError("agent must be 8 to 64 letters, digits or -")
-    return found
+    return agent
 
 
-def _word(query: Mapping[str, str], name: str, known: "Mapping[str, object] | tuple[str, ...]") -> str:
-    found = query.get(name, "")
-    if found not in known:
-        raise ValueError(f"{name} {ascii(found)[:80]} is unknown; known: {', '.join(known)}")
-    return found
+def _choice(query: Mapping[str, str], name: str, allowed: "Mapping[str, object] | tuple[str, ...]") -> str:
+    value = query.get(name, "")
+    if value not in allowed:
+        raise ValueError(f"{name} {ascii(value)[:80]} is unknown; known: {', '.join(allowed)}")
+    return value
 
 
 def _whole(query: Mapping[str, str], name: str, least: int, usual: str = "") -> int:
     text = query.get(name, usual)
-    found = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
-    if not least <= found <= LAST:
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+    if not least <= number <= LAST:
         raise ValueError(f"{name} must be a whole number from {least} on")
-    return found
+    return number
 
 
 def _skew(query: Mapping[str, str], now: float) -> float:

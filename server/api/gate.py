@@ -73,7 +73,7 @@ class Gate:
         elif self._token and scope["path"] == "/login" and scope["type"] == "http":
             await self._login(scope, receive, send)
         elif self._token and not _is_open(scope["path"]) and not self._authorised(headers):
-            await self._ask(scope, headers, send)
+            await self._redirect_to_login(scope, headers, send)
         else:
             await self._app(scope, receive, send)
 
@@ -105,16 +105,16 @@ class Gate:
         # Parsed by hand: the standard parser stops at the first malformed cookie of another application, and
         # cookies are shared by all ports of a host.
         pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
-        ours = [value for name, _, value in pairs if name == COOKIE]
-        return any(secrets.compare_digest(value.encode("latin-1"), self._session.encode()) for value in ours)
+        cookies = [value for name, _, value in pairs if name == COOKIE]
+        return any(secrets.compare_digest(value.encode("latin-1"), self._session.encode()) for value in cookies)
 
-    async def _ask(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
+    async def _redirect_to_login(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
         browser = scope["type"] == "http" and "text/html" in headers.get("accept", "")
         if browser:
             # A link in a notification must open its moment, also if the user must log in first.
-            wanted = scope["path"] + ("?" + scope["query_string"].decode("latin-1") if scope["query_string"] else "")
-            place = "/login?" + urlencode({"next": wanted})
-            await _answer(scope, send, 303, "", [(b"location", place.encode())])
+            target = scope["path"] + ("?" + scope["query_string"].decode("latin-1") if scope["query_string"] else "")
+            location = "/login?" + urlencode({"next": target})
+            await _answer(scope, send, 303, "", [(b"location", location.encode())])
         else:
             await _answer(scope, send, 401, "token missing or wrong", [(b"www-authenticate", b"Bearer")])
 
@@ -136,8 +136,8 @@ class Gate:
             return
         secure = "; Secure" if scope.get("scheme") == "https" else ""
         cookie = f"{COOKIE}={self._session}; Path=/; HttpOnly; SameSite=Strict; Max-Age=2592000{secure}"
-        place = quote(_next(scope["query_string"]), safe="/?&=%+-._~:")
-        await _answer(scope, send, 303, "", [(b"location", place.encode()), (b"set-cookie", cookie.encode())])
+        location = quote(_next(scope["query_string"]), safe="/?&=%+-._~:")
+        await _answer(scope, send, 303, "", [(b"location", location.encode()), (b"set-cookie", cookie.encode())])
 
     def _with_headers(self, send: Send) -> Send:
         async def wrapped(message: Message) -> None:
@@ -163,9 +163,9 @@ def _is_utf8(quoted: bytes) -> bool:
 
 def _next(query: bytes) -> str:
     """The page after the login: a path of this server, never another host (``//host``, ``/\\host``)."""
-    wanted = parse_qs(query.decode("latin-1")).get("next", ["/"])[0]
-    ours = wanted.startswith("/") and wanted[1:2] not in ("/", "\\") and wanted.isprintable()
-    return wanted if ours and len(wanted) < LOGIN_BYTES else "/"
+    target = parse_qs(query.decode("latin-1")).get("next", ["/"])[0]
+    is_local = target.startswith("/") and target[1:2] not in ("/", "\\") and target.isprintable()
+    return target if is_local and len(target) < LOGIN_BYTES else "/"
 
 
 def _is_open(path: str) -> bool:

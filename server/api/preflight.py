@@ -26,8 +26,10 @@ def add_preflight(api: FastAPI, reader: Reader, preflights: Preflights) -> None:
         try:
             return shape.preflight(run, preflights.begin(run))
         except NotConfigured:
-            words = "this server's configuration has no such run; `rollscope preflight -c FILE RUN` checks other files"
-            raise HTTPException(409, words) from None
+            message = (
+                "this server's configuration has no such run; `rollscope preflight -c FILE RUN` checks other files"
+            )
+            raise HTTPException(409, message) from None
         except Busy:
             raise HTTPException(409, "the previous preflight is still running") from None
         except TooSoon as soon:

@@ -148,7 +148,7 @@ class _PushRoutes:
         """A body of exposition text."""
         query, now = request.query_params, self._clock.now()
         try:
-            _known(query)
+            _check_query(query)
             run, target = run_of(query.get("run", "")), target_of(query.get("target") or KIND)
             interval, facts = interval_of(query), _facts(query)
             step = push_names.step_of(query["step"]) if query.get("step") else None
@@ -214,10 +214,12 @@ class _PushRoutes:
 
     def _check_targets(self, run: str, names: Sequence[str]) -> None:
         read = {row.name for _, row in self._store.runs.targets(run) if row.collector != KIND}
-        if taken := read.intersection(names):
-            raise HTTPException(409, f"target {min(taken)} of this run is read by Rollscope: choose another ?target=")
-        known = {one.target for one in self._store.pushes.pushers(run)}
-        if len(known | set(names)) > TARGETS and not known.issuperset(names):
+        if conflicts := read.intersection(names):
+            raise HTTPException(
+                409, f"target {min(conflicts)} of this run is read by Rollscope: choose another ?target="
+            )
+        known_targets = {pusher.target for pusher in self._store.pushes.pushers(run)}
+        if len(known_targets | set(names)) > TARGETS and not known_targets.issuperset(names):
             raise HTTPException(
                 429, f"{TARGETS} targets already push to this run, the maximum; use one of their names", RETRY
             )
@@ -234,7 +236,7 @@ def _otlp_refusal(error: HTTPException, kind: str) -> Response:
     return Response(otlp.refusal(error.detail, kind, code), error.status_code, error.headers, kind)
 
 
-def _known(query: Mapping[str, str]) -> None:
+def _check_query(query: Mapping[str, str]) -> None:
     unknown = set(query) - set(_QUERY)
     if unknown:
         raise ValueError(f"unknown parameter {min(unknown)[:40]!r}; known: {', '.join(_QUERY)}")
@@ -277,14 +279,14 @@ def interval_of(query: Mapping[str, str]) -> float:
 
 
 def _facts(query: Mapping[str, str]) -> dict[str, str | float]:
-    found: dict[str, str | float] = {}
+    facts: dict[str, str | float] = {}
     for name in ("framework", "mode", "lifecycle"):
         value = query.get(name, "")
         if value and name in _WORDS and value not in _WORDS[name]:
             raise ValueError(f"{name} must be one of {', '.join(_WORDS[name])}")
         if value:
-            found[name] = target_of(value)
-    return found
+            facts[name] = target_of(value)
+    return facts
 
 
 def plain_of(body: bytes, encoding: str) -> bytes:
@@ -295,11 +297,11 @@ def plain_of(body: bytes, encoding: str) -> bytes:
         raise HTTPException(415, "content-encoding must be gzip or identity")
     try:
         unpacker: Any = zlib.decompressobj(31)
-        found: bytes = unpacker.decompress(body, PUSH_BYTES)
+        plain: bytes = unpacker.decompress(body, PUSH_BYTES)
     except zlib.error:
         raise ValueError("the body is not gzip") from None
     if unpacker.unconsumed_tail:
         raise HTTPException(413, f"a push may have at most {PUSH_BYTES} bytes after decompression")
     if not unpacker.eof:
         raise ValueError("the gzip body is truncated")
-    return found
+    return plain

@@ -75,7 +75,7 @@ def add_rollouts(
     _tables(api, reader)
     _aggregates(api, reader)
     # Last, and the shortest path last of all: an id may hold slashes.
-    _one(api, reader)
+    _add_one_rollout(api, reader)
 
 
 # ---- pushed
@@ -92,18 +92,18 @@ def _pushes(api: FastAPI, store: Store, clock: Clock, admitted: Callable[[str], 
         try:
             run_of(run)
             plain = plain_of(body, request.headers.get("content-encoding", ""))
-            found = push_records.parse(plain, kind, now, document=called == "application/json")
+            records = push_records.parse(plain, kind, now, document=called == "application/json")
         except push_records.Refusal as error:
             raise HTTPException(error.status, str(error)) from None
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
-        if found.lines:
+        if records.lines:
             if not admitted(run):
                 raise HTTPException(429, TOO_MANY, RETRY)
-            _keep(store, run, kind, found, now)
-        refused = [{"line": number, "detail": why} for number, why in found.refused]
-        said = {"taken": len(found.lines), "refused": refused, "refused_count": found.lost}
-        return JSONResponse(said, 207 if found.lost else 200)
+            _keep(store, run, kind, records, now)
+        refused = [{"line": number, "detail": why} for number, why in records.refused]
+        answer = {"taken": len(records.lines), "refused": refused, "refused_count": records.lost}
+        return JSONResponse(answer, 207 if records.lost else 200)
 
     @api.post(
         "/api/v1/runs/{run}/rollouts",
@@ -135,11 +135,11 @@ def _documented(needed: str, names: tuple[str, ...]) -> dict[str, Any]:
     return {"requestBody": {"content": {"application/json": schema, "application/x-ndjson": {"schema": item}}}}
 
 
-def _keep(store: Store, run: str, kind: push_records.Kind, found: push_records.PushedRecords, now: float) -> None:
-    weight = len(found.lines) * (push_records.WEIGHT if kind == "rollouts" else 1)
-    packed = push_inbox.pack(kind, found.lines)
+def _keep(store: Store, run: str, kind: push_records.Kind, records: push_records.PushedRecords, now: float) -> None:
+    weight = len(records.lines) * (push_records.WEIGHT if kind == "rollouts" else 1)
+    packed = push_inbox.pack(kind, records.lines)
     if kind == "rollouts":
-        push_inbox.held.put(packed, found.records)
+        push_inbox.held.put(packed, records.records)
     push = Push(run, PUSHED, "generator", INTERVAL_SECONDS, round(now * 1000), weight, packed)
     try:
         store.pushes.offer([push])
@@ -181,23 +181,23 @@ def _tables(api: FastAPI, reader: Reader) -> None:
 
         `complete` is false if so many ids begin with `find` that only the last ids are returned.
         """
-        _known("state", state, STATES)
-        _known("purpose", [purpose] if purpose else [], PURPOSES)
-        wanted = RolloutFilter(tuple(state), environment, purpose, group, find, mixed, start, end)
-        ask = partial(reader.rollouts.page, run, wanted, sort=sort, descending=order == "desc")
+        _check_choices("state", state, STATES)
+        _check_choices("purpose", [purpose] if purpose else [], PURPOSES)
+        rollout_filter = RolloutFilter(tuple(state), environment, purpose, group, find, mixed, start, end)
+        read_page = partial(reader.rollouts.page, run, rollout_filter, sort=sort, descending=order == "desc")
         try:
-            page = ask(limit=CSV_PAGE if format == "csv" else limit, after=after)
+            page = read_page(limit=CSV_PAGE if format == "csv" else limit, after=after)
         except BadKey as error:
             raise HTTPException(400, str(error)) from None
         if format == "json":
             return shape.RolloutsAnswer(page.rows, page.after or None, page.complete)
 
         def pages() -> Iterator[str]:
-            found = page
-            yield from csv_lines(found.rows, head=True)
-            while found.after:
-                found = ask(limit=CSV_PAGE, after=found.after)
-                yield from csv_lines(found.rows)
+            next_page = page
+            yield from csv_lines(next_page.rows, head=True)
+            while next_page.after:
+                next_page = read_page(limit=CSV_PAGE, after=next_page.after)
+                yield from csv_lines(next_page.rows)
 
         named = {"content-disposition": 'attachment; filename="rollouts.csv"'}
         return StreamingResponse(pages(), media_type="text/csv; charset=utf-8", headers=named)
@@ -211,7 +211,7 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         after: Annotated[str, Query(max_length=1000)] = "",
     ) -> SerializeAsAny[shape.GroupsAnswer]:
         """Groups with their rewards and outcome, the most recently changed first."""
-        _known("outcome", outcome, OUTCOMES)
+        _check_choices("outcome", outcome, OUTCOMES)
         try:
             rows, rest = reader.rollouts.groups(run, outcome, environment=environment, limit=limit, after=after)
         except BadKey as error:
@@ -227,7 +227,7 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     ) -> SerializeAsAny[shape.EventsAnswer]:
         """Events, oldest first (default: the last day); if there are more than `limit`, the newest."""
-        _known("kind", kind, push_records.KINDS)
+        _check_choices("kind", kind, push_records.KINDS)
         low, high = _window(reader, start, end)
         return shape.EventsAnswer(reader.runs.events(run, low, high, kind, limit))
 
@@ -244,7 +244,7 @@ def _aggregates(api: FastAPI, reader: Reader) -> None:
 
         Amounts cover the `told` rollouts of a bar, which report them; `bound` marks a lower or upper bound.
         """
-        _known("purpose", [purpose] if purpose else [], PURPOSES)
+        _check_choices("purpose", [purpose] if purpose else [], PURPOSES)
         return reader.rollouts.funnel(run, *_window(reader, start, end), purpose=purpose)
 
     @api.get("/api/v1/runs/{run}/census", tags=["rollouts"], responses=errors(404, 503))
@@ -264,12 +264,12 @@ def _aggregates(api: FastAPI, reader: Reader) -> None:
 
         Bin b of tokens and seconds is [2^(b/2), 2^((b+1)/2)); of a solve ratio a tenth; otherwise the number itself.
         """
-        _known("kind", [kind], KINDS)
+        _check_choices("kind", [kind], KINDS)
         low, high = _window(reader, start, end)
         return shape.CellsAnswer(kind, reader.rollouts.cells(run, kind, low, high, buckets))
 
 
-def _one(api: FastAPI, reader: Reader) -> None:
+def _add_one_rollout(api: FastAPI, reader: Reader) -> None:
     @api.get("/api/v1/runs/{run}/rollouts/trace", tags=["rollouts"], responses=TRACE)
     def traces(run: str, start: _Moment = None, end: _Moment = None) -> Response:
         """Timelines of a window (the newest 5,000) as Chrome trace JSON, for Perfetto."""
@@ -283,27 +283,27 @@ def _one(api: FastAPI, reader: Reader) -> None:
     )
     def trace(run: str, rollout_id: str, life: _Life = None) -> Response:
         """One rollout's timeline as Chrome trace JSON."""
-        found = reader.rollouts.get(run, rollout_id, life)
-        if found is None:
-            raise _nobody(rollout_id)
-        return _trace_file([found], reader.now(), "rollout")
+        details = reader.rollouts.get(run, rollout_id, life)
+        if details is None:
+            raise _not_found(rollout_id)
+        return _trace_file([details], reader.now(), "rollout")
 
     @api.get("/api/v1/runs/{run}/rollouts/{rollout_id:path}", tags=["rollouts"], responses=errors(404, 422, 503))
     def rollout(run: str, rollout_id: str, life: _Life = None) -> SerializeAsAny[shape.RolloutDetailAnswer]:
         """One rollout with timeline, turns, uses and siblings; of several incarnations the newest, or `life`."""
-        found = reader.rollouts.get(run, rollout_id, life)
-        if found is None:
-            raise _nobody(rollout_id)
-        return shape.rollout_detail(found)
+        details = reader.rollouts.get(run, rollout_id, life)
+        if details is None:
+            raise _not_found(rollout_id)
+        return shape.rollout_detail(details)
 
 
-def _known(name: str, asked: Sequence[str], words: Sequence[str]) -> None:
+def _check_choices(name: str, given: Sequence[str], allowed: Sequence[str]) -> None:
     """Refuses an unknown value: it would match nothing, as if the run had no such rows."""
-    if any(word not in words for word in asked):
-        raise HTTPException(422, f"{name} must be one of {', '.join(words)}")
+    if any(value not in allowed for value in given):
+        raise HTTPException(422, f"{name} must be one of {', '.join(allowed)}")
 
 
-def _nobody(rollout_id: str) -> HTTPException:
+def _not_found(rollout_id: str) -> HTTPException:
     return HTTPException(404, f"no rollout {ascii(rollout_id)[:220]} in this run")
 
 
@@ -315,7 +315,7 @@ def _window(reader: Reader, start: float | None, end: float | None, usual: float
     return start, end
 
 
-def _trace_file(found: Sequence[RolloutDetail], now: float, name: str) -> Response:
+def _trace_file(details: Sequence[RolloutDetail], now: float, name: str) -> Response:
     named = {"content-disposition": f'attachment; filename="{name}.trace.json"'}
-    text = json.dumps(trace_of(found, now), separators=(",", ":"))
+    text = json.dumps(trace_of(details, now), separators=(",", ":"))
     return Response(text, media_type="application/json", headers=named)

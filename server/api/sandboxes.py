@@ -61,17 +61,17 @@ def add_sandboxes(
     def push(run: str, body: bytes) -> JSONResponse:
         try:
             check_name(run)
-            found = parse(body)
+            parsed = parse(body)
         except ConfigError as error:
             raise HTTPException(400, error.problems[0]) from None
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
-        if found.records and not admitted(run):
+        if parsed.records and not admitted(run):
             raise HTTPException(429, TOO_MANY)
-        if found.records:
-            _store(store, run, found.records, clock.now())
-        refused = [{"line": number, "detail": why} for number, why in found.refused]
-        return JSONResponse({"taken": len(found.records), "refused": refused}, 207 if refused else 200)
+        if parsed.records:
+            _store(store, run, parsed.records, clock.now())
+        refused = [{"line": number, "detail": why} for number, why in parsed.refused]
+        return JSONResponse({"taken": len(parsed.records), "refused": refused}, 207 if refused else 200)
 
     documented = {"requestBody": {"content": {"application/json": _BODY, "application/x-ndjson": {}}}}
 
@@ -91,8 +91,8 @@ def add_sandboxes(
 
 def _store(store: Store, run: str, records: list[Sandbox], now: float) -> None:
     """Committed before it is acknowledged. Any `web` process may do it; the collecting one derives from the rows."""
-    known = store.sandboxes.get(run, [(record.provider, record.id) for record in records])
-    ingest = SandboxIngest(known, {run})
+    existing = store.sandboxes.get(run, [(record.provider, record.id) for record in records])
+    ingest = SandboxIngest(existing, {run})
     target = Target(PUSHED, run, PUSHED, "sandbox")
     # One by one: a body may hold a sandbox's request and its end, and both count.
     changed = [arrival.row for record in records for arrival in ingest.take(target, [record], (), {run}, now)]

@@ -11,9 +11,9 @@ from server.query import Reader
 from server.query.what_if import MOST, Changes, OutOfRange, WhatIfEstimate, what_if_answer
 
 
-def _within(name: str, words: str) -> Any:
+def _within(name: str, description: str) -> Any:
     low, high = MOST[name]
-    return Query(ge=low, le=high, allow_inf_nan=False, description=f"{words}; {low:g} to {high:g}")
+    return Query(ge=low, le=high, allow_inf_nan=False, description=f"{description}; {low:g} to {high:g}")
 
 
 def add_what_if(api: FastAPI, reader: Reader) -> None:
@@ -39,7 +39,7 @@ def add_what_if(api: FastAPI, reader: Reader) -> None:
         Omitted parameters keep today's value. `value` is null if an input is missing (`why` names it); `bound` marks a
         lower or upper bound.
         """
-        _known(request.query_params)
+        _check_query(request.query_params)
         changes = Changes(
             move_gpus, add_engines, group_size, oversampling, concurrency, max_response_tokens, max_staleness,
             zero_advantage,
@@ -50,7 +50,7 @@ def add_what_if(api: FastAPI, reader: Reader) -> None:
             raise HTTPException(422, str(error)) from None
 
 
-def _known(query: Mapping[str, str]) -> None:
+def _check_query(query: Mapping[str, str]) -> None:
     """A misspelt change would be answered with today's numbers."""
     if unknown := set(query) - set(MOST):
         raise HTTPException(422, f"unknown parameter {min(unknown)[:40]!r}; there are {', '.join(MOST)}")

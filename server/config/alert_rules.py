@@ -183,10 +183,10 @@ def _check_promql(table: Mapping[str, Any], problems: Problems, where: str) -> N
 
 
 def _check_name(condition: Condition, problems: Problems, where: str) -> None:
-    known = known_signals() if condition.source == "signal" else METRICS.keys() | HEALTH
-    if condition.name in known or not condition.name:
+    known_names = known_signals() if condition.source == "signal" else METRICS.keys() | HEALTH
+    if condition.name in known_names or not condition.name:
         return
-    near = difflib.get_close_matches(condition.name, known, 2)
+    near = difflib.get_close_matches(condition.name, known_names, 2)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     problems.add(where, f"no {condition.source} is named {condition.name!r}{hint}")
 
@@ -231,20 +231,20 @@ def _choice(
 
 
 def _labels(table: Mapping[str, Any], problems: Problems, where: str) -> Labels:
-    found = problems.take(table, "labels", dict, {}, where)
-    for name, value in found.items():
+    labels = problems.take(table, "labels", dict, {}, where)
+    for name, value in labels.items():
         if name in RESERVED or not name.isidentifier() or not isinstance(value, str):
             problems.add(f"{where}.labels.{name}", f"must be a string, and not one of {', '.join(sorted(RESERVED))}")
-    return tuple(sorted((name, str(value)) for name, value in found.items()))
+    return tuple(sorted((name, str(value)) for name, value in labels.items()))
 
 
 def _annotations(table: Mapping[str, Any], problems: Problems, where: str) -> dict[str, str]:
-    found = problems.take(table, "annotations", dict, {}, where)
-    for name, value in found.items():
+    annotations = problems.take(table, "annotations", dict, {}, where)
+    for name, value in annotations.items():
         errors = text.problems(value) if isinstance(value, str) else ["must be a string"]
         for problem in errors:
             problems.add(f"{where}.annotations.{name}", problem)
-    return {str(name): str(value) for name, value in found.items()}
+    return {str(name): str(value) for name, value in annotations.items()}
 
 
 def _lifecycle(table: Mapping[str, Any], problems: Problems, where: str) -> list[str]:

@@ -72,20 +72,22 @@ def load_rules(raw: Mapping[str, Any], problems: Problems) -> tuple[Rule, ...]:
     if problems.take(raw, "default_pack", bool, True, "alerts"):
         tables.update(pack())
     places = dict.fromkeys(tables, "default pack")
-    own: set[str] = set()
+    own_names: set[str] = set()
     for index, table in enumerate(problems.take(raw, "rule", list, [], "alerts")):
         where = f"alerts.rule[{index}]"
         name = str(table.get("name", "")) if isinstance(table, dict) else ""
         if not isinstance(table, dict):
             problems.add(where, "must be a table: [[alerts.rule]]")
-        elif name in own:
+        elif name in own_names:
             problems.add(f"{where}.name", f"{name!r} is defined twice")
         else:
-            own.add(name)
+            own_names.add(name)
             key = name or where
             tables[key], places[key] = _over(tables.get(key), table), where
     _disable(raw, tables, problems)
-    rules = [alert_rules.parse(table, problems, places[key], builtin=key not in own) for key, table in tables.items()]
+    rules = [
+        alert_rules.parse(table, problems, places[key], builtin=key not in own_names) for key, table in tables.items()
+    ]
     return tuple(rule for rule in rules if rule is not None)
 
 
@@ -93,14 +95,14 @@ def _over(base: Mapping[str, Any] | None, table: Mapping[str, Any]) -> Mapping[s
     """A user's rule with the name of a pack rule changes the keys it sets and keeps the others."""
     if base is None:
         return table
-    kept = dict(base)
+    merged = dict(base)
     for group in (alert_rules.SOURCES, tuple(alert_rules.COMPARISONS)):
         if any(key in table for key in group):
             # Another source or comparison replaces the old one and the keys that only the old one used.
             drop = {*group, "recover", "promql"} if group is not alert_rules.SOURCES else alert_rules.CONDITION_KEYS
-            kept = {key: value for key, value in kept.items() if key not in drop and key != "promql"}
-    annotations = {**kept.get("annotations", {}), **_table_of(table.get("annotations"))}
-    return {**kept, **table, "annotations": annotations}
+            merged = {key: value for key, value in merged.items() if key not in drop and key != "promql"}
+    annotations = {**merged.get("annotations", {}), **_table_of(table.get("annotations"))}
+    return {**merged, **table, "annotations": annotations}
 
 
 def _table_of(value: object) -> Mapping[str, Any]:
@@ -120,10 +122,10 @@ def rules_of(raw: Mapping[str, Any]) -> tuple[Rule, ...]:
         ConfigError: with every problem found.
     """
     problems = Problems()
-    found = load_rules(problems.take(raw, "alerts", dict, {}, "config"), problems)
+    rules = load_rules(problems.take(raw, "alerts", dict, {}, "config"), problems)
     if problems.found:
         raise ConfigError(problems.found)
-    return found
+    return rules
 
 
 def build(raw: Mapping[str, Any], env: Mapping[str, str], problems: Problems) -> AlertSettings:
@@ -148,17 +150,17 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str], problems: Problems) ->
 def _receivers(
     raw: Mapping[str, Any], env: Mapping[str, str], defaults: Mapping[str, Any], problems: Problems
 ) -> Sequence[ReceiverSettings]:
-    found: dict[str, ReceiverSettings] = {}
+    receivers: dict[str, ReceiverSettings] = {}
     for index, table in enumerate(problems.take(raw, "receiver", list, [], "alerts")):
         where = f"alerts.receiver[{index}]"
         if not isinstance(table, dict):
             problems.add(where, "must be a table: [[alerts.receiver]]")
             continue
         settings = _receiver(table, env, defaults, problems, where)
-        if settings.name in found:
+        if settings.name in receivers:
             problems.add(f"{where}.name", f"{settings.name!r} is defined twice")
-        found[settings.name] = settings
-    return list(found.values())
+        receivers[settings.name] = settings
+    return list(receivers.values())
 
 
 def _receiver(
@@ -171,12 +173,12 @@ def _receiver(
     if kind not in kinds:
         problems.add(f"{where}.kind", f"must be one of {', '.join(kinds)}")
         return ReceiverSettings(name, kind)
-    known = set(RECEIVER_KEYS)
+    allowed = set(RECEIVER_KEYS)
     for key, option in kinds[kind].options.items():
-        known |= {f"{key}_file", f"{key}_env"} if option.secret else {key}
-    problems.unknown(table, known, where)
+        allowed |= {f"{key}_file", f"{key}_env"} if option.secret else {key}
+    problems.unknown(table, allowed, where)
     base = ReceiverSettings("", "", **defaults)
-    made = ReceiverSettings(
+    receiver = ReceiverSettings(
         name=name,
         kind=kind,
         url=_url(table, env, problems, where, kinds[kind].needs_url),
@@ -187,11 +189,11 @@ def _receiver(
         **_grouping(table, base, problems, where),
     )
     check = kinds[kind].check
-    if made.url and kind != "apprise" and (refusal := refuse_target(made.url)):
+    if receiver.url and kind != "apprise" and (refusal := refuse_target(receiver.url)):
         problems.add(f"{where}.url", refusal)
-    elif check is not None and (problem := check(made)):
+    elif check is not None and (problem := check(receiver)):
         problems.add(where, problem)
-    return made
+    return receiver
 
 
 def _count(table: Mapping[str, Any], key: str, problems: Problems, where: str) -> int:
@@ -205,29 +207,33 @@ def _grouping(table: Mapping[str, Any], base: ReceiverSettings, problems: Proble
     labels = problems.take(table, "group_by", list, list(base.group_by), where)
     if not all(isinstance(label, str) for label in labels):
         problems.add(f"{where}.group_by", 'must be a list of label names such as ["alertname"]')
-    found: dict[str, Any] = {"group_by": tuple(str(label) for label in labels)}
+    options: dict[str, Any] = {"group_by": tuple(str(label) for label in labels)}
     for key in ("group_wait", "group_interval", "repeat_interval"):
-        found[key] = alert_rules.seconds(table, key, getattr(base, key), problems, where)
-    if found["repeat_interval"] < SHORTEST_REPEAT:
+        options[key] = alert_rules.seconds(table, key, getattr(base, key), problems, where)
+    if options["repeat_interval"] < SHORTEST_REPEAT:
         problems.add(f"{where}.repeat_interval", f"must be at least {SHORTEST_REPEAT:.0f}s")
-    return found
+    return options
 
 
 def _options(
-    table: Mapping[str, Any], env: Mapping[str, str], known: Mapping[str, notify.Option], problems: Problems, where: str
+    table: Mapping[str, Any],
+    env: Mapping[str, str],
+    allowed: Mapping[str, notify.Option],
+    problems: Problems,
+    where: str,
 ) -> dict[str, str | Secret]:
-    found: dict[str, str | Secret] = {}
-    for key, option in known.items():
+    options: dict[str, str | Secret] = {}
+    for key, option in allowed.items():
         if option.secret:
             value: str | Secret = secret(table, key, env, problems, where)
         else:
             value = problems.take(table, key, str, "", where)
         if value:
-            found[key] = value
+            options[key] = value
         elif option.required and not {f"{key}_file", f"{key}_env"} & table.keys():
             keys = f"{key}_file or {key}_env" if option.secret else key
             problems.add(where, f"needs {keys}: {option.help}")
-    return found
+    return options
 
 
 def _url(table: Mapping[str, Any], env: Mapping[str, str], problems: Problems, where: str, required: bool) -> Secret:
@@ -255,7 +261,7 @@ def secret(table: Mapping[str, Any], key: str, env: Mapping[str, str], problems:
 
 
 def _inhibits(raw: Mapping[str, Any], problems: Problems) -> Sequence[InhibitRule]:
-    found = []
+    inhibits = []
     for index, table in enumerate(problems.take(raw, "inhibit", list, [], "alerts")):
         where = f"alerts.inhibit[{index}]"
         if not isinstance(table, dict):
@@ -266,8 +272,8 @@ def _inhibits(raw: Mapping[str, Any], problems: Problems) -> Sequence[InhibitRul
         if not source or not target:
             problems.add(where, "needs source and target: lists of matchers; an empty one would match everything")
         equal = problems.take(table, "equal", list, ["run"], where)
-        found.append(InhibitRule(source, target, tuple(str(label) for label in equal)))
-    return found
+        inhibits.append(InhibitRule(source, target, tuple(str(label) for label in equal)))
+    return inhibits
 
 
 def _deadman(table: Mapping[str, Any], env: Mapping[str, str], problems: Problems) -> DeadManSettings:

@@ -65,17 +65,17 @@ def parse(
     problems: Problems, given: Any, where: str, env: Mapping[str, str], interval: Interval
 ) -> tuple[DiscoverSettings, ...]:
     """Every list of a run. ``interval``: reads and checks the interval, as for a target configured by hand."""
-    found: list[DiscoverSettings] = []
+    sources: list[DiscoverSettings] = []
     for number, table in enumerate(given):
         where_list = f"{where}.discover[{number}]"
         if not isinstance(table, dict):
             problems.add(where_list, "must be a table: [[run.NAME.discover]]")
             continue
         settings = _parse_list(problems, table, where_list, env, interval)
-        if any(settings.name == other.name for other in found):
+        if any(settings.name == other.name for other in sources):
             problems.add(f"{where_list}.name", f"another list is also named {settings.name!r}: give each list a name")
-        found.append(settings)
-    return tuple(found)
+        sources.append(settings)
+    return tuple(sources)
 
 
 def _parse_list(
@@ -105,30 +105,30 @@ def _parse_list(
 def _sources(problems: Problems, table: Mapping[str, Any], kind: str, where: str) -> tuple[str, ...]:
     before = len(problems.found)
     if kind == "file_sd":
-        found = _strings(problems, table, kind, where)
+        paths = _strings(problems, table, kind, where)
     else:
-        found = tuple(filter(None, [problems.take(table, kind, str, "", where)]))
-    if kind in table and not found and len(problems.found) == before:
+        paths = tuple(filter(None, [problems.take(table, kind, str, "", where)]))
+    if kind in table and not paths and len(problems.found) == before:
         problems.add(f"{where}.{kind}", "is empty: " + ("a URL" if kind in BY_URL else "a path"))
-    for source in found if kind in BY_URL else ():
+    for source in paths if kind in BY_URL else ():
         if refusal := refuse_target(source):
             problems.add(f"{where}.{kind}", refusal)
-    return found
+    return paths
 
 
 def _collector(problems: Problems, table: Mapping[str, Any], where: str) -> str:
     name: str = problems.take(table, "collector", str, "", where)
-    known = {one.name for one in collectors.load().values() if one.poll is not None}
-    if name and name not in known:
-        problems.add(f"{where}.collector", f"reads no URL; collectors that do: {', '.join(sorted(known))}")
+    names = {collector.name for collector in collectors.load().values() if collector.poll is not None}
+    if name and name not in names:
+        problems.add(f"{where}.collector", f"reads no URL; collectors that do: {', '.join(sorted(names))}")
         return ""
     return name
 
 
 def _refresh(problems: Problems, table: Mapping[str, Any], kind: str, where: str) -> float:
-    found = float(problems.take(table, "refresh", (int, float), REFRESH_SECONDS[kind], where))
-    if REFRESH_LEAST <= found <= REFRESH_MOST:
-        return found
+    seconds = float(problems.take(table, "refresh", (int, float), REFRESH_SECONDS[kind], where))
+    if REFRESH_LEAST <= seconds <= REFRESH_MOST:
+        return seconds
     problems.add(f"{where}.refresh", f"must be between {REFRESH_LEAST:g} and {REFRESH_MOST:g} seconds")
     return REFRESH_SECONDS[kind]
 
@@ -144,13 +144,13 @@ def _strings(problems: Problems, table: Mapping[str, Any], key: str, where: str)
 
 
 def _headers(problems: Problems, table: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
-    found = problems.take(table, "headers", dict, {}, where)
-    for name, value in found.items():
+    headers = problems.take(table, "headers", dict, {}, where)
+    for name, value in headers.items():
         if name.lower() in SECRET_HEADERS:
             problems.add(f"{where}.headers.{name}", "contains a secret: use bearer_env and an environment variable")
         elif not isinstance(value, str) or not f"{name}{value}".isascii() or not f"{name}{value}".isprintable():
             problems.add(f"{where}.headers.{name}", "must be a string of printable ASCII characters")
-    return tuple(sorted((str(name), str(value)) for name, value in found.items()))
+    return tuple(sorted((str(name), str(value)) for name, value in headers.items()))
 
 
 def _bearer(problems: Problems, table: Mapping[str, Any], key: str, env: Mapping[str, str], where: str) -> Secret:

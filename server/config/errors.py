@@ -13,9 +13,9 @@ _TYPES: Mapping[type, str] = {
 }  # fmt: skip
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, candidates: Iterable[str]) -> str:
     """``did you mean port?``, or every valid name if none is similar."""
-    names = sorted(known)
+    names = sorted(candidates)
     near = difflib.get_close_matches(name, names, 1)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
 
@@ -46,9 +46,9 @@ class Problems:
         self.add(f"{where}.{key}", f"must be {expected}, is {_TYPES.get(type(value), type(value).__name__)}")
         return default
 
-    def unknown(self, table: Mapping[str, Any], known: set[str], where: str) -> None:
-        for key in table.keys() - known:
-            self.add(f"{where}.{key}", f"unknown key; {suggestion(key, known)}")
+    def unknown(self, table: Mapping[str, Any], allowed: set[str], where: str) -> None:
+        for key in table.keys() - allowed:
+            self.add(f"{where}.{key}", f"unknown key; {suggestion(key, allowed)}")
 
     def secret_file(self, path: str, key: str) -> Secret:
         """Read a secret's file without its line end; "" and a problem if it is unreadable or empty."""

@@ -9,13 +9,13 @@ def trusted_facts(reported: Mapping[str, str | float], run: Mapping[str, str | f
 
     A mode has ``mode_assumed``, 1 or 0. An assumed mode is dropped if the run's mode was reported (0).
     """
-    found = dict(reported)
-    if "mode" not in found:
-        return found
-    assumed = bool(found.get("mode_assumed"))
+    facts = dict(reported)
+    if "mode" not in facts:
+        return facts
+    assumed = bool(facts.get("mode_assumed"))
     if assumed and run.get("mode_assumed") == 0.0:
-        return {name: value for name, value in found.items() if name not in ("mode", "mode_assumed")}
-    return found | {"mode_assumed": float(assumed)}
+        return {name: value for name, value in facts.items() if name not in ("mode", "mode_assumed")}
+    return facts | {"mode_assumed": float(assumed)}
 
 
 def stated(facts: Mapping[str, str | float]) -> Mapping[str, str | float]:

@@ -23,7 +23,7 @@ def check(rows: Any, add: Add) -> Maps:
     if not isinstance(rows, list) or len(rows) > MAX_ROWS:
         add("", f"must be a list of tables, {MAX_ROWS} at most: [[otlp]]")
         return {}
-    found: dict[tuple[str, str], Rule | None] = {}
+    rules: dict[tuple[str, str], Rule | None] = {}
     for number, row in enumerate(rows):
         where = f"[{number}]"
         if not isinstance(row, dict):
@@ -32,10 +32,10 @@ def check(rows: Any, add: Add) -> Maps:
         key = _text(row, "run", where, add), _text(row, "name", where, add)
         if not key[1]:
             add(f"{where}.name", "is missing: the metric's name as it is sent")
-        if key in found:
+        if key in rules:
             add(f"{where}.name", f"{key[1]!r} is defined twice")
-        found[key] = _rule(row, where, add)
-    return found
+        rules[key] = _rule(row, where, add)
+    return rules
 
 
 def _text(row: Mapping[str, Any], key: str, where: str, add: Add) -> str:
@@ -57,8 +57,8 @@ def _rule(row: Mapping[str, Any], where: str, add: Add) -> Rule | None:
         hint = f"; did you mean {' or '.join(near)}?" if near else "; the names are those of /api/v1/metrics"
         add(f"{where}.metric", f"there is no metric {name!r}{hint}")
         return None
-    fixed, kept = _table(row, "labels", where, add), _table(row, "keep", where, add)
-    return Rule(name, _factor(row, name, where, add), _labels(fixed, kept))
+    fixed, copied = _table(row, "labels", where, add), _table(row, "keep", where, add)
+    return Rule(name, _factor(row, name, where, add), _labels(fixed, copied))
 
 
 def _factor(row: Mapping[str, Any], name: str, where: str, add: Add) -> float:
@@ -85,11 +85,13 @@ def _table(row: Mapping[str, Any], key: str, where: str, add: Add) -> dict[str, 
     return {}
 
 
-def _labels(fixed: Mapping[str, str], kept: Mapping[str, str]) -> Callable[[Attributes], Labels]:
+def _labels(fixed: Mapping[str, str], copied: Mapping[str, str]) -> Callable[[Attributes], Labels]:
     """``kept``: OTLP attribute -> our label; an attribute of the point overrides one of its resource."""
 
     def labels(attributes: Attributes) -> Labels:
-        own = {ours: attributes[theirs] for theirs, ours in kept.items() if attributes.get(theirs)}
-        return tuple(sorted((dict(fixed) | own).items()))
+        attribute_labels = {
+            label: attributes[attribute] for attribute, label in copied.items() if attributes.get(attribute)
+        }
+        return tuple(sorted((dict(fixed) | attribute_labels).items()))
 
     return labels

@@ -125,12 +125,12 @@ def _number(
 
 
 def _numbers(
-    table: Mapping[str, Any], key: str, known: tuple[str, ...], problems: Problems, where: str
+    table: Mapping[str, Any], key: str, allowed: tuple[str, ...], problems: Problems, where: str
 ) -> dict[str, float]:
     """A table of finite numbers, at least 0: a limit of 0 is valid."""
     found = problems.take(table, key, dict, {}, where)
-    problems.unknown(found, set(known), f"{where}.{key}")
-    read = {name: _number(found, name, problems, f"{where}.{key}", least=0.0) for name in known}
+    problems.unknown(found, set(allowed), f"{where}.{key}")
+    read = {name: _number(found, name, problems, f"{where}.{key}", least=0.0) for name in allowed}
     return {name: value for name, value in read.items() if value is not None}
 
 

@@ -29,11 +29,11 @@ class RetentionSettings:
 def parse(problems: Problems, store: Mapping[str, Any]) -> RetentionSettings:
     """The retention keys of [store]; what is wrong with them goes into ``problems``."""
     defaults = RetentionSettings()
-    kept = {key: _seconds(problems, store, key, getattr(defaults, key)) for key in KEYS}
-    rollups, raw = kept["rollups"], kept["raw"]
+    retention = {key: _seconds(problems, store, key, getattr(defaults, key)) for key in KEYS}
+    rollups, raw = retention["rollups"], retention["raw"]
     if rollups is not None and (raw is None or rollups < raw):
         problems.add("store.rollups", "must be at least as long as raw: rollups replace the raw rows")
-    return RetentionSettings(**kept, max_bytes=_size(problems, store))
+    return RetentionSettings(**retention, max_bytes=_size(problems, store))
 
 
 def _seconds(problems: Problems, store: Mapping[str, Any], key: str, default: float | None) -> float | None:
@@ -55,11 +55,11 @@ def _size(problems: Problems, store: Mapping[str, Any]) -> int | None:
     value = problems.take(store, "max_size", str, "", "store")
     if not value:
         return None
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]B)\s*", value, re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]B)\s*", value, re.IGNORECASE)
+    if match is None:
         problems.add("store.max_size", f"{value[:40]!r} is not a size such as 500MB or 50GB")
         return None
-    size = round(float(found[1]) * _UNITS[found[2].upper()])
+    size = round(float(match[1]) * _UNITS[match[2].upper()])
     if size < LEAST_BYTES:
         problems.add("store.max_size", f"must be at least {LEAST_BYTES // 10**6}MB")
     return size

@@ -263,18 +263,18 @@ def store_of(raw: Mapping[str, Any], env: Mapping[str, str]) -> str:
         ConfigError: what is wrong with it.
     """
     problems = Problems()
-    found = _store(problems, problems.take(raw, "store", dict, {}, "config"), env)
+    store = _store(problems, problems.take(raw, "store", dict, {}, "config"), env)
     if problems.found:
         raise ConfigError(problems.found)
-    return found
+    return store
 
 
 def _store(problems: Problems, store: Mapping[str, Any], env: Mapping[str, str]) -> Secret:
     url = _secret(problems, store, "url_file", env, "ROLLSCOPE_STORE", "store")
-    found = url or problems.take(store, "url", str, "", "store") or default_store(env)
-    if not found.startswith(STORES):
+    url_text = url or problems.take(store, "url", str, "", "store") or default_store(env)
+    if not url_text.startswith(STORES):
         problems.add("store.url", "must begin with sqlite:/// or postgresql://")
-    return Secret(found)
+    return Secret(url_text)
 
 
 def _run(problems: Problems, name: str, table: Any, env: Mapping[str, str]) -> RunSettings:
@@ -398,16 +398,16 @@ def _key(
 def _options(
     problems: Problems, table: Mapping[str, Any], collector: Collector | None, where: str
 ) -> tuple[tuple[str, str], ...]:
-    found = problems.take(table, "options", dict, {}, where)
-    known = {"run_key", *(collector.options if collector else ())} - {"map"}
-    for key, value in found.items():
-        if key not in known:
-            problems.add(f"{where}.options.{key}", f"unknown option of this collector; {suggestion(key, known)}")
+    options = problems.take(table, "options", dict, {}, where)
+    allowed = {"run_key", *(collector.options if collector else ())} - {"map"}
+    for key, value in options.items():
+        if key not in allowed:
+            problems.add(f"{where}.options.{key}", f"unknown option of this collector; {suggestion(key, allowed)}")
         elif not isinstance(value, str):
             problems.add(f"{where}.options.{key}", "must be a string")
         elif collector is not None and value not in collector.option_values.get(key, (value,)):
             problems.add(f"{where}.options.{key}", f"must be one of {', '.join(collector.option_values[key])}")
-    return tuple(sorted((str(key), str(value)) for key, value in found.items()))
+    return tuple(sorted((str(key), str(value)) for key, value in options.items()))
 
 
 def _interval(problems: Problems, table: Mapping[str, Any], where: str, default: float) -> float:

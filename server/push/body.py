@@ -59,7 +59,7 @@ class Body:
 
     def actor(self) -> Actor:
         """Returns the actor of most of the values; the trainer if there are none."""
-        values = (*self.reading.samples, *self.reading.histograms, *(one.value for one in self.grown))
+        values = (*self.reading.samples, *self.reading.histograms, *(item.value for item in self.grown))
         names = [value.metric for value in values]
         actors: list[Actor] = [METRICS[name].actor for name in names]
         return max(dict.fromkeys(actors), key=actors.count, default="trainer")
@@ -76,7 +76,7 @@ def pack(body: Body) -> bytes:
         "scraped": reading.samples_scraped,
     }
     parts = {"samples": _samples(reading.samples), "histograms": _histograms(reading.histograms)}
-    parts["grown"] = [_grown(one) for one in body.grown]
+    parts["grown"] = [_grown(item) for item in body.grown]
     lines = [json.dumps(head), *(_line(name, rows) for name, whole in parts.items() for rows in _chunks(whole))]
     return zlib.compress("\n".join(lines).encode(), _LEVEL)
 
@@ -92,8 +92,8 @@ def unpack(data: bytes) -> Body:
         first, *lines = zlib.decompress(data).decode().split("\n")
         head = json.loads(first)
         for line in lines:
-            name, found = json.loads(line)
-            rows[name] += found
+            name, value = json.loads(line)
+            rows[name] += value
         reading = Reading(
             samples=_samples_of(rows["samples"]), histograms=_histograms_of(rows["histograms"]),
             facts=head["facts"], unmapped=head["unmapped"], dropped=head["dropped"],
@@ -120,10 +120,10 @@ def _histograms(histograms: Iterable[Histogram]) -> list[list[Any]]:
     return [[h.metric, h.edges, h.counts, h.total, h.labels, h.ts] for h in histograms]
 
 
-def _grown(one: Grown) -> list[Any]:
-    value = one.value
+def _grown(item: Grown) -> list[Any]:
+    value = item.value
     rows = _samples([value]) if isinstance(value, Sample) else _histograms([value])
-    return [one.stream, one.delta, one.start, isinstance(value, Sample), rows]
+    return [item.stream, item.delta, item.start, isinstance(value, Sample), rows]
 
 
 def _grown_of(stream: str, delta: bool, start: float, plain: bool, rows: Iterable[Sequence[Any]]) -> Grown:

@@ -80,19 +80,19 @@ class _Reader:
         self.grouper.add(key, part, bound, value)
 
     def done(self) -> ParsedText:
-        found = []
+        histograms = []
         for key, (edges, counts, total) in self.grouper.done():
             number, stamp = self.first.pop(key)
             ts = stamp / 1000 if stamp is not None else None
             try:
-                found.append(push_names.histogram(METRICS[key[0]], edges, counts, total, key[1], ts, self.now))
+                histograms.append(push_names.histogram(METRICS[key[0]], edges, counts, total, key[1], ts, self.now))
             except ValueError as error:
                 self.refuse(number, str(error))
         for key, (number, _) in self.first.items():
             self.refuse(number, self.grouper.flaws.get(key, f"{key[0]}: the histogram has no buckets"))
-        return self._taken(Reading(samples=tuple(self.samples), histograms=tuple(found)))
+        return self._parsed_text(Reading(samples=tuple(self.samples), histograms=tuple(histograms)))
 
-    def _taken(self, reading: Reading) -> ParsedText:
+    def _parsed_text(self, reading: Reading) -> ParsedText:
         lost = self.result.lost - sum(self.unmapped.values())
         self.result.body = Body(
             Reading(
@@ -125,12 +125,12 @@ def parse(body: bytes, run: str, now: float, step: int | None = None, axis: str 
         ScrapeError: the body as a whole cannot be read (`parser.parse`).
     """
     reader = _Reader(run, step, axis, now)
-    for number, found in parser.each(body, LIMITS):
-        if isinstance(found, ScrapeError):
-            reader.refuse(number, _without_line(str(found)))
+    for number, family in parser.each(body, LIMITS):
+        if isinstance(family, ScrapeError):
+            reader.refuse(number, _without_line(str(family)))
             continue
         try:
-            reader.line(number, *found)
+            reader.line(number, *family)
         except ValueError as error:
             reader.refuse(number, str(error))
     return reader.done()

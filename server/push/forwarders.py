@@ -37,7 +37,7 @@ class Forwards:
     """
 
     kinds: dict[str, str] = field(default_factory=dict)
-    _held: dict[str, _PendingReadings] = field(default_factory=dict)
+    _pending: dict[str, _PendingReadings] = field(default_factory=dict)
 
     @classmethod
     def of(cls, store: Store, run: str, since: float) -> "Forwards":
@@ -47,7 +47,7 @@ class Forwards:
             newest[row.target] = max(newest.get(row.target, 0.0), row.last_ts / 1000)
         rows = {row.name: row for _, row in store.runs.targets(run)}
         forwards = cls({name: rows[name].collector for name in newest if name in rows})
-        forwards._held = {name: _PendingReadings(newest[name], since + HELD_SECONDS) for name in forwards.kinds}
+        forwards._pending = {name: _PendingReadings(newest[name], since + HELD_SECONDS) for name in forwards.kinds}
         return forwards
 
     def report_seconds(self, target: str) -> float:
@@ -59,17 +59,19 @@ class Forwards:
         """Registers a reading taken out of the inbox; ``received``: when it was pushed."""
         reading = forwarded.outcome.reading
         more = reading is not None and reading.more and reading.cursor is not None
-        self._held.pop(target, None)
+        self._pending.pop(target, None)
         if more:
             newest = arrivals.newest()
-            self._held[target] = _PendingReadings(newest if newest is not None else -math.inf, received + HELD_SECONDS)
+            self._pending[target] = _PendingReadings(
+                newest if newest is not None else -math.inf, received + HELD_SECONDS
+            )
         elif forwarded.behind:
-            self._held[target] = _PendingReadings(forwarded.outcome.started, received + HELD_SECONDS)
+            self._pending[target] = _PendingReadings(forwarded.outcome.started, received + HELD_SECONDS)
 
     def horizon(self, now: float) -> float:
         """Returns the event time up to which all data in transit has arrived; infinity if there is none."""
-        self._held = {name: held for name, held in self._held.items() if held.release > now}
-        return min((held.until for held in self._held.values()), default=math.inf)
+        self._pending = {name: pending for name, pending in self._pending.items() if pending.release > now}
+        return min((pending.until for pending in self._pending.values()), default=math.inf)
 
 
 def patience(interval: float) -> float:

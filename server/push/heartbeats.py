@@ -33,10 +33,10 @@ class Heartbeats:
         """Stores a beat; returns False for an unknown token."""
         given = token.encode("utf-8", "replace")
         # Every token is compared in constant time, so that the duration does not reveal how close a guess is.
-        found = [names for known, *names in self._tokens if hmac.compare_digest(known, given)]
-        for run, name in found:
+        matches = [names for known, *names in self._tokens if hmac.compare_digest(known, given)]
+        for run, name in matches:
             self._note(run, name)
-        return bool(found)
+        return bool(matches)
 
     def _note(self, run: str, name: str) -> None:
         now = self._clock.now()
@@ -56,7 +56,7 @@ class HeartbeatWatch:
 
     def __init__(self, store: Store, run: str, settings: Sequence[HeartbeatSettings], since: float) -> None:
         self._store, self._run, self._since = store, run, since
-        self._settings: Mapping[str, HeartbeatSettings] = {one.name: one for one in settings}
+        self._settings: Mapping[str, HeartbeatSettings] = {heartbeat.name: heartbeat for heartbeat in settings}
 
     @property
     def names(self) -> frozenset[str]:

@@ -27,8 +27,14 @@ class ParsedPushCache:
     Nothing is cached before the first `take`, because another process may be the collector. ``clock``: seconds.
     """
 
-    def __init__(self, most: int = MAX_CACHED, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._clock, self._has_reader, self._count, self._guard = most, clock, False, 0, Lock()
+    def __init__(self, max_records: int = MAX_CACHED, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_records, self._clock, self._has_reader, self._count, self._guard = (
+            max_records,
+            clock,
+            False,
+            0,
+            Lock(),
+        )
         self._records: OrderedDict[bytes, tuple[float, Sequence[Any]]] = OrderedDict()
 
     def put(self, data: bytes, records: Sequence[Any]) -> None:
@@ -37,7 +43,7 @@ class ParsedPushCache:
             now = self._clock()
             while self._records and now - next(iter(self._records.values()))[0] > CACHE_SECONDS:
                 self._count -= len(self._records.popitem(last=False)[1][1])
-            if self._has_reader and data not in self._records and self._count + len(records) <= self._most:
+            if self._has_reader and data not in self._records and self._count + len(records) <= self._max_records:
                 self._records[data] = now, records
                 self._count += len(records)
 

@@ -50,17 +50,17 @@ def labels_of(pairs: Labels, run: str, drop: Collection[str] = ()) -> Labels:
     Raises:
         ValueError: too many, too long, or of another run.
     """
-    kept: list[tuple[str, str]] = []
+    labels: list[tuple[str, str]] = []
     for name, value in pairs:
         if name == "run" and value != run:
             raise ValueError(f"its label run is {value[:80]!r}, the request's run is {run!r}")
         if name not in _OURS and name not in drop and value:
             if len(value) > LABEL_LENGTH:
                 raise ValueError(f"label {name[:80]} is longer than {LABEL_LENGTH} characters")
-            kept.append((name, value.replace("\0", "")))
-    if len(kept) > LABELS:
+            labels.append((name, value.replace("\0", "")))
+    if len(labels) > LABELS:
         raise ValueError(f"more than {LABELS} labels")
-    return tuple(sorted(kept))
+    return tuple(sorted(labels))
 
 
 def sample(

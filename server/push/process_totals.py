@@ -92,9 +92,9 @@ class ProcessTotals:
             if key not in self.sums:
                 self.sums[key] = [0.0] * len(amount)
                 if self._fresh(item):
-                    begun.append(_made(item.value, self.sums[key], _begun(item, at)))
+                    begun.append(_with_numbers(item.value, self.sums[key], _begun(item, at)))
             self.sums[key] = [a + b for a, b in zip(self.sums[key], amount, strict=True)]
-            changed[key] = _made(item.value, self.sums[key], at)
+            changed[key] = _with_numbers(item.value, self.sums[key], at)
         self.at = at if changed else self.at
         return [*begun, *changed.values()]
 
@@ -115,8 +115,8 @@ class ProcessTotals:
             # When an older process counted its total is unknown, so only its later increases count.
             return value if first or self._fresh(item) else [0.0] * len(value)
         last = before[1:]
-        again = 0 < begun < item.start or len(last) != len(value)
-        if again or _fell(last[1:] or last, value[1:] or value):
+        is_restart = 0 < begun < item.start or len(last) != len(value)
+        if is_restart or _fell(last[1:] or last, value[1:] or value):
             return value  # the process restarted
         return [new - old for new, old in zip(value, last, strict=True)]
 
@@ -168,7 +168,7 @@ def _numbers(value: Sample | Histogram) -> list[float]:
     return [value.value] if isinstance(value, Sample) else [value.total, *value.counts]
 
 
-def _made(like: Sample | Histogram, numbers: Sequence[float], ts: float) -> Sample | Histogram:
+def _with_numbers(like: Sample | Histogram, numbers: Sequence[float], ts: float) -> Sample | Histogram:
     if isinstance(like, Sample):
         return replace(like, value=numbers[0], ts=ts)
     return replace(like, total=numbers[0], counts=tuple(numbers[1:]), ts=ts)

@@ -95,33 +95,33 @@ class Pushes:
 
         Yields None before and after a body whose ingest queries the store: earlier batches must be committed first.
         """
-        held: list[Push] = []
+        pending: list[Push] = []
         weight = 0
         for push in self._store.pushes.due(self._run, ROWS_AT_ONCE, BYTES_AT_ONCE):
             together = push_inbox.packed(push.body) and push.id not in self._alone
-            if held and (not together or weight + push.rows > _WEIGHT_AT_ONCE):
-                yield self._records(ingest, held)
-                held, weight = [], 0
+            if pending and (not together or weight + push.rows > _WEIGHT_AT_ONCE):
+                yield self._records(ingest, pending)
+                pending, weight = [], 0
             if together:
-                held.append(push)
+                pending.append(push)
                 weight += push.rows
                 continue
             yield None
             yield self._records(ingest, [push]) if push_inbox.packed(push.body) else self._body(ingest, push)
             yield None
-        if held:
-            yield self._records(ingest, held)
+        if pending:
+            yield self._records(ingest, pending)
 
-    def _records(self, ingest: Ingest, held: Sequence[Push]) -> tuple[Batch, Arrivals]:
+    def _records(self, ingest: Ingest, pushes: Sequence[Push]) -> tuple[Batch, Arrivals]:
         """Ingests rollouts and events. They change no target's health, because they arrive irregularly."""
-        parts = [push_inbox.unpack(push.body, push.received_at / 1000) for push in held]
+        parts = [push_inbox.unpack(push.body, push.received_at / 1000) for push in pushes]
         reading = Reading(
             rollouts=tuple(item for part in parts for item in part.rollouts),
             events=tuple(item for part in parts for item in part.events),
         )
-        target = self._register(PUSHED, "generator", held[0].interval_seconds)
-        batch, arrivals = ingest.records(target, reading, held[-1].received_at / 1000)
-        batch.taken += [push.id for push in held]
+        target = self._register(PUSHED, "generator", pushes[0].interval_seconds)
+        batch, arrivals = ingest.records(target, reading, pushes[-1].received_at / 1000)
+        batch.taken += [push.id for push in pushes]
         self._alone.difference_update(batch.taken)
         return batch, arrivals
 
@@ -150,20 +150,20 @@ class Pushes:
 
     def _forwarded(self, ingest: Ingest, push: Push) -> tuple[Batch, Arrivals]:
         """Ingests a reading of another machine as if its collector had read it here at that time."""
-        found = readings.unpack(push.body)
-        self._forwards.kinds[push.target] = found.kind
-        target, outcome = self._register(push.target, push.actor, push.interval_seconds), found.outcome
+        unpacked = readings.unpack(push.body)
+        self._forwards.kinds[push.target] = unpacked.kind
+        target, outcome = self._register(push.target, push.actor, push.interval_seconds), unpacked.outcome
         if outcome.reading is None:
             assert outcome.error is not None
             batch, arrivals = ingest.failure(target, outcome.error, outcome.started, outcome.seconds)
         else:
-            given = with_skew(outcome.reading, found.skew)
+            given = with_skew(outcome.reading, unpacked.skew)
             stored = tuple(self._bounded(target, given.samples))
             if lost := len(given.samples) - len(stored):
                 why = given.why_dropped or f"more than {SERIES} series of one target"
                 given = replace(given, samples=stored, dropped=given.dropped + lost, why_dropped=why)
             batch, arrivals = ingest.reading(target, given, outcome.started, outcome.seconds)
-        self._forwards.ingested(push.target, found, arrivals, push.received_at / 1000)
+        self._forwards.ingested(push.target, unpacked, arrivals, push.received_at / 1000)
         return batch, arrivals
 
     def horizon(self, now: float) -> float:

@@ -111,8 +111,8 @@ def _json(value: Any) -> bytes:
 
 
 def _parts(reading: Reading) -> Iterator[Reading]:
-    most = COUNTS["sandboxes"]
-    boxes = [reading.sandboxes[at : at + most] for at in range(0, len(reading.sandboxes), most)]
+    limit = COUNTS["sandboxes"]
+    boxes = [reading.sandboxes[at : at + limit] for at in range(0, len(reading.sandboxes), limit)]
     if len(boxes) > 1:
         reading = replace(reading, listed=(), gaps=(*reading.gaps, SPLIT))
     events = [reading.events[at : at + EVENTS] for at in range(0, len(reading.events), EVENTS)]
@@ -188,16 +188,16 @@ def read(data: bytes) -> Outcome:
         ValueError: not a reading; the message is for the client.
     """
     try:
-        found = json.loads(data)
+        document = json.loads(data)
     except (ValueError, RecursionError):
         raise ValueError("the body is not JSON") from None
-    if not isinstance(found, dict) or found.get("version") != VERSION:
+    if not isinstance(document, dict) or document.get("version") != VERSION:
         raise ValueError(f'the body must be an object with "version": {VERSION}; is it another version of Rollscope?')
     try:
-        at, seconds = _finite(found.get("at")), _finite(found.get("seconds"))
-        if found.get("error") is not None:
-            return Outcome(at, seconds, error=_error(found["error"]))
-        return Outcome(at, seconds, reading=_BodyParser().reading(found["reading"]))
+        at, seconds = _finite(document.get("at")), _finite(document.get("seconds"))
+        if document.get("error") is not None:
+            return Outcome(at, seconds, error=_error(document["error"]))
+        return Outcome(at, seconds, reading=_BodyParser().reading(document["reading"]))
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"the body is not a reading: {type(error).__name__}") from None
 
@@ -247,8 +247,8 @@ class _BodyParser:
             dropped=_count(body.get("dropped", 0)) + self.lost,
             why_dropped=_text(body.get("why", ""), TEXT) or self.why,
             samples_scraped=_count(body.get("scraped", 0)), partial=_text(body.get("partial", ""), TEXT),
-            listed=tuple(_text(one, WORD) for one in _list(body, "listed")),
-            gaps=tuple(_text(one, TEXT) for one in _list(body, "gaps")),
+            listed=tuple(_text(entry, WORD) for entry in _list(body, "listed")),
+            gaps=tuple(_text(entry, TEXT) for entry in _list(body, "gaps")),
             origins=dict(_names(body, "origins", str)), reader=_text(body.get("reader", ""), TEXT),
         )  # fmt: skip
 
@@ -270,10 +270,10 @@ def _sample(row: Sequence[Any]) -> Sample:
 
 def _histogram(row: Sequence[Any]) -> Histogram:
     metric, edges, counts, total, labels, ts = row
-    bounds, found = tuple(map(_finite, edges)), tuple(map(_finite, counts))
-    if len(found) != len(bounds) + 1 or list(bounds) != sorted(set(bounds)):
+    bounds, finite_counts = tuple(map(_finite, edges)), tuple(map(_finite, counts))
+    if len(finite_counts) != len(bounds) + 1 or list(bounds) != sorted(set(bounds)):
         raise ValueError("a histogram needs ascending edges, and one count more than edges")
-    return Histogram(_metric(metric), bounds, found, _finite(total), _labels(labels), _time(ts))
+    return Histogram(_metric(metric), bounds, finite_counts, _finite(total), _labels(labels), _time(ts))
 
 
 def _event(row: Sequence[Any]) -> Event:
@@ -322,9 +322,9 @@ def _number(value: Any) -> float:
 
 
 def _finite(value: Any) -> float:
-    if not math.isfinite(found := _number(value)):
+    if not math.isfinite(number := _number(value)):
         raise ValueError("not a finite number")
-    return found
+    return number
 
 
 def _time(value: Any) -> float | None:
@@ -349,10 +349,10 @@ def _labels(pairs: Sequence[Sequence[str]]) -> Labels:
 
 
 def _list(body: Mapping[str, Any], name: str) -> Sequence[Any]:
-    found = body.get(name, [])
-    if not isinstance(found, list) or len(found) > NAMES:
+    value = body.get(name, [])
+    if not isinstance(value, list) or len(value) > NAMES:
         raise ValueError(f"{name} must be a list of at most {NAMES}")
-    return found
+    return value
 
 
 def _names(body: Mapping[str, Any], name: str, kind: type) -> Iterator[tuple[str, Any]]:

@@ -72,17 +72,17 @@ def parse(body: bytes, kind: Kind, now: float, *, document: bool = False) -> Pus
     Raises:
         Refusal: the body as a whole cannot be read.
     """
-    found, make = PushedRecords(), MAKE[kind]
+    result, make = PushedRecords(), MAKE[kind]
     for number, line in _lines(body, document):
         try:
             item, raw = item_of(line)
-            found.records.append(make(item, now))
-            found.lines.append(raw)
+            result.records.append(make(item, now))
+            result.lines.append(raw)
         except ValueError as error:
-            found.refuse(number, str(error))
-    if not found.records and not found.lost:
+            result.refuse(number, str(error))
+    if not result.records and not result.lost:
         raise Refusal(400, "the body is empty")
-    return found
+    return result
 
 
 def _lines(body: bytes, document: bool) -> Iterator[tuple[int, "bytes | object"]]:
@@ -93,12 +93,12 @@ def _lines(body: bytes, document: bool) -> Iterator[tuple[int, "bytes | object"]
     lines = [(number, line) for number, line in enumerate(body.split(b"\n"), 1) if line.strip()]
     if len(lines) > 1 and _broken(lines[0][1]):
         try:
-            one = _whole(whole)
+            text = _whole(whole)
         except Refusal:
             if document or lines[0][1].strip() == b"{":
                 raise
         else:
-            yield 1, one
+            yield 1, text
             return
     yield from _bounded(lines)
 
@@ -193,7 +193,7 @@ FIELDS = (*_PLAIN, *sorted(_TIMES), *_OTHER)
 `token_versions`. Only `rollout_id` is required."""
 
 # Positions of a record's values. A value that a check accepts at once is not examined again.
-_made, _NAMES = maker(Rollout), [one.name for one in fields(Rollout)]
+_make_rollout, _NAMES = maker(Rollout), [one.name for one in fields(Rollout)]
 _NOTHING = [None if one.default is MISSING else one.default for one in fields(Rollout)]
 _PLACES = {name: _NAMES.index(name) for name in (*_PLAIN, *_TIMES)}
 _ID, _TURNS, _TURN_COUNT, _TOKENS, _SPANS, _USES, _INCARNATION = map(
@@ -223,8 +223,8 @@ def record(item: object, now: float, *, wire: bool = False) -> Rollout:
     if not values[_ID]:
         raise ValueError("rollout_id is missing")
     _listed(item, values, latest)
-    found: Rollout = _made(*values)
-    return found
+    rollout: Rollout = _make_rollout(*values)
+    return rollout
 
 
 def _checked(name: str, value: Any, latest: float) -> Any:
@@ -254,18 +254,20 @@ def _listed(item: Mapping[str, Any], values: list[Any], latest: float) -> None:
         if item.get("token_versions") is None:
             values[_TOKENS] = from_engine
     if spans is not None:
-        values[_SPANS] = tuple(_span(one, latest) for one in checks.listed("spans", spans, SPANS))
+        values[_SPANS] = tuple(_span(entry, latest) for entry in checks.listed("spans", spans, SPANS))
     if item.get("consumptions") is not None:
-        values[_USES] = tuple(_use(one, latest) for one in checks.listed("consumptions", item["consumptions"], USES))
+        values[_USES] = tuple(
+            _use(entry, latest) for entry in checks.listed("consumptions", item["consumptions"], USES)
+        )
     elif "version_consumed" in item or "consumed_at" in item:
         values[_USES] = _uses(item, values[_INCARNATION], latest)
 
 
 def _engine_token_versions(spans: Any) -> tuple[tuple[int, int], ...]:
-    found = weight_versions.token_versions(spans)
-    if spans and not found:
+    versions = weight_versions.token_versions(spans)
+    if spans and not versions:
         raise ValueError("weight_versions must be the engine's [{version, start, end}, ...], without a gap")
-    return found
+    return versions
 
 
 def _object(name: str, item: Any, fields: Mapping[str, Callable[[str, Any], Any]]) -> dict[str, Any]:
@@ -322,8 +324,8 @@ def _uses(item: Mapping[str, Any], incarnation: int | None, latest: float) -> tu
     version, at = item.get("version_consumed"), item.get("consumed_at")
     if type(version) is int and type(at) is float and 0 <= version <= MOST and FIRST_TIME <= at <= latest:
         return (_use_made(version, round(at * 1000) / 1000, incarnation),)  # the common case
-    versions = [checks.whole("version_consumed", one) for one in _as_list(item, "version_consumed")]
-    times = [checks.moment("consumed_at", one, latest) for one in _as_list(item, "consumed_at")]
+    versions = [checks.whole("version_consumed", entry) for entry in _as_list(item, "version_consumed")]
+    times = [checks.moment("consumed_at", entry, latest) for entry in _as_list(item, "consumed_at")]
     if versions and times and len(versions) != len(times):
         raise ValueError("version_consumed and consumed_at must have the same length")
     pairs: Sequence[tuple[int | None, float | None]]
@@ -346,22 +348,22 @@ def _as_list(item: Mapping[str, Any], name: str) -> list[Any]:
 
 def wire_of(rollout: Rollout) -> dict[str, Any]:
     """Returns JSON that `record` reads with ``wire``; empty values are omitted."""
-    found = {name: value for name in _COPIED if _has_value(value := getattr(rollout, name))}
+    wire = {name: value for name in _COPIED if _has_value(value := getattr(rollout, name))}
     for name in ("rollout_id", "group_id"):
-        if name in found:
-            found[name] = found[name][:ID_LENGTH]
+        if name in wire:
+            wire[name] = wire[name][:ID_LENGTH]
     for name in ("solved", "truncated"):
         if getattr(rollout, name) is not None:
-            found[name] = getattr(rollout, name)
+            wire[name] = getattr(rollout, name)
     if rollout.turns:
-        found["turns"] = [
+        wire["turns"] = [
             {key: value for key in _TURN if (value := getattr(turn, key)) not in (None, "")} for turn in rollout.turns
         ]
     if rollout.spans:
-        found["spans"] = [{key: getattr(span, key) for key in (*_SPAN, "start", "end")} for span in rollout.spans]
+        wire["spans"] = [{key: getattr(span, key) for key in (*_SPAN, "start", "end")} for span in rollout.spans]
     if rollout.consumptions:
-        found["consumptions"] = [[use.version, use.at, use.incarnation] for use in rollout.consumptions]
-    return found
+        wire["consumptions"] = [[use.version, use.at, use.incarnation] for use in rollout.consumptions]
+    return wire
 
 
 def _has_value(value: Any) -> bool:

@@ -42,25 +42,25 @@ def parse(body: bytes) -> PushedSandboxes:
     Raises:
         ValueError: the body as a whole is refused; the message is for the client.
     """
-    found = PushedSandboxes()
+    result = PushedSandboxes()
     for number, item in enumerate(_items(body), 1):
         try:
-            found.records.append(record(item))
+            result.records.append(record(item))
         except ValueError as error:
-            found.refused.append((number, str(error)))
-    if not found.records and not found.refused:
+            result.refused.append((number, str(error)))
+    if not result.records and not result.refused:
         raise ValueError("the body is empty")
-    return found
+    return result
 
 
 def _items(body: bytes) -> Iterator[object]:
     text = body.decode("utf-8", "replace").strip()
     if text.startswith("["):
         try:
-            found = json.loads(text)
+            document = json.loads(text)
         except (ValueError, RecursionError):
             raise ValueError("the body is not JSON") from None
-        yield from _bounded(found)
+        yield from _bounded(document)
         return
     # Not `splitlines`, because JSON texts may contain U+2028 and similar separators.
     yield from (_parsed(line) for line in _bounded([line for line in text.split("\n") if line.strip()]))
@@ -118,7 +118,7 @@ def _value(name: str, value: object) -> object:
         if not isinstance(value, bool):
             raise ValueError(f"{name} must be true or false")
         return value
-    found = (checks.identity if name in ("provider", "id") else checks.cleaned)(name, value)
+    checked = (checks.identity if name in ("provider", "id") else checks.cleaned)(name, value)
     if name in _WORDS and value not in _WORDS[name]:
         raise ValueError(f"{name} must be one of {', '.join(_WORDS[name])}")
-    return found
+    return checked

@@ -21,28 +21,28 @@ LARGEST_INCARNATION = 2**31 - 1
 
 def whole(name: str, value: Any) -> int:
     """Validates a count or version: a whole number from 0 to the field's limit."""
-    most = COUNTED.get(name, MOST)
-    if type(value) is int and 0 <= value <= most:
+    limit = COUNTED.get(name, MOST)
+    if type(value) is int and 0 <= value <= limit:
         return value
-    if isinstance(value, float) and 0 <= value <= most and value.is_integer():
+    if isinstance(value, float) and 0 <= value <= limit and value.is_integer():
         return int(value)  # pandas turns a column with missing values into floats
-    if type(value) in (int, float) and value > most and name in COUNTED:
-        raise ValueError(f"{name} must be a whole number up to {most}")
+    if type(value) in (int, float) and value > limit and name in COUNTED:
+        raise ValueError(f"{name} must be a whole number up to {limit}")
     raise ValueError(f"{name} must be a whole number from 0 on")
 
 
 def positive(name: str, value: Any) -> int:
     """Validates a size: a whole number from 1 on."""
-    if (found := whole(name, value)) < 1:
+    if (number := whole(name, value)) < 1:
         raise ValueError(f"{name} must be a whole number from 1 on")
-    return found
+    return number
 
 
 def incarnation(name: str, value: Any) -> int:
     """Validates an incarnation number of the trainer."""
-    if (found := whole(name, value)) > LARGEST_INCARNATION:
+    if (number := whole(name, value)) > LARGEST_INCARNATION:
         raise ValueError(f"{name} must be a whole number up to {LARGEST_INCARNATION}")
-    return found
+    return number
 
 
 def number(name: str, value: Any) -> float:
@@ -75,10 +75,10 @@ def text(name: str, value: Any) -> str:
 
 def identity(name: str, value: Any) -> str:
     """Validates an identifier. A long one is refused, because two identifiers could be cut to the same text."""
-    found = cleaned(name, value)
-    if len(found) > ID_LENGTH:
+    text = cleaned(name, value)
+    if len(text) > ID_LENGTH:
         raise ValueError(f"{name} is longer than {ID_LENGTH} characters")
-    return found
+    return text
 
 
 def one_of(*values: str) -> Callable[[str, Any], str]:
@@ -100,24 +100,24 @@ def moment(name: str, value: Any, latest: float) -> float:
     return milliseconds / 1000  # the store's resolution
 
 
-def listed(name: str, value: Any, most: int) -> list[Any]:
+def listed(name: str, value: Any, limit: int) -> list[Any]:
     """Validates a list of at most ``most`` items."""
     if not isinstance(value, list):
         raise ValueError(f"{name} must be a list")
-    if len(value) > most:
-        raise ValueError(f"{name} may have at most {most} items")
+    if len(value) > limit:
+        raise ValueError(f"{name} may have at most {limit} items")
     return value
 
 
 def pairs(name: str, value: Any) -> tuple[tuple[int, int], ...]:
     """Validates [[version, tokens], ...]."""
-    found = listed(name, value, TURNS)
-    for pair in found:
+    entries = listed(name, value, TURNS)
+    for pair in entries:
         if not isinstance(pair, list) or len(pair) != 2:
             raise ValueError(f"{name} must be a list of [version, loss tokens]")
-    return tuple([(whole(name, version), whole(f"{name}: loss tokens", tokens)) for version, tokens in found])
+    return tuple([(whole(name, version), whole(f"{name}: loss tokens", tokens)) for version, tokens in entries])
 
 
 def boxes(name: str, value: Any) -> tuple[str, ...]:
     """Validates a list of sandbox ids."""
-    return tuple(identity(name, one) for one in listed(name, value, BOXES))
+    return tuple(identity(name, entry) for entry in listed(name, value, BOXES))

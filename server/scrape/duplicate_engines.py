@@ -27,9 +27,9 @@ class DuplicateEngineFilter:
         """Returns the reading without engines that are targets of their own."""
         if not _is_merged(target):
             return reading
-        own = {_address(one.url): one.name for one in others if one.url and not _is_merged(one)}
+        direct_names = {_address(one.url): one.name for one in others if one.url and not _is_merged(one)}
         seen = {one.labels for one in reading.samples} | {one.labels for one in reading.histograms}
-        doubled = {labels: own[key] for labels in seen if (key := _address(_replica(labels))) in own}
+        doubled = {labels: direct_names[key] for labels in seen if (key := _address(_replica(labels))) in direct_names}
         if not doubled:
             return reading
         self._log(target.name, set(doubled.values()))

@@ -31,17 +31,17 @@ class HistoryProgress:
         """Updates the positions of the logs. ``reading``: the end of at least one log was not reached yet."""
         if reading and positions and self._began is None:
             self._began = self._line = self.monotonic()
-            self._begin_bytes = sum(one.read for one in positions)
+            self._begin_bytes = sum(position.read for position in positions)
         if self._began is not None:
             self._positions = positions
 
-    def record(self, found: CatchUp) -> CatchUp:
+    def record(self, catch_up: CatchUp) -> CatchUp:
         """The stored record with bytes, steps and an estimate."""
         if self._began is None:
-            return found
+            return catch_up
         read, total = self._bytes()
         return replace(
-            found, bytes_read=read, bytes_total=total, steps_read=self.steps, seconds_left=self.seconds_left()
+            catch_up, bytes_read=read, bytes_total=total, steps_read=self.steps, seconds_left=self.seconds_left()
         )
 
     def seconds_left(self) -> float | None:
@@ -70,10 +70,10 @@ class HistoryProgress:
             log.info("run %s: reading %s: %.0f%%%s%s", self.run, self._names(), 100 * share, self._steps(), about)
 
     def _bytes(self) -> tuple[int, int]:
-        return sum(one.read for one in self._positions), sum(one.total for one in self._positions)
+        return sum(position.read for position in self._positions), sum(position.total for position in self._positions)
 
     def _names(self) -> str:
-        names = [one.log for one in self._positions]
+        names = [position.log for position in self._positions]
         return names[0] if len(names) == 1 else f"{len(names)} logs"
 
     def _steps(self) -> str:

@@ -51,7 +51,7 @@ class PushedRuns:
     ) -> None:  # fmt: skip
         self._store, self._clock, self._make, self._loops, self._gone = store, clock, make, loops, gone
         self._configured = frozenset(loop.run for loop in loops)
-        self._own: dict[str, tuple[RunLoop, asyncio.Event, asyncio.Task[None]]] = {}
+        self._running: dict[str, tuple[RunLoop, asyncio.Event, asyncio.Task[None]]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Searches for runs until `stop`; then ends the loops that it started."""
@@ -64,7 +64,7 @@ class PushedRuns:
                 if logged != (logged := type(error).__name__):
                     log.warning("cannot look for pushed runs: %s", logged)
             await stopped_within(stop, LOOK_SECONDS)
-        await asyncio.gather(*(self._end(name) for name in list(self._own)))
+        await asyncio.gather(*(self._end(name) for name in list(self._running)))
 
     async def names(self) -> list[str]:
         """Returns the runs to collect now."""
@@ -74,25 +74,25 @@ class PushedRuns:
     async def look(self) -> None:
         """Starts loops of new runs, ends loops of runs that are over."""
         now, names = self._clock.now(), await self.names()
-        for name, (loop, _, _) in [(name, own) for name, own in self._own.items() if name not in names]:
+        for name, (loop, _, _) in [(name, entry) for name, entry in self._running.items() if name not in names]:
             if loop.pushes.over(now):
                 await self._end(name)
             elif await asyncio.to_thread(self._store.runs.get, name) is None:
                 loop.discard()  # the run was deleted; what this loop holds must not create it again
                 await self._end(name)
         for name in names:
-            if name not in self._own and len(self._own) < MAX_RUNS and _is_name(name):
+            if name not in self._running and len(self._running) < MAX_RUNS and _is_name(name):
                 await self._begin(name)
 
     async def _begin(self, name: str) -> None:
         loop = await asyncio.to_thread(self._make, name)
         ended = asyncio.Event()
         self._loops.append(loop)
-        self._own[name] = (loop, ended, asyncio.create_task(loop.live(ended)))
+        self._running[name] = (loop, ended, asyncio.create_task(loop.live(ended)))
         log.info("run %s: pushed without configuration; it is followed from now on", name)
 
     async def _end(self, name: str) -> None:
-        loop, ended, task = self._own.pop(name)
+        loop, ended, task = self._running.pop(name)
         ended.set()
         await task
         self._loops.remove(loop)

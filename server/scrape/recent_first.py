@@ -59,21 +59,21 @@ def long_log(target: Target, collector: Collector, cursor: Cursor, limits: Limit
     """Returns the log at a position near its end, if much of it is unread and its collector supports that."""
     if collector.recent is None or collector.position is None or not target.path:
         return None
-    path, size, found = Path(target.path), RECENT_BYTES, None
+    path, size, position = Path(target.path), RECENT_BYTES, None
     assert collector.tail is not None
     try:
         for _ in range(DOUBLINGS + 1):
             near_end = collector.recent(path, limits, now, size)
             if near_end is None or not _is_long(collector, path, cursor, near_end):
                 return None
-            found = RecentLog(target, collector, near_end, limits)
+            position = RecentLog(target, collector, near_end, limits)
             reading = collector.tail(path, near_end, limits, now)
             if reading.more or len({sample.step for sample in reading.samples}) > LEAST_STEPS:
                 break
             size *= 2
     except ScrapeError:
         return None
-    return found
+    return position
 
 
 def _is_long(collector: Collector, path: Path, cursor: Cursor, near_end: Cursor) -> bool:

@@ -79,7 +79,7 @@ class RunLoop:
         alerts: AlertSettings | None = None, heartbeats: Sequence[HeartbeatSettings] = (), adopted: bool = False,
         discover: Sequence[DiscoverSettings] = (), awaited: Sequence[PendingSource] = (),
     ) -> None:  # fmt: skip
-        known = collectors.load()
+        all_collectors = collectors.load()
         self.run, self._store, self._writer, self._clock = run, store, writer, clock
         rows = [row for _, row in store.runs.targets(run)] if discover or awaited else []
         self._waiting = PendingSources(
@@ -90,7 +90,7 @@ class RunLoop:
         self._carry, self._facts = carry_of(carried), facts or {}
         begun = clock.now()
         self._alerts, self._beats = alerts, HeartbeatWatch(store, run, heartbeats, begun)
-        self._trust, self._duplicates = SourcePriority.of(targets, known), DuplicateEngineFilter()
+        self._trust, self._duplicates = SourcePriority.of(targets, all_collectors), DuplicateEngineFilter()
         self.pushes = Pushes(store, run, carried, adopted, begun, self._register_forwarded)
         # The driver uses both while they grow: a pushed target is registered with its first push.
         pending = {row.name for row in self._waiting.rows(begun)}
@@ -105,7 +105,7 @@ class RunLoop:
         self._view: PresentView | None = None
         self._view_thread: FileReadThread[PresentView | PresentAnswers | None] = FileReadThread(f"recent {run}")
         self._shown_rows = dict[int, LatestRow]()
-        self._looked, self._progress = False, HistoryProgress(run)
+        self._has_looked_ahead, self._progress = False, HistoryProgress(run)
         self.driver = self._new_driver()
         self._broken = self._stopping = self._failing = self._behind = False
         self._ingest = Ingest(store, run, begun, self._trust.complaint)
@@ -124,7 +124,7 @@ class RunLoop:
         )
         self._lists.keep_off(self._waiting.urls)
         self._names |= {name_of(target_) for target_ in self._lists.sources}
-        self._status_rows, self._gone = StatusRows(self._lists, self._waiting), set[str]()
+        self._status_rows, self._removed = StatusRows(self._lists, self._waiting), set[str]()
 
     def _register_forwarded(self, name: str, kind: str) -> None:
         """Registers a forwarded target with its collector's source priority."""
@@ -171,9 +171,9 @@ class RunLoop:
 
     async def look_ahead(self, t: float) -> None:
         """Shows the present of a run with long logs before their history is read. Once."""
-        if self._looked:
+        if self._has_looked_ahead:
             return
-        self._looked, self._present = True, max(t, self.present(t))
+        self._has_looked_ahead, self._present = True, max(t, self.present(t))
         if not any(reader.lagging for reader in self.readers):
             return
         view = await self._on_view_thread(partial(self._made_view, t))
@@ -182,26 +182,26 @@ class RunLoop:
             await self._show_present(t)
 
     def _made_view(self, t: float) -> "PresentView | None":
-        found = [
+        readers = [
             long_log(reader.target, reader.collector, reader.cursor, self._limits, t)
             for reader in self.readers
             if reader.lagging
         ]
-        logs = [target_ for target_ in found if target_ is not None]
+        logs = [target_ for target_ in readers if target_ is not None]
         return PresentView(self.run, logs, self._carry, self._facts, self._names) if logs else None
 
     async def _show_present(self, t: float) -> None:
         if self._view is None:
             return
-        found = await self._on_view_thread(partial(self._view.advance, t))
-        if isinstance(found, PresentAnswers):
-            await asyncio.wrap_future(await asyncio.to_thread(self._commit, self._shown(found)))
+        answers = await self._on_view_thread(partial(self._view.advance, t))
+        if isinstance(answers, PresentAnswers):
+            await asyncio.wrap_future(await asyncio.to_thread(self._commit, self._shown(answers)))
 
-    def _shown(self, found: "PresentAnswers") -> Batch:
-        ids = self._store.series.intern(self.run, [key for key, _ in found.rows])
-        rows = [replace(row, series=number) for number, (_, row) in zip(ids, found.rows, strict=True)]
+    def _shown(self, answers: "PresentAnswers") -> Batch:
+        ids = self._store.series.intern(self.run, [key for key, _ in answers.rows])
+        rows = [replace(row, series=number) for number, (_, row) in zip(ids, answers.rows, strict=True)]
         self._shown_rows = {row.series: row for row in rows if row.state is PointState.VALUE}
-        return Batch(self.run, latest=rows, states=dict(found.states))
+        return Batch(self.run, latest=rows, states=dict(answers.states))
 
     async def _on_view_thread(
         self, call: "Callable[[], PresentView | PresentAnswers | None]"
@@ -249,31 +249,31 @@ class RunLoop:
     async def _follow(self, t: float, patient: bool) -> None:
         """Applies discovery: starts new targets, stops removed ones (no alert for those)."""
         await self._await(t, patient)
-        if not (self._lists.sources or self._waiting or self._gone):
+        if not (self._lists.sources or self._waiting or self._removed):
             return
         change = await self._lists.look(t, patient=patient)
-        self._gone |= set(change.gone)
+        self._removed |= set(change.gone)
         await self._end({*change.gone, *change.started})
         for number, target_ in enumerate(change.started.values()):
             if number % BEGUN_PER_TICK == 0:
                 await asyncio.sleep(0)
             self._begin(target_)
-        batch, arrivals = self._status_rows.batch(self._ingest, sorted(self._gone), t)
+        batch, arrivals = self._status_rows.batch(self._ingest, sorted(self._removed), t)
         if batch.targets:
             await asyncio.wrap_future(await asyncio.to_thread(self._commit, batch))
             self.driver.feed(arrivals)
-        self._gone.clear()
+        self._removed.clear()
 
     async def _await(self, t: float, patient: bool) -> None:
         """Starts pending sources that answer now."""
         if not self._waiting:
             return
-        come = await self._waiting.look(t, self._names, patient=patient)
-        self._gone |= set(come.gone)
-        await self._end({*come.gone, *(target_.name for target_ in come.targets)})
-        for target_ in come.targets:
+        identified = await self._waiting.look(t, self._names, patient=patient)
+        self._removed |= set(identified.gone)
+        await self._end({*identified.gone, *(target_.name for target_ in identified.targets)})
+        for target_ in identified.targets:
             self._begin(target_)
-        self._lists.follow(come.lists)
+        self._lists.follow(identified.lists)
         self._names |= {name_of(target_) for target_ in self._lists.sources}
 
     def _begin(self, target: Target) -> None:
@@ -282,7 +282,7 @@ class RunLoop:
             self._trust.meet(target.name, collector)
         self._carried[target.name] = (target, collector.report_seconds)
         self._names.add(target.name)
-        self._gone.discard(target.name)
+        self._removed.discard(target.name)
         self.readers.append(TargetReader(target, collector, limits=self._limits))
 
     async def _end(self, names: set[str]) -> None:
@@ -310,7 +310,7 @@ class RunLoop:
         self._present = max(t, self.present(t))
         await self._follow(t, patient)
         if not patient:
-            await (self._show_present(t) if self._looked else self.look_ahead(t))
+            await (self._show_present(t) if self._has_looked_ahead else self.look_ahead(t))
         lagging: list[float] = []
         while not self._stopping:
             lagging = await self._round(t, patient)
@@ -377,15 +377,15 @@ class RunLoop:
         Returns False when the database refused one; the rest then needs a new `Ingest`, loaded from the store.
         """
         self._behind, in_flight, begun = False, None, self._clock.now()
-        for taken in self.pushes.take(self._ingest):
+        for result in self.pushes.take(self._ingest):
             # While the database writes one body, the next one is ingested; the first is fed to the driver afterwards.
             if in_flight is not None and not self._stored(*in_flight, t):
                 return False
             in_flight = None
-            if taken is None:
+            if result is None:
                 continue
             self._names |= self._carried.keys()
-            in_flight = (self._writer.submit(taken[0], block=True), *taken)
+            in_flight = (self._writer.submit(result[0], block=True), *result)
             self._writer.hurry()
             last, begun = begun, self._clock.now()
             self._behind = 3 * begun - 2 * last >= until  # the next body and its commit may take as long as this one
@@ -448,9 +448,9 @@ class RunLoop:
 
     async def _commit_all(self, done: list[tuple[TargetReader, Outcome]]) -> list[float]:
         """Commits readings in one transaction, then acknowledges them: cursor and rows are stored together."""
-        taken = await asyncio.to_thread(self._submit_all, [(reader.target, outcome) for reader, outcome in done])
+        results = await asyncio.to_thread(self._submit_all, [(reader.target, outcome) for reader, outcome in done])
         horizons = []
-        for (reader, outcome), (future, arrivals) in zip(done, taken, strict=True):
+        for (reader, outcome), (future, arrivals) in zip(done, results, strict=True):
             try:
                 # Flushed, so the future is done; awaiting it would cost two turns of the loop per target.
                 future.result() if future.done() else await asyncio.wrap_future(future)
@@ -478,9 +478,9 @@ class RunLoop:
         self._writer.flush()
 
     def _submit_all(self, done: list[tuple[Target, Outcome]]) -> list[tuple["Future[int]", Arrivals]]:
-        taken = [self._submit(target, outcome) for target, outcome in done]
+        results = [self._submit(target, outcome) for target, outcome in done]
         self._writer.flush()
-        return taken
+        return results
 
     def _submit(self, target: Target, outcome: Outcome) -> tuple["Future[int]", Arrivals]:
         if outcome.reading is not None:

@@ -27,21 +27,21 @@ class StatusRows:
     _last_rows: dict[str, TargetRow] = field(default_factory=dict)
     _at: float = float("-inf")
 
-    def batch(self, ingest: Ingest, gone: list[str], now: float) -> tuple[Batch, Arrivals]:
+    def batch(self, ingest: Ingest, removed: list[str], now: float) -> tuple[Batch, Arrivals]:
         """Returns changed rows (all of them at intervals), and rows of targets that are ``gone``."""
         ingest.origins = self.roster.origins
-        batch, arrivals = ingest.gone(gone, now)
+        batch, arrivals = ingest.gone(removed, now)
         awaited = self.waiting.rows(now)
         rows = {row.name: row for row in (*self._lists(now), *self._unknown(now), *awaited)}
-        again = not self._at <= now < self._at + REPEATED_SECONDS
+        is_due = not self._at <= now < self._at + REPEATED_SECONDS
         for name, row in rows.items():
             before = self._last_rows.get(name)
-            if again or before is None or replace(row, last_ts=before.last_ts, last_ok_ts=before.last_ok_ts) != before:
+            if is_due or before is None or replace(row, last_ts=before.last_ts, last_ok_ts=before.last_ok_ts) != before:
                 batch.targets.append(ingest.remember(row))
                 # Configured sources and lists count for alerts; discovered targets of unknown kind do not.
                 if row.actor == DISCOVERY or row in awaited:
                     arrivals.health.append(health(row))
-        self._last_rows, self._at = rows, now if again else self._at
+        self._last_rows, self._at = rows, now if is_due else self._at
         return batch, arrivals
 
     def _lists(self, now: float) -> list[TargetRow]:
@@ -61,9 +61,9 @@ class StatusRows:
     def _unknown(self, now: float) -> list[TargetRow]:
         return [
             TargetRow(
-                held.name, UNKNOWN, UNKNOWN, False, round(now * 1000), None,
+                target.name, UNKNOWN, UNKNOWN, False, round(now * 1000), None,
                 f"{error}; its kind is not known yet", kind or "unreachable",
-                interval_seconds=held.source.settings.interval_seconds, origin=held.origin,
+                interval_seconds=target.source.settings.interval_seconds, origin=target.origin,
             )
-            for held, kind, error in self.roster.unknown()
+            for target, kind, error in self.roster.unknown()
         ]  # fmt: skip

@@ -181,9 +181,9 @@ def readers_of(
     targets: Sequence[Target], cursors: Mapping[str, str], limits: Limits, begun: float, tick: float
 ) -> list[TargetReader]:  # fmt: skip
     """One for each, where it stopped; of a thousand a tenth begins at once, the others tick by tick."""
-    known = collectors.load()
+    all_collectors = collectors.load()
     readers = [
-        TargetReader(target, known[target.collector], json.loads(cursors.get(target.name, "{}")), limits)
+        TargetReader(target, all_collectors[target.collector], json.loads(cursors.get(target.name, "{}")), limits)
         for target in targets
     ]
     begin = max(BEGUN_PER_TICK, len(readers) // 10)

@@ -275,7 +275,7 @@ def test_any_json_is_records_or_named_lines(items: list[object]) -> None:
 
 def test_what_is_asked_for_is_held_once_in_its_bounds() -> None:
     now = [100.0]
-    held = ParsedPushCache(most=3, clock=lambda: now[0])
+    held = ParsedPushCache(max_records=3, clock=lambda: now[0])
     one, two = [Rollout("a"), Rollout("b")], [Rollout("c"), Rollout("d")]
     held.put(b"one", one)
     assert held.take(b"one") is None  # nobody had asked before: another process may collect

@@ -37,7 +37,7 @@ def explicit(metric: Metric, point: Any, labels: Labels, factor: float, ts: floa
     if not point.explicit_bounds:
         raise ValueError("a histogram without buckets: configure explicit ones")
     counts = [float(count) for count in accumulate(point.bucket_counts)]
-    return _made(metric, point, point.explicit_bounds, counts, labels, factor, ts, now)
+    return _histogram(metric, point, point.explicit_bounds, counts, labels, factor, ts, now)
 
 
 def exponential(metric: Metric, point: Any, labels: Labels, factor: float, ts: float | None, now: float) -> Histogram:
@@ -47,7 +47,7 @@ def exponential(metric: Metric, point: Any, labels: Labels, factor: float, ts: f
         ValueError: why the point is refused.
     """
     _check(metric, point)
-    scale = next((one for one in SCALES if one <= point.scale), None)
+    scale = next((candidate for candidate in SCALES if candidate <= point.scale), None)
     if scale is None:
         raise ValueError("an exponential histogram with buckets wider than powers of two: raise its max_size")
     if point.zero_threshold > EDGES[scale][0]:
@@ -55,18 +55,18 @@ def exponential(metric: Metric, point: Any, labels: Labels, factor: float, ts: f
     if max(len(point.positive.bucket_counts), len(point.negative.bucket_counts)) > BUCKETS:
         raise ValueError(f"more than {BUCKETS} buckets")
     counts = [float(count) for count in accumulate(_rebucketed(point, scale))]
-    return _made(metric, point, EDGES[scale], counts, labels, factor, ts, now)
+    return _histogram(metric, point, EDGES[scale], counts, labels, factor, ts, now)
 
 
 def _rebucketed(point: Any, scale: int) -> list[int]:
     """Returns counts per bucket of `EDGES`, one more than edges."""
     last = len(EDGES[scale])
-    found = [0] * (last + 1)
-    found[0] = point.zero_count + sum(point.negative.bucket_counts)
+    rebucketed = [0] * (last + 1)
+    rebucketed[0] = point.zero_count + sum(point.negative.bucket_counts)
     for index, count in enumerate(point.positive.bucket_counts, point.positive.offset):
         upper = (index >> (point.scale - scale)) + 1 - (LOW << scale)
-        found[min(max(upper, 0), last)] += count
-    return found
+        rebucketed[min(max(upper, 0), last)] += count
+    return rebucketed
 
 
 def _check(metric: Metric, point: Any) -> None:
@@ -78,11 +78,13 @@ def _check(metric: Metric, point: Any) -> None:
         raise ValueError("the histogram's sum is not a finite number")
 
 
-def _made(
+def _histogram(
     metric: Metric, point: Any, edges: Sequence[float], counts: Sequence[float], labels: Labels, factor: float,
     ts: float | None, now: float,
 ) -> Histogram:  # fmt: skip
-    found = push_names.histogram(metric, [edge / factor for edge in edges], counts, point.sum / factor, labels, ts, now)
+    histogram = push_names.histogram(
+        metric, [edge / factor for edge in edges], counts, point.sum / factor, labels, ts, now
+    )
     if counts[-1] != point.count:
         raise ValueError(f"its buckets hold {counts[-1]:.0f} observations, its count is {point.count}")
-    return found
+    return histogram

@@ -79,9 +79,9 @@ class RequestPart:
     def _quotas(self) -> Iterator[Sample]:
         """Yields quotas: per resource the region with the highest usage, because a sum would hide a full region."""
         regions: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
-        for (resource, _), found in self.quotas.items():
-            if "total" in found:
-                regions[resource].append((found["total"], _used(found)))
+        for (resource, _), values in self.quotas.items():
+            if "total" in values:
+                regions[resource].append((values["total"], _used(values)))
         for resource, pairs in regions.items():
             total, used = max(pairs, key=lambda pair: (pair[1] or 0.0) / (pair[0] or 1.0))
             yield Sample("sandbox_quota_limit", total, (("resource", resource),))
@@ -89,11 +89,11 @@ class RequestPart:
                 yield Sample("sandbox_quota_used", used, (("resource", resource),))
 
 
-def _used(found: Mapping[str, float]) -> float | None:
+def _used(values: Mapping[str, float]) -> float | None:
     """Returns the used part of a quota: as reported, or total minus available."""
-    if "used" in found or "available" not in found:
-        return found.get("used")
-    return found["total"] - found["available"]
+    if "used" in values or "available" not in values:
+        return values.get("used")
+    return values["total"] - values["available"]
 
 
 @dataclass(slots=True)
@@ -151,8 +151,8 @@ def answer(read: Read, kind: str) -> bytes:
     if read.refused:
         response.partial_success.rejected_data_points = read.refused
         response.partial_success.error_message = "; ".join(read.reasons)[:4000]
-    found: bytes = response.SerializeToString() if kind == PROTOBUF else json_format.MessageToJson(response).encode()
-    return found
+    body: bytes = response.SerializeToString() if kind == PROTOBUF else json_format.MessageToJson(response).encode()
+    return body
 
 
 def read(request: Any, run: str, now: float, maps: Maps | None = None) -> Read:
@@ -165,7 +165,7 @@ def read(request: Any, run: str, now: float, maps: Maps | None = None) -> Read:
     Raises:
         ValueError: too many points.
     """
-    found = Read()
+    result = Read()
     total = 0
     for resource in request.resource_metrics:
         attributes = _attributes(resource.resource.attributes)
@@ -176,12 +176,12 @@ def read(request: Any, run: str, now: float, maps: Maps | None = None) -> Read:
             raise ValueError(f"at most {POINTS} points at once")
         name = attributes.get(RUN) or run
         if not name:
-            found.runless += count
-            found.refuse(NO_RUN, count)
+            result.runless += count
+            result.refuse(NO_RUN, count)
             continue
         key = (name, attributes.get(TARGET) or attributes.get("service.name") or "otlp")
-        _Resource(found, found.parts[key], name, attributes, now, maps or {}).take(metrics)
-    return found
+        _Resource(result, result.parts[key], name, attributes, now, maps or {}).take(metrics)
+    return result
 
 
 def _count(metric: Any) -> int:
@@ -198,7 +198,7 @@ def _scope(scope: Any) -> str:
 class _Resource:
     """Metrics of one process in a request. Gauges are summed per process."""
 
-    found: Read
+    result: Read
     part: RequestPart
     run: str
     attributes: dict[str, str]
@@ -279,11 +279,11 @@ class _Metric:
 
     def _with_replica(self, metric: Metric, labels: Labels) -> Labels:
         """Adds a replica label to gauges of engines that share a service name; otherwise only the last would count."""
-        own = replica(self.resource.attributes)
+        replica_name = replica(self.resource.attributes)
         labelled = {"engine", "replica"} & dict(labels).keys()
-        if not own or labelled or (metric.actor, metric.kind) != ("generator", "gauge"):
+        if not replica_name or labelled or (metric.actor, metric.kind) != ("generator", "gauge"):
             return labels
-        return tuple(sorted((*labels, ("replica", own[: push_names.LABEL_LENGTH]))))
+        return tuple(sorted((*labels, ("replica", replica_name[: push_names.LABEL_LENGTH]))))
 
     def quota(self, resource: str, part: str) -> None:
         for point, attributes in self._points():
@@ -299,7 +299,7 @@ class _Metric:
     def _refuse(self, why: str, count: int = 1) -> None:
         """Records a refusal for the answer and for the target's health, because users of charts do not see answers."""
         reason, part = f"{self.metric.name[:200]}: {why}", self.resource.part
-        self.resource.found.refuse(reason, count)
+        self.resource.result.refuse(reason, count)
         part.refused, part.why = part.refused + count, part.why or reason
 
     def _points(self) -> Iterator[tuple[Any, dict[str, str]]]:
@@ -315,16 +315,16 @@ class _Metric:
     def _distinct(self, points: Iterable[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
         """Yields one point per series and time; of a gauge only the newest, or a sum would count a series twice."""
         # Points with the flag "no recorded value" (an ended series) were removed before.
-        found: dict[tuple[tuple[str, str], ...], dict[int, tuple[Any, dict[str, str]]]] = {}
+        points_by_labels: dict[tuple[tuple[str, str], ...], dict[int, tuple[Any, dict[str, str]]]] = {}
         for point in points:
             attributes = _attributes(point.attributes)
-            times = found.setdefault(tuple(sorted(attributes.items())), {})
+            times = points_by_labels.setdefault(tuple(sorted(attributes.items())), {})
             if point.time_unix_nano in times:
                 self._refuse("two points of one series at one time")
             else:
                 times[point.time_unix_nano] = (point, attributes)
         gauge = self._kind() == "gauge" or (self._kind() == "sum" and not self.metric.sum.is_monotonic)
-        for times in found.values():
+        for times in points_by_labels.values():
             yield from [times[max(times)]] if gauge else times.values()
 
     def _take(
@@ -336,8 +336,8 @@ class _Metric:
             if make is not None and value is None:
                 self._grow(make(metric, point, labels, factor, ts, self.resource.now), point, attributes)
             elif metric.kind == "counter":
-                taken = self._counted(metric, point) / factor if value is None else value
-                sample = push_names.sample(metric, taken, labels, ts, None, "", self.resource.now)
+                scaled = self._counted(metric, point) / factor if value is None else value
+                sample = push_names.sample(metric, scaled, labels, ts, None, "", self.resource.now)
                 self._grow(sample, point, attributes)
             else:
                 self._gauge(metric, labels, point, attributes, factor, ts, adds)
@@ -379,11 +379,11 @@ def _number(point: Any) -> float:
 
 def _attributes(pairs: Iterable[Any]) -> dict[str, str]:
     """Returns scalar attributes as text; lists and maps cannot be labels."""
-    found = {}
+    attributes = {}
     for pair in pairs:
         kind = pair.value.WhichOneof("value")
         if kind in ("string_value", "int_value", "double_value", "bool_value"):
             value = getattr(pair.value, kind)
             text = str(value).lower() if kind == "bool_value" else str(value)
-            found[pair.key[:ATTRIBUTE_LENGTH]] = text[:ATTRIBUTE_LENGTH]
-    return found
+            attributes[pair.key[:ATTRIBUTE_LENGTH]] = text[:ATTRIBUTE_LENGTH]
+    return attributes
