@@ -57,22 +57,29 @@ class VerdictInput:
 
     def get(self, signal: str, **labels: str) -> float | None:
         """Returns the value of the only series with these labels, if it is reported and not too old."""
-        matches = list(self.rows(signal, **labels))
-        return matches[0][1] if len(matches) == 1 else None
+        series = self._current(signal, labels)
+        return series[0][1] if len(series) == 1 else None
 
     def rows(self, signal: str, **labels: str) -> Iterator[tuple[dict[str, str], float]]:
         """Yields (labels, value) of every series of a signal with these labels that has a current value."""
-        required = tuple(labels.items())
-        for key, newest in self.signals.get(signal, {}).items():
-            # Called a hundred times per tick: other labels are skipped before a dictionary is built.
-            if newest.value is None or any(pair not in key for pair in required) or self._old(signal, newest.ts):
-                continue
-            yield dict(key), newest.value
+        for key, value in self._current(signal, labels):
+            yield dict(key), value
 
     def total(self, signal: str, **labels: str) -> float | None:
         """Returns the sum of these series; None without any."""
-        values = [value for _, value in self.rows(signal, **labels)]
-        return sum(values) if values else None
+        series = self._current(signal, labels)
+        return sum(value for _, value in series) if series else None
+
+    def _current(self, signal: str, labels: Mapping[str, str]) -> list[tuple[Labels, float]]:
+        """Returns the current series of a signal with these labels. Called a hundred times per tick."""
+        series, required = self.signals.get(signal), labels.items()
+        return [
+            (key, newest.value)
+            for key, newest in (series.items() if series else ())
+            if newest.value is not None
+            and (not required or all(pair in key for pair in required))
+            and not self.stale(signal, newest.ts)
+        ]
 
     def age(self, signal: str) -> float | None:
         """Returns the seconds since the newest value of a signal."""
@@ -88,6 +95,3 @@ class VerdictInput:
     def fact(self, name: str) -> float | None:
         value = self.facts.get(name)
         return value if isinstance(value, (int, float)) else None
-
-    def _old(self, signal: str, ts: float) -> bool:
-        return bool(self.stale(signal, ts))

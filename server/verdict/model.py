@@ -38,7 +38,7 @@ CAUSES: Mapping[Outcome, tuple[str, ...]] = {
 OUTCOMES: tuple[Outcome, ...] = tuple(CAUSES)
 """Every outcome, in the order of DESIGN section 5."""
 
-RULES_VERSION = 7
+RULES_VERSION = 8
 """Increases with every change of a rule or threshold that can change a verdict; stored with each verdict."""
 
 

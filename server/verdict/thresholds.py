@@ -142,6 +142,8 @@ LESS = 0.8
 """Ratio of two counts. A fifth is the difference of two windows."""
 BUSY_SCORER = 0.9
 """Share of the time. A scorer this busy sets the pace."""
+SCORER_PART = 0.75
+"""Part of the logarithm of the gap that a scorer twice as fast closes if it is never idle: median of simulated runs."""
 IDLE_SCORER = 0.5
 """Share of the time. A scorer idle for half of it sets no pace."""
 

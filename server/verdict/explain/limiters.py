@@ -6,7 +6,6 @@ only as far as the next limiter allows: that is its gain. Factors multiply, so t
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import sqrt
 
 from server.verdict.facts.throughput import Numbers
 from server.verdict.model import Limiter, Outcome, shared
@@ -26,6 +25,7 @@ from server.verdict.thresholds import (
     MOST_UNTOLD,
     PREEMPTED,
     REFUSED,
+    SCORER_PART,
     SHOWN_SHARE,
     TWICE,
     WANTING_CACHE,
@@ -157,11 +157,22 @@ def _rewards(n: Numbers) -> Iterator[Limiter]:
     share, busy = n.time_shares.get("scoring", 0.0), n.extra.get("scoring_busy_ratio")
     if busy is not None and n.scorer_full:
         text = f"the scorer is busy {min(busy, 1.0):.0%} of the time"
-        # The capacity of a busy scorer is not measured: its gain is the middle of the gap by its logarithm.
-        yield Limiter("reward_bound", "scoring", n.gap or 1.0, sqrt(n.gap or 1.0), text=text)
+        # What a faster scorer would deliver is not measured; the trainer takes at most the gap.
+        gap = n.gap or 1.0
+        yield Limiter("reward_bound", "scoring", gap, gap**SCORER_PART, text=text)
     elif share and not (n.saturated and share < 0.5):
         text = f"rollouts spend {share:.0%} of their time waiting for a reward"
-        yield _limiter(n, "reward_bound", "scoring", _outside(n, share), text)
+        text += ", or for their group: the scorer has time to spare" if _for_group(n) else ""
+        yield _limiter(n, "reward_bound", "scoring", _outside(n, share - _for_group(n)), text)
+
+
+def _for_group(n: Numbers) -> float:
+    """Returns the share of time in which ended rollouts likely wait for the rest of their group, not for a reward.
+
+    No log distinguishes the two. If the only scorer has time to spare, half of the wait counts as each.
+    """
+    has_time = n.extra.get("scoring_busy_ratio") is not None and not n.scorer_full
+    return n.time_shares.get("scoring", 0.0) / 2 if has_time else 0.0
 
 
 def _curriculum(n: Numbers) -> Iterator[Limiter]:
@@ -324,6 +335,7 @@ def twice_the_engines(n: Numbers) -> float | None:
     inside = n.time_shares.get("generating", 1.0 if n.saturated else None)
     if inside is None:
         return None
+    inside += _for_group(n)  # faster engines finish the rest of the group sooner
     demand = (n.running or 0.0) + (n.waiting or 0.0)
     runs = n.running / demand if n.running and demand else 1.0
     return min(TWICE, 1 / (1 - inside + inside * runs / 2))

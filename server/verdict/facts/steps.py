@@ -135,7 +135,7 @@ def _without_stops(rows: list[Step]) -> tuple[list[Step], bool]:
 
 
 def _now_and_then(row: Step) -> float:
-    return sum(row.values.get(key, 0.0) for key in regime.NOW_AND_THEN)
+    return sum([row.values.get(key, 0.0) for key in regime.NOW_AND_THEN])
 
 
 def _is_burst(rows: Sequence[Step], newest: int) -> bool:
@@ -183,7 +183,7 @@ def _same_work(seen: VerdictInput, means: Present, rows: list[Step]) -> list[Ste
 
 def _outlasts(seen: VerdictInput, means: Present, rows: Sequence[Step]) -> bool:
     """Returns whether the open step has its batch and has worked longer than all but the newest step."""
-    queue, batch = seen.get("queue_samples_now"), _batch(seen, means)
+    queue, batch = seen.get("queue_samples_now"), _batch(seen)
     if queue is None or not batch or queue < batch or any(WAIT not in row.values for row in rows) or len(rows) < 2:
         return False
     busy = [row.values[STEP] - row.values[WAIT] for row in rows]
@@ -205,8 +205,10 @@ def _potential(facts: Present, trained: float | None) -> float:
     return max(facts.arrivals or 0.0, trained or 0.0) / max(0.05, 1.0 - (facts.hold_ratio or 0.0))
 
 
-def _batch(seen: VerdictInput, means: Present) -> float | None:
-    return seen.fact("batch_samples") or (means.trained * means.step if means.trained and means.step else None)
+def _batch(seen: VerdictInput) -> float | None:
+    """Returns the samples of a batch: as configured, else as trained in a usual step."""
+    trained, step = seen.get("trainer_samples_per_second"), seen.get("trainer_step_seconds")
+    return seen.fact("batch_samples") or (trained * step if trained and step else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,7 @@ def open_step(seen: VerdictInput, means: Present, rows: Sequence[Step]) -> Open 
     not take: if its work took longer, the queue would hold a batch once a whole step is over.
     """
     queue = seen.get("queue_samples_now")
-    batch = _batch(seen, means)
+    batch = _batch(seen)
     if queue is None or not batch or not rows or WAIT not in rows[-1].values:
         return None
     open_for, last = seen.now - rows[-1].ts, rows[-1].values
@@ -304,7 +306,7 @@ def _row_to_row(rows: Sequence[Step]) -> Iterator[float]:
 
 def _batches_live(seen: VerdictInput, rows: Sequence[Step], since: float) -> float | None:
     """Returns the batches in the queue if it is reported between the steps' rows, at most ``since`` seconds ago."""
-    queue, age, batch = seen.get("queue_samples_now"), seen.age("queue_samples_now"), _batch(seen, _of_signals(seen))
+    queue, age, batch = seen.get("queue_samples_now"), seen.age("queue_samples_now"), _batch(seen)
     if queue is None or age is None or not batch or age > max(0.0, since):
         return None
     return None if rows and rows[-1].values.get(QUEUE) == queue else queue / batch
@@ -314,7 +316,7 @@ def _batches_then(seen: VerdictInput, rows: Sequence[Step]) -> float | None:
     """Returns the batches in the queue when the newest step ended."""
     queue = rows[-1].values.get(QUEUE) if rows else None
     queue = seen.get("queue_samples_now") if queue is None else queue
-    batch = _batch(seen, _of_signals(seen))
+    batch = _batch(seen)
     return queue / batch if queue is not None and batch else None
 
 

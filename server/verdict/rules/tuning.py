@@ -7,7 +7,7 @@ from math import log, sqrt
 
 from server.verdict.explain import evidence, messages
 from server.verdict.explain.limiters import limiters, slow_by
-from server.verdict.facts.throughput import numbers
+from server.verdict.facts.throughput import Numbers, numbers
 from server.verdict.inputs import VerdictInput
 from server.verdict.model import Outcome, Verdict
 from server.verdict.rules.confidence import ahead, all_in_flight, barely_full, blind, calm, clear, may_pause
@@ -39,6 +39,7 @@ from server.verdict.thresholds import (
     NEAR,
     STALLED_SECONDS,
     STOCK,
+    SURPLUS,
     SYNC_TAIL,
     UNPROVEN,
     WORTH,
@@ -255,12 +256,23 @@ def trainer(case: Situation) -> RuleResult:
         if matched and not proven and n.wait is not None:
             return None
         return "trainer_bound", limiter.cause, 1.0 if proven and not matched else UNPROVEN
+    if _takes_turns(n):
+        return "trainer_bound", slow_by(n), UNPROVEN
     if n.wait is None or n.wait >= case.waits or n.potential is not None:
         return None
     # Arrivals are not reported: a queue that always holds a batch, and engines with room, show that enough arrives.
     if n.wait < LITTLE_WAIT and (n.batches or 0.0) >= STOCK and n.saturated is False:
         return "trainer_bound", "compute", 0.7
     return None
+
+
+def _takes_turns(n: Numbers) -> bool:
+    """Returns whether trainer and gate take turns: rollouts start only when a step ends, and the trainer waits.
+
+    A faster trainer opens the gate sooner, and the free slots and engines with room follow it.
+    """
+    is_held = (n.hold_ratio or 0.0) >= MUCH_HELD and n.places is not None and n.places * SURPLUS <= 1.0
+    return is_held and n.saturated is False and (n.wait or 0.0) >= LITTLE_WAIT and not n.seen.synchronous
 
 
 def balanced(case: Situation) -> RuleResult:
