@@ -66,7 +66,7 @@ bench-ui: $(VENV)/.dev $(PLOTLY) $(WRITERS)/.ready node_modules/.ready ## lookin
 soak: $(VENV)/.dev ## a long run on a simulated clock with faults: rows lost, memory, file size and latencies (1 hour; ARGS="--seconds 300")
 	@$(BIN)/python -m bench.soak $(ARGS)
 
-faults: $(VENV)/.dev ## kill -9 at 50 random moments under load: no acknowledged row lost or counted twice (10 minutes)
+faults: $(VENV)/.dev ## kill -9 at 50 random moments under load, on both databases: no acknowledged row lost or counted twice (10 minutes)
 	@$(BIN)/python -m bench.kills $(ARGS)
 
 eval-verdict: $(VENV)/.dev ## is the verdict right? simulated runs against measured truth, recorded real runs, live demos (30 minutes)

@@ -1,6 +1,6 @@
 """Kills a real server at random moments under load: is every acknowledged row there, and counted once?
 
-    python -m bench.kills [--kills 50] [--store URL]
+    python -m bench.kills [sqlite] [postgres] [--kills 50]
 
 A client pushes a rollout and a sandbox about every 50 ms, and repeats each request until it is acknowledged. The server
 is killed with SIGKILL 0 to 3 s after it began to serve, and started again. At the end the counters on `/metrics` must
@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+
+from tests import support_postgres
 
 LONGEST_LIFE_SECONDS = 3.0
 PAUSE_SECONDS = 0.05
@@ -97,22 +99,18 @@ def counters(url: str) -> tuple[float, float]:
     return total("rollouts_total"), total("sandboxes_created_total")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--store", default="", help="URL of an empty store (default: a new SQLite file)")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    moments, port = random.Random(given.seed), free_port()
+def run(kills: int, seed: int, store: str) -> bool:
+    """Kills the server on an empty store; prints the figures. Returns whether every record was counted once."""
+    moments, port = random.Random(seed), free_port()
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        store = given.store or f"sqlite:///{folder}/store.db"
+        store = store or f"sqlite:///{folder}/store.db"
         pusher = Pusher(url)
         thread = threading.Thread(target=pusher.run)
         process = started(store, port, folder)
         thread.start()
-        for _ in range(given.kills):
+        for _ in range(kills):
             time.sleep(moments.uniform(0.0, LONGEST_LIFE_SECONDS))
             process.kill()
             process.communicate()
@@ -130,9 +128,23 @@ def main() -> int:
         process.send_signal(signal.SIGTERM)
         process.communicate()
     lost = {"rollouts": wanted[0] - found[0], "sandboxes": wanted[1] - found[1]}
-    print(json.dumps({"kills": given.kills, "records_of_each_kind": pusher.sent, "repeated_requests": pusher.repeated,
-                      "counted": found, "lost_or_doubled": lost}))  # fmt: skip
-    return 1 if any(lost.values()) else 0
+    print(json.dumps({"database": store.partition(":")[0], "kills": kills, "records_of_each_kind": pusher.sent,
+                      "repeated_requests": pusher.repeated, "counted": found, "lost_or_doubled": lost}))  # fmt: skip
+    return not any(lost.values())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("backends", nargs="*", choices=["sqlite", "postgres", []])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    wanted = given.backends or ["sqlite", "postgres"]
+    sound = [run(given.kills, given.seed, "")] if "sqlite" in wanted else []
+    if "postgres" in wanted:
+        with support_postgres.server() as server, support_postgres.database(server) as url:
+            sound.append(run(given.kills, given.seed, url))
+    return 0 if all(sound) else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The types that collectors return: samples, histograms, events and facts, in canonical names and base units.
 
-All types are frozen and need only the standard library, so that a collector can run without the server (later: as an
+All types are read-only and need only the standard library, so that a collector can run without the server (later: as an
 agent on the trainer's machine). Nothing here reads a clock or opens a file.
 """
 
@@ -57,9 +57,11 @@ FailureCause = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sample:
     """One number. ``metric`` is a row of :mod:`collectors.catalog`; the value is in that row's unit.
+
+    Read-only. Not frozen, because creating a frozen one takes three times as long, and a long log has a million values.
 
     Attributes:
         ts: epoch seconds of the event; None means "now", the time of the scrape.

@@ -168,10 +168,11 @@ class Deriver:
         if self.book.get(axis, incarnation, number) is None:
             return []  # older than every window
         self.done[axis] = max(self.done.get(axis, (-1, -1)), (incarnation, number))
-        metrics = {metric for metric, _ in counted}
-        trained = self.book.newest(TRAINER)
-        if axis == TRAINER or trained is None:
-            return self._answers(ts if kept is None else kept.ts, self._step_metrics if axis == TRAINER else metrics)
+        if axis == TRAINER:
+            return self._answers(ts if kept is None else kept.ts, self._step_metrics)
+        metrics, trained = {metric for metric, _ in counted}, self.book.newest(TRAINER)
+        if trained is None:
+            return self._answers(ts if kept is None else kept.ts, metrics)
         # A row of another axis counts when the trainer has consumed its step; a later row counts at once.
         return self._answers(trained.ts, metrics) if number <= trained.number else []
 

@@ -18,6 +18,7 @@ from collectors.model import Target
 from server import signals
 from server.config.alerts import AlertSettings
 from server.derive import recovery, rollout_recovery
+from server.derive.counted_pushes import CountedPushes
 from server.derive.deriver import Deriver
 from server.derive.drift_events import DriftEvents
 from server.derive.results import SignalResults
@@ -85,6 +86,7 @@ class RunDriver:
         self._samples: deque[SampleArrival] = deque()
         self._steps: deque[StepArrival] = deque()
         self.sandboxes: deque[SandboxArrival] = deque()
+        self._counted_pushes = CountedPushes()
         self.rollouts: deque[RolloutArrival] = deque()
         self._published: deque[tuple[float, int]] = deque()
         self._healths: deque[TargetHealth] = deque()
@@ -127,6 +129,7 @@ class RunDriver:
             self.watermark = row.watermark / 1000
             self._alerts.restore(states)
             self._verdicts.restore(states)
+        self._counted_pushes.restore(states, row.watermark or 0)
         # Without a watermark nothing was derived yet, but a process that died early may have committed much.
         self._recover_windows(row.watermark or 0)
         for found in sorted((health(row) for _, row in self._store.runs.targets(self.run)), key=attrgetter("last_ts")):
@@ -158,17 +161,17 @@ class RunDriver:
         since = max(0, watermark - round(TICK_WINDOW_SECONDS * 1000))
         self.recovered = sorted(self._store.sandboxes.recent(self.run, since), key=lambda row: row.seen_at)
         for row in self.recovered:
-            fresh = row.seen_at > watermark
-            after = watermark if fresh else since
-            happened = {
-                "created": row.first_seen > after,
-                "became_ready": (row.ready_seen or 0) > after,
-                "failed": (row.failed_seen or 0) > watermark,
+            missed = {
+                "created": self._counted_pushes.missed(row, "created", row.first_seen),
+                "became_ready": self._counted_pushes.missed(row, "ready", row.ready_seen),
+                "failed": self._counted_pushes.missed(row, "failed", row.failed_seen),
             }
-            if fresh:
-                self.sandboxes += arrivals_of(row, **happened)
+            if row.seen_at > watermark or any(missed.values()):
+                self.sandboxes += arrivals_of(row, **missed)
             else:
-                self.deriver.sandbox(SandboxArrival(row.seen_at / 1000, row, **happened), counted=True)
+                ready = (row.ready_seen or 0) > since
+                arrival = SandboxArrival(row.seen_at / 1000, row, row.first_seen > since, ready, failed=False)
+                self.deriver.sandbox(arrival, counted=True)
             health = self.deriver.health.get(row.target)
             if health is not None and health.last_ok_ts is not None and not reads_files(health.kind):
                 keep = max(15.0, 3 * health.interval_seconds)
@@ -332,7 +335,9 @@ class RunDriver:
         while self._healths and self._healths[0].last_ts <= tick:
             self._see(self._healths.popleft())
         while self.sandboxes and self.sandboxes[0].ts <= tick:
-            self.deriver.sandbox(self.sandboxes.popleft())
+            arrival = self.sandboxes.popleft()
+            self.deriver.sandbox(arrival)
+            self._counted_pushes.add(arrival)
         while self._published and self._published[0][0] <= tick:
             ts, version = self._published.popleft()
             self.deriver.rollouts.publish(version, ts)
@@ -396,7 +401,8 @@ class RunDriver:
         batch.facts = dict(self._stated)
         if self._revived:
             batch.facts["lifecycle"], self._revived = self._revived, ""
-        batch.states = {**self.deriver.states(), **self._alerts.states(), **verdict}
+        pushes = self._counted_pushes.states(self.watermark) if self.watermark is not None else {}
+        batch.states = {**self.deriver.states(), **self._alerts.states(), **verdict, **pushes}
         batch.counters = self._changed_counters()
         return self._submit(batch)
 

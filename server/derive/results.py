@@ -3,7 +3,7 @@
 Pure except for the ids of series, which come from the store.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from collectors.model import Labels
@@ -12,7 +12,7 @@ from server.derive.deriver import Deriver, Emission
 from server.signals import Counter, Signal
 from server.signals.availability import missing_metrics
 from server.signals.gaps import LAST_VALUE, NO_CURRENT_REPORT, lapsed
-from server.signals.model import Answer, NotApplicable, Value, is_gap, unknown_reason
+from server.signals.model import Answer, NotApplicable, Unknown, Value, unknown_reason
 from server.signals.step_windows import row_limit
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, SeriesKey
@@ -55,6 +55,9 @@ class SignalResults:
         self._store, self._run, self._items, self._deriver = store, run, items, deriver
         self.known: dict[str, dict[Labels, _Series]] = {}
         self._ids: dict[tuple[str, Labels], int] = {}
+        self._ticks = {name for name, item in items.items() if isinstance(item, Signal) and item.cadence == "tick"}
+        # The emissions that `write` works on: series that are missing are created for all of them at once.
+        self._emissions: list[Emission] = []
         # In history a signal has thousands of answers between two commits. Only series changed since then are listed.
         self._now: dict[str, dict[Labels, SignalState]] = {}
         self._new_states: dict[int, _Series] = {}
@@ -120,13 +123,13 @@ class SignalResults:
 
     def write(self, emissions: Iterable[Emission], batch: Batch) -> None:
         self._update_context()
-        emissions = list(emissions)
-        self._create_ids(emissions)
-        for name, ts, answer in emissions:
-            if is_gap(answer):
+        self._emissions = list(emissions)
+        for name, ts, answer in self._emissions:
+            if isinstance(answer, (Unknown, NotApplicable)):
                 self._write_gap(name, ts, answer, batch)
             else:
-                self._write_values(name, ts, answer, batch)  # type: ignore[arg-type]
+                self._write_values(name, ts, answer, batch)
+        self._emissions = []
 
     def stand(self, name: str, ts: float) -> None:
         """Extend the newest values of a signal to `ts` without a point."""
@@ -135,17 +138,10 @@ class SignalResults:
             self._new_states[series.id] = self._unsaved[series.id] = series
 
     def _write_values(self, name: str, ts: float, values: Sequence[Value], batch: Batch) -> None:
-        self.known.setdefault(name, {})
+        known, is_tick = self.known.setdefault(name, {}), name in self._ticks
         self._silent.pop(name, None)
-        source = self._deriver.source(self._items[name])
-        stamp, newest = round(ts * 1000), round(self._deriver.data_time(name, ts) * 1000)
-        self._write_each(name, values, stamp, newest, source, batch)
-        self._end_others(name, values, stamp, source, batch)
-
-    def _write_each(
-        self, name: str, values: Sequence[Value], stamp: int, newest: int, source: str, batch: Batch
-    ) -> None:
-        known, is_tick, points = self.known[name], self._is_tick(name), batch.points
+        source, stamp = self._deriver.source(self._items[name]), round(ts * 1000)
+        newest = round(self._deriver.data_time(name, ts) * 1000) if is_tick else stamp
         for value in values:
             number, labels = value.value, value.labels
             if number != number:
@@ -162,13 +158,13 @@ class SignalResults:
                     series.ts, series.value, series.why = newest, number, value.why
                     series.source = source or series.source
                     self._new_states[series.id] = self._unsaved[series.id] = series
-            points.append((series.id, stamp, number, _VALUE))
+            batch.points.append((series.id, stamp, number, _VALUE))
+        if not len(values) == len(known) == 1:
+            self._end_others(name, values, stamp, source, batch)
 
     def _end_others(self, name: str, values: Sequence[Value], stamp: int, source: str, batch: Batch) -> None:
         """End the lines of label sets that the answer does not have."""
         known = self.known[name]
-        if len(values) == len(known) == 1:
-            return
         named = {value.labels for value in values}
         if len(named) == len(known):
             return
@@ -189,7 +185,7 @@ class SignalResults:
         elif series is None or (series.state, series.why) != (PointState.UNKNOWN, value.why):
             self._latest(name, value.labels, stamp, None, PointState.UNKNOWN, texts)
 
-    def _write_gap(self, name: str, ts: float, answer: Answer, batch: Batch) -> None:
+    def _write_gap(self, name: str, ts: float, answer: Unknown | NotApplicable, batch: Batch) -> None:
         """Write a gap. It breaks an existing line once; its reason is always the newest."""
         source = self._deriver.source(self._items[name])
         gap = (type(answer), unknown_reason(answer), self._context_version, source)
@@ -265,15 +261,11 @@ class SignalResults:
         series.state = state
         # A late step is a point of its own time and does not become the newest answer. A tick's answer always does,
         # although its data may be older because a source just stopped reporting.
-        if newest >= series.ts or self._is_tick(series.name):
+        if newest >= series.ts or series.name in self._ticks:
             # After a restart the target of a step is missing until its next row; the stored source is shown until then.
             source = texts[1] or (series.source if state is PointState.VALUE else "")
             series.ts, series.value, series.why, series.source = newest, value, texts[0], source
             self._new_states[series.id] = self._unsaved[series.id] = series
-
-    def _is_tick(self, name: str) -> bool:
-        item = self._items.get(name)
-        return isinstance(item, Signal) and item.cadence == "tick"
 
     def stale(self, now: float, name: str, ts: float) -> str:
         """Why a step signal's newest answer is too old to be judged at `now`, or ""."""
@@ -283,24 +275,23 @@ class SignalResults:
         limit = row_limit(self._deriver.book)
         return f"no step for more than {limit:.0f} s" if now - ts > limit else ""
 
-    def _create_ids(self, emissions: Iterable[Emission]) -> None:
-        """Create the ids of all new series in one transaction."""
-        ids, new = self._ids, dict[tuple[str, Labels], None]()
-        for name, _, answer in emissions:
-            known = self.known.get(name, {})
-            if isinstance(answer, (list, tuple)):
-                for value in answer:
-                    if value.labels not in known and (name, value.labels) not in ids:
-                        new[(name, value.labels)] = None
-            elif not known and (name, ()) not in ids:
-                new[(name, ())] = None
-        if new:
-            self._ids.update(
-                zip(new, self._store.series.intern(self._run, [SeriesKey("", *key) for key in new]), strict=True)
-            )
-
     def series(self, name: str, labels: Labels) -> int:
-        known = self._ids.get((name, labels))
-        if known is None:
-            known = self._ids[(name, labels)] = self._store.series.intern(self._run, [SeriesKey("", name, labels)])[0]
-        return known
+        """Returns the id of a series, which is created if it is missing."""
+        if (name, labels) not in self._ids:
+            self._create_ids([(name, labels), *self._missing()])
+        return self._ids[(name, labels)]
+
+    def _missing(self) -> Iterator[tuple[str, Labels]]:
+        """Yields the series of the emissions that `write` works on and that are not there yet."""
+        for name, _, answer in self._emissions:
+            known = self.known.get(name, {})
+            if not isinstance(answer, (Unknown, NotApplicable)):
+                yield from ((name, value.labels) for value in answer if value.labels not in known)
+            elif not known:
+                yield name, ()
+
+    def _create_ids(self, keys: Iterable[tuple[str, Labels]]) -> None:
+        """Creates the ids of all new series in one transaction."""
+        new = [key for key in dict.fromkeys(keys) if key not in self._ids]
+        ids = self._store.series.intern(self._run, [SeriesKey("", *key) for key in new])
+        self._ids.update(zip(new, ids, strict=True))

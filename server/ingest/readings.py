@@ -23,6 +23,7 @@ from server.ingest.updates import StepArrival as StepArrival
 from server.ingest.validation import ahead, complaint, values_only, without_implausible
 from server.signals.model import TargetHealth
 from server.signals.observed_histograms import WINDOWED
+from server.signals.window import StepKey
 from server.store import Store
 from server.store.types import GONE, IMPLAUSIBLE, Batch, Origin, SandboxRow, SeriesKey, StepStamp, TargetRow
 
@@ -48,6 +49,15 @@ class _Slot:
     incarnation: int
     number: int
     ts: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One metric of the steps of an axis. ``gauge``: its values are also those of a gauge."""
+
+    series: int
+    key: StepKey
+    gauge: bool
 
 
 class Ingest:
@@ -284,26 +294,32 @@ class Ingest:
 
     def _steps(self, target: Target, samples: list[Sample], now: float, batch: Batch, arrivals: Arrivals) -> None:
         rows: dict[tuple[str, int, int], StepArrival] = {}
-        ids, position, row = self._step_ids(target.name, samples), None, None
+        columns, gauges, position, row = self._columns(target.name, samples), [], None, None
         for sample in samples:
             ts = sample.ts if sample.ts is not None else now
             # Samples of one row follow each other, so the incarnation is determined once per row.
             if row is None or position != (sample.axis, sample.step, ts):
                 position = (sample.axis, sample.step, ts)
                 row = self._row(target.name, sample.axis, int(sample.step or 0), ts, rows, batch)
-            row.values[(sample.metric, sample.labels)] = sample.value  # type: ignore[index]
-            series = ids[(sample.metric, sample.labels, sample.axis)]
-            batch.step_values.append((series, row.incarnation, row.number, sample.value))
+            column = columns[(sample.metric, sample.labels, sample.axis)]
+            row.values[column.key] = sample.value  # type: ignore[index]
+            batch.step_values.append((column.series, row.incarnation, row.number, sample.value))
+            # A gauge that is reported only with a step (TRL async's queue) is also a gauge at that time.
+            if column.gauge and self._counts(target.name, sample):
+                gauges.append(sample)
         for row in rows.values():
             batch.steps.append(StepStamp(row.axis, row.incarnation, row.number, _ms(row.ts)))
         arrivals.steps += rows.values()
-        # A gauge that is reported only with a step (TRL async's queue) is also a gauge at that time.
-        gauges = [s for s in samples if METRICS[s.metric].reduction == "instant" and self._counts(target.name, s)]
         self._samples(target, gauges, now, batch, arrivals)
 
-    def _step_ids(self, target: str, samples: list[Sample]) -> dict[tuple[str, Labels, str], int]:
-        keys = list(dict.fromkeys([(s.metric, s.labels, s.axis) for s in samples]))
-        return dict(zip(keys, self._series_ids.intern([SeriesKey(target, *key) for key in keys]), strict=True))
+    def _columns(self, target: str, samples: list[Sample]) -> dict[tuple[str, Labels, str], _Column]:
+        """Returns what all values of a metric with the same labels and axis share: a long log has few columns."""
+        keys = list({(s.metric, s.labels, s.axis): None for s in samples})
+        ids = self._series_ids.intern([SeriesKey(target, *key) for key in keys])
+        return {
+            key: _Column(series, key[:2], METRICS[key[0]].reduction == "instant")
+            for key, series in zip(keys, ids, strict=True)
+        }
 
     def _row(
         self, target: str, axis: str, number: int, ts: float, rows: dict[tuple[str, int, int], StepArrival],

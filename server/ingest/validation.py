@@ -36,7 +36,13 @@ def without_implausible(reading: Reading, now: float) -> Reading:
     reading = _plausible_values(_with_storable_texts(reading))
     if _has_no_times(reading):
         return reading
-    samples = tuple(s for s in reading.samples if _in_time(s.ts, now) and -1 <= (s.step or 0) <= LAST_STEP)
+    # The test of `_in_time` inline, because a long log has a million samples.
+    latest = now + AHEAD_SECONDS
+    samples = [
+        s
+        for s in reading.samples
+        if (s.ts is None or FIRST_TIME <= s.ts <= latest) and -1 <= (s.step or 0) <= LAST_STEP
+    ]
     events = tuple(event for event in reading.events if _in_time(event.ts, now))
     histograms = tuple(item for item in reading.histograms if _in_time(item.ts, now))
     counted = [_excess_count(record) for record in reading.rollouts]
@@ -50,7 +56,7 @@ def without_implausible(reading: Reading, now: float) -> Reading:
     why = reading.why_dropped or many or "a time before 2000 or more than a day ahead, or a step beyond 10^12"
     return replace(
         reading,
-        samples=samples,
+        samples=tuple(samples),
         events=events,
         histograms=histograms,
         rollouts=rollouts,

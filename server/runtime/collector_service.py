@@ -176,8 +176,8 @@ class CollectorService(AbstractContextManager[None]):
         self._health.turned.pop(run, None)
         self._numbers.ticks.pop(run, None)
 
-    def _note_retention(self, since: float | None) -> None:
-        self._numbers.behind_since = since
+    def _note_retention(self, since: float | None, hours: int) -> None:
+        self._numbers.behind_since, self._numbers.unpacked_hours = since, hours
 
     def report_process(self) -> None:
         """Publishes the numbers of this process too, because another process serves `/metrics`."""

@@ -20,6 +20,8 @@ from server.store import Store, StoreError, Writer
 
 # Sizes of tables are read again after this time (s): PostgreSQL opens every file of a table for them.
 SIZES_SECONDS = 60.0
+# And after this many times the seconds that reading them took: SQLite reads its whole file.
+SIZES_FACTOR = 100
 
 
 @dataclass(slots=True)
@@ -46,7 +48,9 @@ class CollectorNumbers:
     """Numbers of the collecting process.
 
     Attributes:
-        behind_since: since when retention has had more to delete than one step (epoch seconds); None: it is done.
+        behind_since: since when retention and packing have had more to do than one step, or have failed (epoch
+            seconds); None: nothing is due.
+        unpacked_hours: hours of runs that are due to be packed.
         process: of the collecting process; None if it is also the serving one.
     """
 
@@ -57,6 +61,7 @@ class CollectorNumbers:
     dropped: int = 0
     queued: int = 0
     behind_since: float | None = None
+    unpacked_hours: int = 0
     process: ProcessNumbers | None = None
 
     def tick(self, run: str, seconds: float, writer: Writer) -> None:
@@ -108,7 +113,7 @@ class SelfMetrics:
     def __init__(self, store: Store | None, numbers: "Numbers", kept: RetentionSettings | None = None) -> None:
         self._store, self._numbers, self._kept = store, numbers, kept or RetentionSettings()
         self._sizes: Mapping[str, int] = {}
-        self._sized = -SIZES_SECONDS
+        self._sizes_due = -math.inf
 
     def __call__(self) -> Iterator[Metric]:
         found = self._numbers.current
@@ -119,9 +124,12 @@ class SelfMetrics:
         yield from _ticks(found.ticks)
         yield from _writer(found)
         lag = 0.0 if found.behind_since is None else max(0.0, time.time() - found.behind_since)
-        text = "Seconds for which retention has had more to delete than it could; 0 when nothing is due."
+        text = "Seconds for which retention has had more to delete or to pack than it could; 0 when nothing is due."
         yield GaugeMetricFamily(PREFIX + "retention_lag_seconds", text, value=lag)
+        text = "Hours of raw samples, summed over runs, that are due to be packed and are not packed yet."
+        yield GaugeMetricFamily(PREFIX + "packing_backlog_hours", text, value=found.unpacked_hours)
         yield self._tables()
+        yield from self._queues()
         yield self._retention()
 
     def _retention(self) -> Metric:
@@ -132,16 +140,36 @@ class SelfMetrics:
             family.add_metric((kind,), math.inf if seconds is None else seconds)
         return family
 
+    def _queues(self) -> Iterator[Metric]:
+        if self._store is None:
+            return
+        try:
+            inbox, unsent = self._store.pushes.depth(), self._store.alerts.unsent()
+        except StoreError:
+            return
+        for name, text, value in (
+            ("inbox_pushes", "Pushes that are acknowledged and wait to be collected.", inbox.pushes),
+            ("inbox_rows", "Rows in these pushes; above 200,000 further ones are refused.", inbox.rows),
+            ("inbox_bytes", "Bytes of these pushes; above 256 MiB further ones are refused.", inbox.bytes),
+        ):
+            yield GaugeMetricFamily(PREFIX + name, text, value=value)
+        text = "Notifications that wait to be sent to a receiver of alerts."
+        family = GaugeMetricFamily(PREFIX + "outbox_notifications", text, labels=("receiver",))
+        for receiver, count in unsent.items():
+            family.add_metric((receiver,), count)
+        yield family
+
     def _tables(self) -> Metric:
-        text = "Bytes of a table with its indexes (PostgreSQL only; SQLite would have to read the whole file)."
+        text = "Bytes of a table with its indexes (SQLite: of files up to 1 GiB, which are read whole)."
         family = GaugeMetricFamily(PREFIX + "store_table_bytes", text, labels=("table",))
-        now = time.monotonic()
-        if self._store is not None and now - self._sized >= SIZES_SECONDS:
-            self._sized = now
+        begun = time.monotonic()
+        if self._store is not None and begun >= self._sizes_due:
             try:
                 self._sizes = self._store.retention.table_bytes()
             except StoreError:
                 self._sizes = {}
+            ended = time.monotonic()
+            self._sizes_due = ended + max(SIZES_SECONDS, SIZES_FACTOR * (ended - begun))
         for table, size in self._sizes.items():
             family.add_metric((table,), size)
         return family

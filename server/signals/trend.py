@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from operator import itemgetter
 
 from server.rollouts.spread import NORMAL_95
 
@@ -40,7 +39,7 @@ def trend(points: Sequence[tuple[float, float]], deviations: float = NORMAL_95) 
     if n < FEWEST:
         return None
     # Points loaded from stored JSON are lists.
-    ordered = tuple([(x, y) for x, y in sorted(points, key=itemgetter(0))])
+    ordered = tuple(sorted([(x, y) for x, y in points]))
     slopes = _slopes(ordered)
     if not slopes:
         return None

@@ -274,6 +274,12 @@ class AlertStore:
         query = select(func.min(due)).where(c.status == "pending", c.receiver.in_(sorted(receivers)), _is_head())
         return self._read(lambda connection: connection.execute(query).scalar())
 
+    def unsent(self) -> dict[str, int]:
+        """Receiver -> notifications that are not sent yet."""
+        c = outbox.c
+        query = select(c.receiver, func.count()).where(c.status == "pending").group_by(c.receiver)
+        return self._read(lambda connection: {receiver: int(n) for receiver, n in connection.execute(query)})
+
     def deliveries(self, run: str | None, limit: int, *, repeats: bool = True) -> DeliveryRows:
         """The newest notifications, newest first.
 

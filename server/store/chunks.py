@@ -8,8 +8,9 @@ these are packed later.
 
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, func, select, text, update
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, case, delete, exists, func, select, text, update
 
 from server.store import chunk_codec, partitions
 from server.store.bulk import upsert
@@ -80,6 +81,12 @@ class ChunkStore:
                 _replace(connection, run, hour, found, rows, body)
             save(connection, run, hour, found[-1])
         return True
+
+    def backlog(self) -> int:
+        """Hours of runs that are due to be packed, also those that wait for the rollups of late samples."""
+        due = _due_runs(select(func.sum((runs.c.rolled - OPEN_MS - _BEGIN) // HOUR_MS)))
+        with self._engines.reading() as connection:
+            return int(connection.execute(due).scalar() or 0)
 
 
 def read(connection: Connection, number: int, start: int, end: int) -> Samples:
@@ -165,24 +172,29 @@ def save(connection: Connection, run: int, before: int, done: int) -> None:
 # ---- what is due
 
 
+_PACKED, _DELETED = expiry.alias(), expiry.alias()
+_REACHED = func.coalesce(_PACKED.c.before, runs.c.first_ts - runs.c.first_ts % HOUR_MS)
+_EXPIRED = func.coalesce(_DELETED.c.before, 0)
+_BEGIN = case((_REACHED + HOUR_MS > _EXPIRED, _REACHED), else_=_EXPIRED - _EXPIRED % HOUR_MS)
+"""When a run's first hour begins that is neither packed nor deleted."""
+
+
+def _due_runs(columns: Select[Any]) -> Select[Any]:
+    return (
+        columns.select_from(runs)
+        .outerjoin(_PACKED, (_PACKED.c.run == runs.c.id) & (_PACKED.c.kind == PACKED))
+        .outerjoin(_DELETED, (_DELETED.c.run == runs.c.id) & (_DELETED.c.kind == "raw"))
+        .where(runs.c.first_ts.is_not(None), runs.c.rolled >= _BEGIN + HOUR_MS + OPEN_MS)
+    )
+
+
 def _next_due(connection: Connection) -> tuple[int, int, int] | None:
     """(run, hour, id of the last packed series in it) of the run that is packed the least far."""
-    packed, deleted = expiry.alias(), expiry.alias()
-    begin = func.coalesce(packed.c.before, runs.c.first_ts - runs.c.first_ts % HOUR_MS)
-    late = exists().where(dirty.c.run == runs.c.id, dirty.c.slot < (begin + HOUR_MS) / SLOT_MS)
-    query = (
-        select(runs.c.id, begin, func.coalesce(packed.c.series, 0), func.coalesce(deleted.c.before, 0))
-        .outerjoin(packed, (packed.c.run == runs.c.id) & (packed.c.kind == PACKED))
-        .outerjoin(deleted, (deleted.c.run == runs.c.id) & (deleted.c.kind == "raw"))
-        .where(runs.c.first_ts.is_not(None), begin + HOUR_MS + OPEN_MS <= runs.c.rolled, ~late)
-        .order_by(begin, runs.c.id)
-        .limit(1)
-    )
+    done = case((_BEGIN == _REACHED, func.coalesce(_PACKED.c.series, 0)), else_=0)
+    late = exists().where(dirty.c.run == runs.c.id, dirty.c.slot < (_BEGIN + HOUR_MS) / SLOT_MS)
+    query = _due_runs(select(runs.c.id, _BEGIN, done)).where(~late).order_by(_BEGIN, runs.c.id).limit(1)
     row = connection.execute(query).one_or_none()
-    if row is None:
-        return None
-    run, hour, done, expired = (int(value) for value in row)
-    return (run, hour, done) if hour + HOUR_MS > expired else (run, expired // HOUR_MS * HOUR_MS, 0)
+    return None if row is None else (int(row[0]), int(row[1]), int(row[2]))
 
 
 def _block(connection: Connection, run: int, done: int) -> list[int] | None:

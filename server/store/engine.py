@@ -38,11 +38,19 @@ class StoreUnavailable(StoreError):
 # SQLSTATEs of PostgreSQL.
 _POSTGRES_FULL = "53100"
 _POSTGRES_DAMAGED = frozenset({"XX001", "XX002"})
+_POSTGRES_READ_ONLY = "25006"
 FULL = (
     "the store is full: no space is left on its disk; free some space (or set a shorter retention, see [store]). "
     "Writing resumes by itself"
 )
 DAMAGED = "the store is damaged ({}): stop the server, keep the file, and restore a backup with `rollscope restore`"
+
+
+_RESUMES = "Writing resumes by itself when it works again"
+READ_ONLY = (
+    "the store is read-only: its file system was mounted read-only (mostly after a disk error), its file is "
+    f"write-protected, or PostgreSQL became a standby. {_RESUMES}"
+)
 
 
 def unusable(error: BaseException | None) -> StoreUnavailable | None:
@@ -53,12 +61,11 @@ def unusable(error: BaseException | None) -> StoreUnavailable | None:
         return StoreUnavailable(FULL)
     if state in _POSTGRES_DAMAGED or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return StoreUnavailable(DAMAGED.format(str(error).strip().splitlines()[0][:200]))
+    if state == _POSTGRES_READ_ONLY or name.startswith("SQLITE_READONLY"):
+        return StoreUnavailable(READ_ONLY)
     if name.startswith("SQLITE_IOERR"):
         return StoreUnavailable(f"the store's disk reports an error ({name}): it may be full or broken. {_RESUMES}")
     return None
-
-
-_RESUMES = "Writing resumes by itself when it works again"
 
 
 def _explain_errors(engine: Engine) -> None:
@@ -67,6 +74,9 @@ def _explain_errors(engine: Engine) -> None:
     @event.listens_for(engine, "handle_error")
     def handle(context: ExceptionContext) -> None:
         if (cause := unusable(context.original_exception)) is not None:
+            # SQLite opens a file that it cannot write as read-only, and then never tries to write with that connection.
+            # PostgreSQL may have another primary by now.
+            context.is_disconnect = context.is_disconnect or str(cause) == READ_ONLY
             raise cause from context.original_exception
 
 
@@ -194,15 +204,17 @@ def explained() -> Iterator[None]:
     """Converts errors of opening a database (refused, no such file, not a database) to `StoreError`."""
     try:
         yield
+    except StoreUnavailable as error:
+        if str(error) != READ_ONLY:
+            raise
+        text = (
+            "no permission to write: a SQLite store in use needs write permission on its file and folder; give it "
+            "to the user that runs this command, or query the server: rollscope status --url URL"
+        )
+        raise StoreError(f"the store cannot be opened: {text}") from error
     except DBAPIError as error:
         # `orig` and not `error`: the latter shows the statement and its values.
-        text = str(error.orig).strip()
-        if "readonly database" in text:
-            text = (
-                "no permission to write: a SQLite store in use needs write permission on its file and folder; give it "
-                "to the user that runs this command, or query the server: rollscope status --url URL"
-            )
-        raise StoreError(f"the store cannot be opened: {text}") from error
+        raise StoreError(f"the store cannot be opened: {str(error.orig).strip()}") from error
 
 
 def migration_engine(url: URL) -> Engine:

@@ -14,7 +14,7 @@ from server.store.engine import Engines, StoreError
 from server.store.in_list import among
 from server.store.runs import ensure_run
 from server.store.tables import forwarders, inbox, pushers
-from server.store.types import Forwarder, Push, Pusher
+from server.store.types import Forwarder, InboxDepth, Push, Pusher
 
 # About 15 s of what a store takes, as for the writer's queue: longer than a fail-over, small enough on disk.
 INBOX_ROWS = 200_000
@@ -109,6 +109,13 @@ class PushStore:
     def _pushes(self, query: Select[Any]) -> list[Push]:
         with self._engines.reading() as connection:
             return [Push(**row._mapping) for row in connection.execute(query)]
+
+    def depth(self) -> InboxDepth:
+        """What is not yet collected, of all runs."""
+        c = inbox.c
+        query = select(func.count(), func.coalesce(func.sum(c.rows), 0), func.coalesce(func.sum(c.size), 0))
+        with self._engines.reading() as connection:
+            return InboxDepth(*(int(value) for value in connection.execute(query).one()))
 
     def pushers(self, run: str) -> list[Pusher]:
         """All senders that pushed into a run, by name."""

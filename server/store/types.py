@@ -260,6 +260,15 @@ class Pusher:
 
 
 @dataclass(frozen=True, slots=True)
+class InboxDepth:
+    """What waits in the inbox: pushes, the rows in them, and bytes of their bodies."""
+
+    pushes: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Forwarder:
     """A forwarder of a target on another machine: its spool's id, its newest stored reading, and when (epoch ms)."""
 

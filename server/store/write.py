@@ -142,9 +142,12 @@ def _samples(connection: Connection, batch: Batch) -> None:
 
 
 def _points(connection: Connection, batch: Batch, run: int, seq: int) -> None:
-    rows = [
-        (series, ts, *_point(value, state), run, seq + at)
-        for at, (series, ts, value, state) in enumerate(batch.points, start=1)
+    good, has_value = math.isfinite, int(PointState.VALUE)
+    rows: list[Row] = [
+        (series, ts, float(value), state, run, number)
+        if state == has_value and value is not None and good(value)
+        else (series, ts, *_point(value, state), run, number)
+        for number, (series, ts, value, state) in enumerate(batch.points, start=seq + 1)
     ]
     # The seq changes with the value, so that a reader whose cursor is past this point gets the new value.
     upsert(connection, points, ("series", "ts", "v", "state", "run", "seq"), rows, ("v", "state", "seq"))
@@ -171,7 +174,9 @@ def _late(connection: Connection, batch: Batch, run: int, rolled: int | None) ->
 def _steps(connection: Connection, batch: Batch, run: int) -> None:
     rows = [(run, s.axis, s.incarnation, s.step, s.ts) for s in batch.steps]
     upsert(connection, steps, ("run", "axis", "incarnation", "step", "ts"), rows)
-    values = [(*key, float(v)) for *key, v in batch.step_values if math.isfinite(v)]
+    values = [
+        (series, incarnation, step, float(v)) for series, incarnation, step, v in batch.step_values if math.isfinite(v)
+    ]
     upsert(connection, step_values, ("series", "incarnation", "step", "v"), values, ("v",))
 
 

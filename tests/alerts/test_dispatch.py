@@ -120,6 +120,24 @@ def test_a_receiver_that_is_down_for_an_hour_gets_everything_in_order(store: Sto
     assert 3 * 12 <= receiver.requests - 60 <= 3 * 18
 
 
+def test_a_hundred_alerts_outlast_an_hour_without_a_receiver(store: Store, receiver: Hook) -> None:
+    """Each of 100 groups fires when the hour begins. Each is refused at 0, 20 and 40 minutes, and then arrives once."""
+    rig = Rig(store, ops(receiver.url))
+
+    async def scenario() -> None:
+        for number in range(100):
+            rig.put(f"g{number}", 1)
+        for minute in (0, 20, 40, 60, 80):
+            rig.clock.set(T0 + 60 * minute)
+            receiver.status = 503 if minute < 60 else 200
+            await rig.settle()
+
+    run(scenario())
+    assert sorted(body["groupKey"] for body in receiver.bodies) == sorted(f"g{number}" for number in range(100))
+    assert {row.status for row in rig.rows().values()} == {"sent"}
+    assert receiver.requests == 3 * 100 + 100
+
+
 @pytest.mark.parametrize(("status", "final"), [(404, "failed"), (400, "failed"), (503, ""), (429, ""), (408, "")])
 def test_which_answers_are_tried_again(store: Store, receiver: Hook, status: int, final: str) -> None:
     rig = Rig(store, ops(receiver.url))

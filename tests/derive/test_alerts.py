@@ -35,7 +35,7 @@ def settings(toml: str) -> AlertSettings:
     lines = toml.splitlines()
     top = [line for line in lines if line.startswith("default_pack")]
     found = build(tomllib.loads("\n".join(top + [line for line in lines if line not in top])), {}, problems)
-    assert problems.found == []
+    assert problems.messages == []
     return found
 
 

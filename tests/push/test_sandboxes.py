@@ -148,6 +148,33 @@ def test_counters_are_exact_when_the_process_dies_after_each_tick(store: Store) 
         assert run.value('sandbox_failures_total{cause="quota"}') == 5.0
 
 
+def test_a_push_that_commits_after_the_tick_of_its_time_is_counted_when_the_process_dies(store: Store) -> None:
+    """The tick at 5 s reads before the pushes of 4.9 s are committed, and the process dies before the next tick.
+
+    Sandbox a is counted at 5 s. Its failure and sandbox b with its start come too late for that tick.
+    """
+    with bench(store) as run:
+        running(run)
+        run.advance(T0)
+        web = Web(run)
+        run.clock.set(T0 + 2)
+        web("POST", "/api/v1/runs/run/sandboxes", json=[{"id": "a", "requested_at": T0, "ready_at": T0 + 1}])
+        look(run, 5)
+        assert run.value("sandboxes_created_total") == 1.0
+        run.clock.set(T0 + 4.9)
+        web("POST", "/api/v1/runs/run/sandboxes", json=[{"id": "a", "state": "failed", "cause": "quota"}])
+        web("POST", "/api/v1/runs/run/sandboxes", json=[{"id": "b", "requested_at": T0 + 1, "ready_at": T0 + 4}])
+    for at in (10, 15):
+        with bench(store) as run:
+            run.ingest = Ingest(store, "run", T0 + at - 1)
+            run.ingest.mark_recovered(run.driver.recovered)
+            look(run, at)
+            assert run.value("sandboxes_created_total") == 2.0
+            assert run.value("sandbox_spinup_count_total") == 2.0
+            assert run.value("sandbox_spinup_sum_total") == 1.0 + 3.0
+            assert run.value('sandbox_failures_total{cause="quota"}') == 1.0
+
+
 @pytest.mark.parametrize("null", ["unreachable", "state", "provider", "image_cached", "cause", "name", "ready_at"])
 def test_a_null_is_an_absent_field(run: Bench, null: str) -> None:
     web = Web(run)

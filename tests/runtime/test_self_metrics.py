@@ -1,6 +1,7 @@
 """Rollscope's own numbers on /metrics, from the collecting thread or from another process. Both databases."""
 
 import asyncio
+import itertools
 import math
 import pickle
 import re
@@ -8,6 +9,7 @@ import re
 import pytest
 
 from server.api.metrics import render
+from server.cli.export import UNHEALTHY
 from server.clock import ScaledClock
 from server.config.retention import RetentionSettings
 from server.query import Reader
@@ -15,8 +17,10 @@ from server.runtime.collector_service import Health
 from server.runtime.retention import RetentionTask
 from server.runtime.self_metrics import CollectorNumbers, SelfMetrics, process_numbers
 from server.store import Store, Writer
-from server.store.types import Batch
+from server.store.types import Batch, OutboxRow, Push
 from tests.driven_run import T0
+
+T0_MS = round(T0 * 1000)
 
 
 def page(store: Store, health: Health) -> dict[str, float]:
@@ -33,7 +37,7 @@ def test_steps_writes_and_processes_are_counted(store: Store) -> None:
             writer.flush()
         numbers.tick("run", 0.5, writer)
         numbers.tick("run", 1.5, writer)
-        numbers.process = process_numbers()
+        numbers.process, numbers.unpacked_hours = process_numbers(), 7
         # As through the pipe of a collecting process.
         health.publish(pickle.loads(pickle.dumps(numbers)))
         found = page(store, health)
@@ -42,6 +46,7 @@ def test_steps_writes_and_processes_are_counted(store: Store) -> None:
     assert found['tick_seconds_count{run="run"}'] == 2.0 and found['tick_seconds_sum{run="run"}'] == 2.0
     assert found["store_rows_written_total"] == 3.0 and found["store_commits_total"] == 2.0
     assert found["store_queued_rows"] == found["store_dropped_rows_total"] == found["retention_lag_seconds"] == 0.0
+    assert found["packing_backlog_hours"] == 7.0
     kept = {kind: found[f'retention_seconds{{kind="{kind}"}}'] / 86_400 for kind in ("raw", "signals", "records")}
     assert kept == {"raw": 15.0, "signals": 90.0, "records": 90.0}
     assert found['retention_seconds{kind="rollups"}'] == math.inf
@@ -49,19 +54,66 @@ def test_steps_writes_and_processes_are_counted(store: Store) -> None:
         assert found[f'process_cpu_seconds_total{{process="{process}"}}'] > 0
         assert found[f'process_resident_bytes{{process="{process}"}}'] > 10_000_000
         assert found[f'process_open_files{{process="{process}"}}'] >= 3
-    tables = {name for name in found if name.startswith("store_table_bytes")}
-    if store.dialect == "postgresql":
-        assert found['store_table_bytes{table="runs"}'] > 0
-    else:
-        assert tables == set()
 
 
-@pytest.mark.parametrize(("due", "lags"), [(True, True), (False, False)])
-def test_retention_reports_since_when_it_is_behind(store: Store, due: bool, lags: bool) -> None:
+def test_tables_have_their_size(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite: one page for the rows of `runs` and one for the index of their names."""
+    store.ensure_run("run")
+    size = page(store, Health())['store_table_bytes{table="runs"}']
+    assert size == 2 * 4096 if store.dialect == "sqlite" else size >= 3 * 8192
+    monkeypatch.setattr("server.store.retention.SQLITE_SIZES_BYTES", 4096)
+    found = [name for name in page(store, Health()) if name.startswith("store_table_bytes")]
+    assert bool(found) is (store.dialect == "postgresql")
+
+
+def test_queues_have_their_depth(store: Store) -> None:
+    empty = page(store, Health())
+    assert [empty[f"inbox_{unit}"] for unit in ("pushes", "rows", "bytes")] == [0.0, 0.0, 0.0]
+    assert not [name for name in empty if name.startswith("outbox")]
+    store.pushes.offer(
+        [Push("run", "t", "trainer", 5.0, T0_MS, 3, b"12345"), Push("b", "t", "x", 5.0, T0_MS, 4, b"123456")]
+    )
+    rows = [OutboxRow(receiver, "group", n, T0_MS, "{}") for receiver, n in (("ops", 0), ("ops", 1), ("night", 0))]
+    store.write(Batch("run", outbox=rows))
+    (first,) = store.alerts.claim(T0_MS, 1000, 1, ["ops"])
+    store.alerts.finish(first.id, "sent", "200", T0_MS)
+    found = page(store, Health())
+    assert [found[f"inbox_{unit}"] for unit in ("pushes", "rows", "bytes")] == [2.0, 7.0, 11.0]
+    assert found['outbox_notifications{receiver="ops"}'] == found['outbox_notifications{receiver="night"}'] == 1.0
+
+
+def test_the_rules_about_rollscope_itself_name_what_the_page_has(store: Store) -> None:
+    health, writer = Health(), Writer(store)
+    numbers = CollectorNumbers()
+    numbers.tick("run", 0.5, writer)
+    writer.close()
+    health.publish(numbers)
+    families = {name.partition("{")[0] for name in page(store, health)}
+    named = {name for _, expr, _ in UNHEALTHY for name in re.findall(r"rollscope_(\w+)", expr)}
+    assert len(named) >= len(UNHEALTHY) and named <= families, named - families
+
+
+@pytest.mark.parametrize(("outcome", "lags"), [((True, 7), True), ((False, 0), False), (OSError("full"), True)])
+def test_retention_reports_since_when_it_is_behind(
+    store: Store, monkeypatch: pytest.MonkeyPatch, outcome: tuple[bool, int] | OSError, lags: bool
+) -> None:
+    """Also when its steps fail. In between it reports the hours that are not packed."""
+    monkeypatch.setattr("server.runtime.retention.PERIOD_SECONDS", 0.0)
     task = RetentionTask(store, RetentionSettings(), lambda: True)
-    seen: list[float | None] = []
+    seen: list[tuple[float | None, int]] = []
     stop = asyncio.Event()
-    task._step = lambda: due  # type: ignore[method-assign]
-    task.on_behind = lambda since: (seen.append(since), stop.set() if len(seen) == 3 or not due else None)  # type: ignore[func-returns-value, assignment]
+
+    calls = itertools.count(1)
+
+    def step() -> tuple[bool, int]:
+        if next(calls) == 3:
+            stop.set()
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    task._step = step  # type: ignore[method-assign]
+    task.on_behind = lambda since, hours: seen.append((since, hours))
     asyncio.run(task.run(stop))
-    assert (seen[0] is not None) is lags and len(set(seen)) == 1
+    assert len(seen) == 3 and (seen[0][0] is not None) is lags and len(set(seen)) == 1
+    assert seen[0][1] == (0 if isinstance(outcome, OSError) else outcome[1])

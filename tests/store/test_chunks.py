@@ -185,6 +185,38 @@ def test_an_interrupted_step_changes_nothing(store: Store, monkeypatch: pytest.M
     assert everything(store, ids) == before
 
 
+def test_the_backlog_is_the_hours_that_are_due(store: Store) -> None:
+    """Of six hours five are due; a late sample in the second makes the second to the fifth due again."""
+    _, second, _ = filled(store)
+    filled(store, 3, run="other", series=1)
+    assert store.chunks.backlog() == 5 + 2
+    assert store.chunks.step()
+    assert store.chunks.backlog() == 5 + 2  # of the first hour the series are packed, and the next hour is not begun
+    pack(store)
+    assert store.chunks.backlog() == 0
+    put(store, second, [(T0 + HOUR + 7_000, 5.0)])
+    store.rollup("run", T0 + 6 * HOUR)
+    assert store.chunks.backlog() == 4
+
+
+def test_deleted_hours_are_no_backlog(store: Store) -> None:
+    """Of 5 days 2 are kept: 48 hours, of which the last is open."""
+    filled(store, 5 * 24, series=1)
+    attached(store, T0)
+    expire(store, RAW_ONLY)
+    assert store.chunks.backlog() == 47
+
+
+def test_the_open_hour_after_the_deleted_ones_is_not_packed(store: Store) -> None:
+    """Of 25 hours the last is kept: 240 rows, which are packed when 20 minutes have passed after their hour."""
+    filled(store, 25, series=1)
+    attached(store, T0)
+    expire(store, Retention(raw=HOUR, signals=None, rollups=None, records=None), T0 + 25 * HOUR)
+    assert count(store, "samples") == 240
+    pack(store)
+    assert (count(store, "samples"), count(store, "chunks")) == (240, 0)
+
+
 def test_an_open_hour_and_one_with_late_samples_stay(store: Store) -> None:
     (number,) = filled(store, 1.25, series=1)
     assert pack(store) == 0  # closed up to 1:14, and the hour is packed at 1:20

@@ -1,4 +1,4 @@
-"""A full disk: one clear answer, one line in the log, no acknowledged row lost, and writing resumes by itself."""
+"""A full or read-only disk: one clear answer, one line in the log, no acknowledged row lost; writing resumes."""
 
 import json
 import random
@@ -11,7 +11,7 @@ from server.clock import ScaledClock
 from server.push.otlp import request as otlp
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
-from server.store.engine import FULL, StoreUnavailable
+from server.store.engine import FULL, READ_ONLY, StoreUnavailable
 from tests.api.test_push import NOW, Web, one_point
 from tests.scrape.test_run_loop import drive
 
@@ -25,26 +25,37 @@ LARGE = "".join(f'queue_samples{{queue="{NOISE.randbytes(16).hex()}"}} 7\n' for 
 @contextmanager
 def full(store: Store) -> Iterator[None]:
     """Lets the database report its own "disk full": SQLite by a limit of pages, PostgreSQL by a trigger's SQLSTATE."""
-    sqlite = store.dialect == "sqlite"
+    if store.dialect == "postgresql":
+        with refusing(store, "53100"):
+            yield
+        return
     with store._engines.writable().begin() as connection:
-        if sqlite:
-            pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
-            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
-        else:
-            connection.exec_driver_sql(
-                "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS "
-                "$$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$"
-            )
-            for table in ("inbox", "series", "sandboxes"):
-                connection.exec_driver_sql(
-                    f"CREATE TRIGGER full_disk BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION full_disk()"
-                )
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
     try:
         yield
     finally:
         with store._engines.writable().begin() as connection:
-            lift = "PRAGMA max_page_count = 1073741823" if sqlite else "DROP FUNCTION full_disk CASCADE"
-            connection.exec_driver_sql(lift)
+            connection.exec_driver_sql("PRAGMA max_page_count = 1073741823")
+
+
+@contextmanager
+def refusing(store: Store, state: str) -> Iterator[None]:
+    """Lets PostgreSQL refuse new rows with this SQLSTATE."""
+    with store._engines.writable().begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN RAISE EXCEPTION 'refused by a test' USING ERRCODE = '{state}'; END $$"
+        )
+        for table in ("inbox", "series", "sandboxes"):
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER refuse BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()"
+            )
+    try:
+        yield
+    finally:
+        with store._engines.writable().begin() as connection:
+            connection.exec_driver_sql("DROP FUNCTION refuse CASCADE")
 
 
 def test_requests_get_one_clear_503_and_the_log_one_line(store: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -79,3 +90,27 @@ def test_an_acknowledged_body_stays_in_the_inbox_until_there_is_room(store: Stor
         assert len([key for _, key in store.series.listed("r", "push") if key.metric == "queue_samples"]) == 2_000
     finally:
         writer.close()
+
+
+@contextmanager
+def read_only(store: Store) -> Iterator[None]:
+    """SQLite: the writing connection is read-only to its end, as one that was opened on a read-only file system."""
+    if store.dialect == "postgresql":
+        with refusing(store, "25006"):
+            yield
+        return
+    with store._engines.writable().begin() as connection:
+        connection.exec_driver_sql("PRAGMA query_only = ON")
+    yield
+
+
+def test_a_read_only_store_is_a_503_and_writing_resumes_with_a_new_connection(store: Store) -> None:
+    web = Web(store)
+    assert web.write("queue_samples 1\n").status_code == 200
+    with read_only(store):
+        answer = web.write("queue_samples 2\n")
+        assert (answer.status_code, answer.json()) == (503, {"detail": READ_ONLY})
+        assert answer.headers["retry-after"] == "30"
+        assert web("GET", "/api/v1/runs").status_code == 200
+    assert web.write("queue_samples 3\n").status_code == 200
+    assert [push.rows for push in store.pushes.waiting("r", 10)] == [1, 1]
