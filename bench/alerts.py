@@ -125,7 +125,7 @@ def settings(wide: bool) -> AlertSettings:
     hook = {"name": "hook", "kind": "webhook", "url": "http://127.0.0.1:9/", "group_by": ["alertname"]}
     problems = Problems()
     found = build({"default_pack": False, "rule": rules, "receiver": [hook]}, {}, problems)
-    assert problems.found == []
+    assert problems.messages == []
     return found
 
 

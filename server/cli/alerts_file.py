@@ -88,10 +88,10 @@ def read(path: Path, load_rules: LoadRules) -> CaseFile:
     if not tests:
         problems.add(f"{path.name}.tests", "has no test")
     # Names are checked only if every rule was read, because the series of a broken rule would be unknown, too.
-    if not problems.found:
+    if not problems.messages:
         _known_names(tests, rules, problems)
-    if problems.found:
-        raise ConfigError(problems.found)
+    if problems.messages:
+        raise ConfigError(problems.messages)
     return CaseFile(rules, interval, tests)
 
 
@@ -149,17 +149,17 @@ def _known_names(tests: tuple[RuleTestCase, ...], rules: tuple[Rule, ...], probl
         for series in test.series:
             if series.name not in read_names:
                 problems.add(f"tests[{number}].input_series", f"no rule reads {series.name!r}")
-        for one in test.expected:
-            if one.alertname not in names:
-                problems.add(f"tests[{number}].alert_rule_test", f"there is no rule {one.alertname!r}")
+        for expectation in test.expected:
+            if expectation.alertname not in names:
+                problems.add(f"tests[{number}].alert_rule_test", f"there is no rule {expectation.alertname!r}")
 
 
 def _seconds(table: Mapping[str, Any], key: str, default: float, problems: Problems, where: str) -> float:
     """A duration above zero."""
-    found = _time(table, key, default, problems, where)
-    if found <= 0:
+    seconds = _time(table, key, default, problems, where)
+    if seconds <= 0:
         problems.add(f"{where}.{key}", "must be longer than 0")
-    return found or default
+    return seconds or default
 
 
 def _time(table: Mapping[str, Any], key: str, default: float, problems: Problems, where: str) -> float:
@@ -178,17 +178,17 @@ class _Reader:
         self._evaluation_interval = evaluation_interval
         self._remaining = MAX_VALUES
 
-    def _table(self, table: Any, known: set[str], where: str) -> dict[str, Any]:
+    def _table(self, table: Any, allowed: set[str], where: str) -> dict[str, Any]:
         if not isinstance(table, dict):
-            self._problems.add(where, f"must be a table with the keys {', '.join(sorted(known))}")
+            self._problems.add(where, f"must be a table with the keys {', '.join(sorted(allowed))}")
             return {}
-        found = {str(key): value for key, value in table.items()}
-        self._problems.unknown(found, known, where)
-        return found
+        result = {str(key): value for key, value in table.items()}
+        self._problems.unknown(result, allowed, where)
+        return result
 
     def _list(self, table: Mapping[str, Any], key: str, where: str) -> list[Any]:
-        found: list[Any] = self._problems.take(table, key, list, [], where)
-        return found
+        items: list[Any] = self._problems.take(table, key, list, [], where)
+        return items
 
     def test(self, raw: Any, where: str) -> RuleTestCase:
         keys = {"name", "run", "interval", "lifecycle", "input_series", "alert_rule_test"}
@@ -198,20 +198,20 @@ class _Reader:
             run=str(table.get("run", "test")),
             interval=_seconds(table, "interval", self._evaluation_interval, self._problems, where),
             series=tuple(
-                self._series(one, f"{where}.input_series[{n}]")
-                for n, one in enumerate(self._list(table, "input_series", where))
+                self._series(item, f"{where}.input_series[{n}]")
+                for n, item in enumerate(self._list(table, "input_series", where))
             ),
             lifecycle=self._lifecycle(table.get("lifecycle", "running"), f"{where}.lifecycle"),
             expected=tuple(
-                self._expectation(one, f"{where}.alert_rule_test[{n}]")
-                for n, one in enumerate(self._list(table, "alert_rule_test", where))
+                self._expectation(item, f"{where}.alert_rule_test[{n}]")
+                for n, item in enumerate(self._list(table, "alert_rule_test", where))
             ),
         )
 
     def _series(self, raw: Any, where: str) -> InputSeries:
         table = self._table(raw, {"series", "values"}, where)
         try:
-            name, labels = parse_name(_SPACE.sub(lambda found: found[1] or "", str(table.get("series", ""))))
+            name, labels = parse_name(_SPACE.sub(lambda match: match[1] or "", str(table.get("series", ""))))
             items = series_notation.parse(str(table.get("values", ""))) if self._remaining > 0 else []
         except ValueError as error:
             self._problems.add(where, str(error))
@@ -224,14 +224,14 @@ class _Reader:
 
     def _lifecycle(self, raw: Any, where: str) -> tuple[tuple[float, str], ...]:
         listed = raw if isinstance(raw, list) else [{"at": 0, "state": raw}]
-        found = []
-        for number, one in enumerate(listed):
-            table = self._table(one, {"at", "state"}, f"{where}[{number}]")
+        changes = []
+        for number, item in enumerate(listed):
+            table = self._table(item, {"at", "state"}, f"{where}[{number}]")
             if table.get("state") not in LIFECYCLES:
                 self._problems.add(f"{where}[{number}].state", f"must be one of {', '.join(LIFECYCLES)}")
             at = _time(table, "at", 0.0, self._problems, f"{where}[{number}]")
-            found.append((at, str(table.get("state"))))
-        return tuple(sorted(found, key=lambda pair: pair[0]))
+            changes.append((at, str(table.get("state"))))
+        return tuple(sorted(changes, key=lambda pair: pair[0]))
 
     def _expectation(self, raw: Any, where: str) -> Expectation:
         table = self._table(raw, {"eval_time", "alertname", "exp_alerts"}, where)
@@ -239,8 +239,8 @@ class _Reader:
         if at / self._evaluation_interval > MAX_EVALUATIONS:
             self._problems.add(f"{where}.eval_time", f"is more than {MAX_EVALUATIONS:,} evaluations away")
         alerts = self._list(table, "exp_alerts", where) if table.get("exp_alerts") is not None else []
-        found = tuple(self._alert(one, f"{where}.exp_alerts[{n}]") for n, one in enumerate(alerts))
-        return Expectation(at, str(table.get("alertname", "")), found)
+        expected = tuple(self._alert(alert, f"{where}.exp_alerts[{n}]") for n, alert in enumerate(alerts))
+        return Expectation(at, str(table.get("alertname", "")), expected)
 
     def _alert(self, raw: Any, where: str) -> tuple[Mapping[str, str], Mapping[str, str] | None]:
         table = self._table(raw, {"exp_labels", "exp_annotations"}, where)

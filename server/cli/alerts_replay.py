@@ -125,8 +125,8 @@ def _first_of(store: "Store", run: str, axis: str, incarnation: int, newest: int
     low, high = -1, newest
     while low < high:
         middle = (low + high) // 2
-        found = store.steps.newest(run, axis, 1, before=middle + 1, incarnation=incarnation)
-        low, high = (low, found[0].step) if found else (middle + 1, high)
+        step_rows = store.steps.newest(run, axis, 1, before=middle + 1, incarnation=incarnation)
+        low, high = (low, step_rows[0].step) if step_rows else (middle + 1, high)
     return store.steps.newest(run, axis, 1, before=high + 1, incarnation=incarnation)[0].ts / 1000
 
 
@@ -219,7 +219,9 @@ class _History:
                 over = state == PointState.NOT_APPLICABLE or (name, ts) in valued
                 track.add(ts / 1000, value if value is not None else ENDED if over else math.nan)
         for number, _, samples in self._store.samples.window(self._run, self._metrics, start, end):
-            for track in (one[number] for one in (self._raw, self._health_of) if number in one):
+            for track in (
+                tracks_by_id[number] for tracks_by_id in (self._raw, self._health_of) if number in tracks_by_id
+            ):
                 for ts, value in samples:
                     track.add(ts / 1000, value)
 
@@ -283,7 +285,8 @@ class _Record:
         """All episodes in order of firing; those that still fire are measured to `end`."""
         still_firing = [self._episode(alert, peak, end) for alert, peak in self._open.values()]
         return sorted(
-            [*self._done, *still_firing], key=lambda one: (one.fired_at, one.rule, sorted(one.labels.items()))
+            [*self._done, *still_firing],
+            key=lambda episode: (episode.fired_at, episode.rule, sorted(episode.labels.items())),
         )
 
     def _episode(self, alert: Alert, peak: float | None, now: float) -> Episode:

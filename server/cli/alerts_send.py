@@ -56,8 +56,8 @@ def notification(settings: ReceiverSettings, external_url: str, now: float, stat
     )
 
 
-def _send(receiver: Receiver, found: Notification, settings: ReceiverSettings, now: float) -> DeliveryAnswer:
+def _send(receiver: Receiver, notification: Notification, settings: ReceiverSettings, now: float) -> DeliveryAnswer:
     if receiver.render is None:
         assert receiver.deliver is not None
-        return receiver.deliver(found, settings)
-    return asyncio.run(send(receiver.render(found, settings, now)))
+        return receiver.deliver(notification, settings)
+    return asyncio.run(send(receiver.render(notification, settings, now)))

@@ -34,7 +34,7 @@ def run(path: Path, load_rules: LoadRules) -> tuple[str, bool]:
 
 def _failures(file: CaseFile, case: RuleTestCase) -> Iterator[str]:
     evaluator = Evaluator(file.rules, case.run)
-    pending = sorted(case.expected, key=lambda one: one.at)
+    pending = sorted(case.expected, key=lambda expectation: expectation.at)
     tracks: dict[str, list[Track]] = {}
     for series in case.series:
         tracks.setdefault(series.name, []).append(_track(series, case.interval))
@@ -70,26 +70,28 @@ def _lifecycle(case: RuleTestCase, now: float) -> str:
 def _compare(case: RuleTestCase, expected: Expectation, firing: list[Alert]) -> Iterator[str]:
     """Match expected with found alerts; an unmatched alert on either side is a failure."""
     left = [alert for alert in firing if alert.rule == expected.alertname]
-    found = list(left)
+    alerts = list(left)
     missing = []
     for labels, annotations in expected.alerts:
-        match = next((alert for alert in left if _is(alert, labels, annotations, expected.alertname)), None)
+        match = next((alert for alert in left if _matches(alert, labels, annotations, expected.alertname)), None)
         if match is None:
             missing.append((labels, annotations))
         else:
             left.remove(match)
     if missing or left:
         exp = "".join(_shown({"alertname": expected.alertname, **labels}, texts) for labels, texts in expected.alerts)
-        got = "".join(_shown(dict(alert.labels), _texts(alert, {})) for alert in found)
+        got = "".join(_shown(dict(alert.labels), _texts(alert, {})) for alert in alerts)
         head = f"    name: {case.name}, alertname: {expected.alertname}, time: {duration(expected.at)},"
         yield f"{head}\n        exp:[{exp or 'nothing'}]\n        got:[{got or 'nothing'}]"
 
 
-def _is(alert: Alert, labels: Mapping[str, str], annotations: Mapping[str, str] | None, name: str) -> bool:
-    found = dict(alert.labels)
-    wanted = {"alertname": name, **labels}
-    optional = {label: found[label] for label in LEFT_OUT if label in found}
-    return found == {**optional, **wanted} and (annotations is None or _texts(alert, annotations) == dict(annotations))
+def _matches(alert: Alert, labels: Mapping[str, str], annotations: Mapping[str, str] | None, name: str) -> bool:
+    actual = dict(alert.labels)
+    required = {"alertname": name, **labels}
+    optional = {label: actual[label] for label in LEFT_OUT if label in actual}
+    return actual == {**optional, **required} and (
+        annotations is None or _texts(alert, annotations) == dict(annotations)
+    )
 
 
 def _texts(alert: Alert, expected: Mapping[str, str]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from server.alerts.model import Condition, Rule
 from server.cli import FAILED, OK, colour
 from server.cli.as_of import apply_stated, by_mode, feed_records, ticks
 from server.cli.options import SOURCE, Options, common, settings
-from server.cli.probe import Listed, ProbeResult, listed, look, words
+from server.cli.probe import Listed, ProbeResult, describe, listed, probe_targets
 from server.cli.program import Command
 from server.clock import WallClock
 from server.config.alerts import AlertSettings
@@ -79,7 +79,7 @@ class RunReport:
 
     @property
     def fine(self) -> bool:
-        return not self.problems and all(one.up for one in self.seen) and all(one.fine for one in self.lists)
+        return not self.problems and all(item.up for item in self.seen) and all(item.fine for item in self.lists)
 
 
 @dataclass(slots=True)
@@ -108,11 +108,11 @@ def _probe(run: RunSettings, rules: Sequence[Rule]) -> RunReport:
 
 def _looked_for(run: RunSettings) -> list[str]:
     """The file names that each collector looks for, if no collector recognises a path."""
-    paths = [Path(one.source).expanduser() for one in run.targets if not one.is_url and not one.collector]
+    paths = [Path(target.source).expanduser() for target in run.targets if not target.is_url and not target.collector]
     if not any(map(_unknown, paths)):
         return []
-    known = [one for _, one in sorted(collectors.load().items()) if one.looks_for]
-    return [f"{one.name}: {', '.join(dict.fromkeys(one.looks_for))}" for one in known]
+    file_collectors = [collector for _, collector in sorted(collectors.load().items()) if collector.looks_for]
+    return [f"{collector.name}: {', '.join(dict.fromkeys(collector.looks_for))}" for collector in file_collectors]
 
 
 def _unknown(path: Path) -> bool:
@@ -126,16 +126,16 @@ def _alerting(alerts: AlertSettings) -> list[str]:
     receivers = ", ".join(f"{receiver.name} ({receiver.kind})" for receiver in alerts.receivers)
     goal = f"alerts go to {receivers}" if receivers else "no receiver is configured: add [[alerts.receiver]]"
     lines = [f"{len(alerts.rules)} alert rules; {goal}"]
-    for one in alerts.receivers:
-        if not any(_may_match(one.match, rule) for rule in alerts.rules):
-            lines.append(f"receiver {one.name}: no rule's alerts can match {', '.join(map(str, one.match))}")
+    for receiver in alerts.receivers:
+        if not any(_may_match(receiver.match, rule) for rule in alerts.rules):
+            lines.append(f"receiver {receiver.name}: no rule's alerts can match {', '.join(map(str, receiver.match))}")
     return lines
 
 
 def _may_match(matchers: Sequence[Matcher], rule: Rule) -> bool:
     """Compares only labels that every alert of a rule has; labels of its series appear later."""
     fixed = {**dict(rule.labels), "alertname": rule.name, "severity": rule.severity, "class": rule.class_}
-    return all(one.matches(fixed) for one in matchers if one.name in ("alertname", "severity", "class"))
+    return all(matcher.matches(fixed) for matcher in matchers if matcher.name in ("alertname", "severity", "class"))
 
 
 # ---- a run
@@ -143,12 +143,12 @@ def _may_match(matchers: Sequence[Matcher], rule: Rule) -> bool:
 
 def _run(run: Attached, rules: Sequence[Rule]) -> RunReport:
     now = WallClock().now()
-    named = {one.name for rule in rules for one in rule.conditions if one.source == "metric"}
-    lists, found = listed(run, now)
-    targets = [*run.targets, *found]
+    named = {condition.name for rule in rules for condition in rule.conditions if condition.source == "metric"}
+    lists, listed_targets = listed(run, now)
+    targets = [*run.targets, *listed_targets]
     trust = SourcePriority.of(targets, collectors.load())
     deriver = Deriver(signals.load(), carry=lambda _: math.inf, watched=named, priority=trust)
-    report = RunReport(run.name, notes=list(run.notes), lists=lists, seen=look(targets, now))
+    report = RunReport(run.name, notes=list(run.notes), lists=lists, seen=probe_targets(targets, now))
     for seen in report.seen:
         apply_stated(seen, run.facts)
         seen.unseen = unreadable.problems(Path(seen.target.path)) if seen.target.path and seen.up else []
@@ -217,7 +217,7 @@ class CheckIncarnations:
 
 
 def _lines(name: str, answer: Answer, deriver: Deriver, seen: Sequence[ProbeResult], now: float) -> Iterator[CheckLine]:
-    item = next(one for one in signals.load() if one.name == name)
+    item = next(signal for signal in signals.load() if signal.name == name)
     if isinstance(answer, (list, tuple)):
         keys, age = by_mode(item, deriver) or _keys(item, seen), _age(item, deriver, now)
         for value in answer:
@@ -231,22 +231,22 @@ def _lines(name: str, answer: Answer, deriver: Deriver, seen: Sequence[ProbeResu
         yield CheckLine(name, "unknown", why=_lacking(item, unknown_reason(answer), deriver, seen))
 
 
-def _lacking(item: signals.Signal | signals.Counter, words: str, deriver: Deriver, seen: Sequence[ProbeResult]) -> str:
+def _lacking(item: signals.Signal | signals.Counter, reason: str, deriver: Deriver, seen: Sequence[ProbeResult]) -> str:
     reported = {metric for result in seen for metric in result.metrics}
     kinds = (str(deriver.facts.get("framework", "")), *(result.target.collector for result in seen))
-    return missing_metrics(item, words, reported.__contains__, kinds) if isinstance(item, signals.Signal) else words
+    return missing_metrics(item, reason, reported.__contains__, kinds) if isinstance(item, signals.Signal) else reason
 
 
 def _keys(item: signals.Signal | signals.Counter, seen: Sequence[ProbeResult]) -> str:
     """The raw keys behind a signal, by target."""
-    found = []
-    for one in seen:
-        origins = [one.origins.get(metric, "") for metric in inputs(item) if metric in one.metrics]
+    texts = []
+    for result in seen:
+        origins = [result.origins.get(metric, "") for metric in inputs(item) if metric in result.metrics]
         keys = list(dict.fromkeys(filter(None, origins)))
         more = f" and {len(keys) - KEYS_SHOWN} more" if len(keys) > KEYS_SHOWN else ""
         if origins:
-            found.append(f"{', '.join(keys[:KEYS_SHOWN])}{more} ({one.target.name})".strip())
-    return "; ".join(found)
+            texts.append(f"{', '.join(keys[:KEYS_SHOWN])}{more} ({result.target.name})".strip())
+    return "; ".join(texts)
 
 
 def _age(item: signals.Signal | signals.Counter, deriver: Deriver, now: float) -> float | None:
@@ -282,13 +282,13 @@ def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition
     if condition.kind == "absence" or condition.name == TARGET_UP:
         return ""
     if condition.source == "metric":
-        known = condition.name in deriver.gauges or any(deriver.book.newest_of(condition.name))
-        return "" if known else f"no source: no target reports {condition.name}"
+        is_reported = condition.name in deriver.gauges or any(deriver.book.newest_of(condition.name))
+        return "" if is_reported else f"no source: no target reports {condition.name}"
     answer = answers.get(condition.name)
     if isinstance(answer, (list, tuple)) and not any(all_match(condition.matchers, dict(v.labels)) for v in answer):
         names = sorted({name for value in answer for name, _ in value.labels})
-        wanted = ", ".join(map(str, condition.matchers))
-        return f"no series of {condition.name} matches {wanted}; its labels: {', '.join(names) or 'none'}"
+        matchers = ", ".join(map(str, condition.matchers))
+        return f"no series of {condition.name} matches {matchers}; its labels: {', '.join(names) or 'none'}"
     if isinstance(answer, NotApplicable):
         return f"not applicable: {answer.why}"
     items = {item.name: item for item in signals.load() if isinstance(item, signals.Signal)}
@@ -317,7 +317,7 @@ def _run_text(run: RunReport) -> Iterator[str]:
         return
     yield f"run {run.name}"
     yield from (f"  {note}" for note in run.notes)
-    yield from (f"  {one.words()}" for one in run.lists)
+    yield from (f"  {entry.describe()}" for entry in run.lists)
     for seen in run.seen:
         yield from _target_text(seen)
     yield from (f"  data trust: {line}" for line in run.disputes)
@@ -338,7 +338,7 @@ def _listed(names: Sequence[str]) -> str:
 def _reported(seen: ProbeResult) -> str:
     """What a target reported: samples, or rollout records."""
     if seen.rollouts and not seen.metrics:
-        return f"{len(seen.rollouts)} records of {len({one.rollout_id for one in seen.rollouts})} rollouts"
+        return f"{len(seen.rollouts)} records of {len({rollout.rollout_id for rollout in seen.rollouts})} rollouts"
     return f"{seen.count} samples of {len(seen.metrics)} metrics"
 
 
@@ -349,9 +349,11 @@ def _target_text(seen: ProbeResult) -> Iterator[str]:
         return
     more = ", more to read" if seen.more else ""
     yield f"{head}: up, {_reported(seen)}{more}, {seen.seconds:.2f} s"
-    yield f"    {words(seen)}"
-    known = ("framework", "framework_version", "mode", "mode_assumed", "run_name")
-    yield from (f"    fact {name} = {value}" for name, value in sorted(seen.facts.items()) if name not in known)
+    yield f"    {describe(seen)}"
+    identity_facts = ("framework", "framework_version", "mode", "mode_assumed", "run_name")
+    yield from (
+        f"    fact {name} = {value}" for name, value in sorted(seen.facts.items()) if name not in identity_facts
+    )
     if seen.unmapped:
         yield f"    {len(seen.unmapped)} unmapped keys: {', '.join(sorted(seen.unmapped)[:20])}"
     if seen.dropped:
@@ -405,10 +407,10 @@ def _run_json(run: RunReport) -> dict[str, object]:
     ]  # fmt: skip
     lists = [
         {
-            "list": one.name, "kind": one.kind, "error": one.error, "note": one.note, "targets": one.names,
-            "unknown": dict(one.unknown),
+            "list": entry.name, "kind": entry.kind, "error": entry.error, "note": entry.note, "targets": entry.names,
+            "unknown": dict(entry.unknown),
         }
-        for one in run.lists
+        for entry in run.lists
     ]  # fmt: skip
     return {
         "run": run.name, "fine": run.fine, "problems": run.problems, "looked_for": run.looked_for, "notes": run.notes,
@@ -424,7 +426,7 @@ def _run_json(run: RunReport) -> dict[str, object]:
 def command(options: Options, sources: tuple[str, ...], as_json: bool) -> int:
     chosen = settings(options)
     # A configuration at a default path is not checked when the command line names sources.
-    runs = [] if sources and options.found else list(chosen.runs)
+    runs = [] if sources and options.config_is_default else list(chosen.runs)
     if sources:
         targets = tuple(map(source_of, sources))
         runs.append(RunSettings(run_name(target.source for target in targets), targets))

@@ -291,9 +291,9 @@ def command(
     if not 0 < speed <= MAX_SPEED:
         raise ConfigError([f"--speed: must be above 0 and at most {MAX_SPEED:g}"])
     check_faults(scenario, inject)
-    if options.found:
+    if options.config_is_default:
         # A demo must not page the receivers, or use the store, of a configuration that was only found.
-        options = replace(options, config=None, found=False)
+        options = replace(options, config=None, config_is_default=False)
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
         if (directory / "run").exists():
@@ -321,10 +321,10 @@ def _demo_in(
         async def before(loops: Sequence[RunLoop]) -> None:
             await fast_forward(cluster, clock, loops, speed)
 
-        def announce(url: str, elsewhere: str) -> None:
+        def announce(url: str, external_url: str) -> None:
             print(f"demo {scenario}, seed {seed}; truth in {cluster.ready['truth']}", flush=True)
             print("simulating the first hour takes about a minute; the page fills in meanwhile", flush=True)
-            announcer(options)(url, elsewhere)
+            announcer(options)(url, external_url)
 
         return serve(
             chosen, [attach(cluster.settings())], clock, dashboard(options, chosen),

@@ -15,8 +15,8 @@ def command(context: click.Context, names: tuple[str, ...]) -> int:
         group = context.command
         if not isinstance(group, click.Group):
             raise click.UsageError(f"{context.command_path} has no command {name!r}.", context)
-        _, found, _ = group.resolve_command(context, [name])
-        assert found is not None
-        context = found.context_class(found, info_name=name, parent=context)
+        _, subcommand, _ = group.resolve_command(context, [name])
+        assert subcommand is not None
+        context = subcommand.context_class(subcommand, info_name=name, parent=context)
     click.echo(context.get_help(), color=context.color)
     return OK

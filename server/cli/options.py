@@ -27,11 +27,11 @@ SOURCE = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Values of the shared options; None: not given. ``found``: the configuration's path is a default one."""
+    """Values of the shared options; None: not given. ``config_is_default``: ``config`` is a default path."""
 
     program: Program
     config: Path | None = None
-    found: bool = False
+    config_is_default: bool = False
     store: str | None = None
     verbose: bool = False
     log_format: str = "text"
@@ -65,7 +65,7 @@ _SERVING = (
     ),
     click.option("--no-browser", is_flag=True, help="do not open a browser"),
 )  # fmt: skip
-_NAMES = {field.name for field in fields(Options)} - {"program", "found"}
+_NAMES = {field.name for field in fields(Options)} - {"program", "config_is_default"}
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -87,7 +87,7 @@ def _with(decorators: Sequence[Decorator], function: Callable[..., int]) -> Call
         options = Options(click.get_current_context().obj, **shared)
         logs.configure(logs.levels(options.verbose), options.log_format)
         if options.config is None and (path := config_path(os.environ)) is not None:
-            options = replace(options, config=path, found=True)
+            options = replace(options, config=path, config_is_default=True)
         return function(options, **values)
 
     decorated: Callable[..., int] = run
@@ -103,7 +103,7 @@ def settings(options: Options) -> Settings:
         ConfigError: with every problem found.
     """
     loaded = load(options.config, os.environ)
-    if options.found:
+    if options.config_is_default:
         log.info("configuration: %s", options.config)
     given: dict[str, Any] = {
         name: value for name in ("host", "port", "store", "role") if (value := getattr(options, name)) is not None

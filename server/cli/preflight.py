@@ -89,26 +89,26 @@ def _plain(text: str) -> str:
 # ---- arguments
 
 
-def _count(word: str) -> int:
-    value = int(word) if word.isascii() and word.isdigit() and len(word) < 10 else 0
+def _count(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
     if value < 1:
-        raise click.BadParameter(f"{word!r} is not a number of sandboxes from 1 on")
+        raise click.BadParameter(f"{text!r} is not a number of sandboxes from 1 on")
     return value
 
 
-def _rate(word: str) -> float:
+def _rate(text: str) -> float:
     try:
-        value = float(word)
+        value = float(text)
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise click.BadParameter(f"{word!r} is not a number above 0")
+        raise click.BadParameter(f"{text!r} is not a number above 0")
     return value
 
 
-def _seconds(word: str) -> float:
+def _seconds(text: str) -> float:
     try:
-        seconds = parse_duration(float(word) if word.replace(".", "", 1).isdigit() else word)
+        seconds = parse_duration(float(text) if text.replace(".", "", 1).isdigit() else text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     if seconds == 0:

@@ -90,7 +90,7 @@ class ProbeResult:
         return {key: value for key, value in names.items() if value}
 
 
-def look(
+def probe_targets(
     targets: Sequence[Target],
     now: float,
     limits: Limits | None = None,
@@ -104,26 +104,28 @@ def look(
     Args:
         progress: called every `SLOW_SECONDS` with a line while a file is read.
     """
-    return asyncio.run(_all(targets, now, limits or Limits(), calls, progress))
+    return asyncio.run(_probe_all(targets, now, limits or Limits(), calls, progress))
 
 
-async def _all(targets: Sequence[Target], now: float, limits: Limits, calls: int, progress: Print) -> list[ProbeResult]:
+async def _probe_all(
+    targets: Sequence[Target], now: float, limits: Limits, calls: int, progress: Print
+) -> list[ProbeResult]:
     room = asyncio.Semaphore(AT_ONCE)
 
-    async def one(target: Target) -> ProbeResult:
+    async def bounded_probe(target: Target) -> ProbeResult:
         async with room:
-            return await _look(target, now, limits, calls, progress)
+            return await _probe_target(target, now, limits, calls, progress)
 
     pages = [target for target in targets if not target.path]
-    found = dict(zip((id(target) for target in pages), await asyncio.gather(*map(one, pages)), strict=True))
+    results = dict(zip((id(target) for target in pages), await asyncio.gather(*map(bounded_probe, pages)), strict=True))
     # Files are read after the pages and one by one, because parsing them would use up the time limit of the pages.
     for target in targets:
         if target.path:
-            found[id(target)] = await one(target)
-    return [found[id(target)] for target in targets]
+            results[id(target)] = await bounded_probe(target)
+    return [results[id(target)] for target in targets]
 
 
-async def _look(target: Target, now: float, limits: Limits, calls: int, progress: Print) -> ProbeResult:
+async def _probe_target(target: Target, now: float, limits: Limits, calls: int, progress: Print) -> ProbeResult:
     seen = ProbeResult(target)
     limits = replace(limits, timeout_seconds=math.inf) if target.path else limits
     reader = TargetReader(target, collectors.load()[target.collector], limits=limits)
@@ -172,7 +174,7 @@ class Listed:
     def fine(self) -> bool:
         return not self.error and not self.unknown
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """In one line: ``discovery engines (file_sd): 12 targets``."""
         count = f"{len(self.names)} target{'' if len(self.names) == 1 else 's'}"
         silent = [f"{name}: {why}" for name, why in self.unknown.items()]
@@ -193,33 +195,33 @@ async def _listed(run: Attached, now: float, limits: Limits) -> tuple[list[Liste
         run.name, run.discover, detect_listed, by_hand=run.targets, taken=names.__contains__, limits=limits
     )  # fmt: skip
     change = await roster.look(now, patient=True)
-    unknown = {held.name: (held.source, error) for held, _, error in roster.unknown()}
-    found = [
+    unknown = {target_row.name: (target_row.source, error) for target_row, _, error in roster.unknown()}
+    lists = [
         Listed(
             source.name, source.settings.kind, roster.error(source), roster.note(source),
-            tuple(held.name for held in roster.held.values() if held.source is source),
+            tuple(target_row.name for target_row in roster.held.values() if target_row.source is source),
             {name: error for name, (of, error) in unknown.items() if of is source},
         )
         for source in roster.sources
     ]  # fmt: skip
     await roster.close()
-    return found, list(change.started.values())
+    return lists, list(change.started.values())
 
 
 def introduce(run: Attached, now: float) -> Iterator[str]:
     """A line for each list and target: what it holds, and the detected collector and log."""
     yield from run.notes
     lists, more = listed(run, now)
-    yield from (one.words() for one in lists)
+    yield from (entry.describe() for entry in lists)
     targets = [*run.targets, *more[:SHOWN]]
     if len(more) > SHOWN:
         yield f"{len(more) - SHOWN} more targets are not listed here"
-    for seen in look(targets, now, FIRST, calls=1):
-        description = "; ".join((words(seen), *seen.gaps)) if seen.up else f"DOWN, {seen.error}"
+    for seen in probe_targets(targets, now, FIRST, calls=1):
+        description = "; ".join((describe(seen), *seen.gaps)) if seen.up else f"DOWN, {seen.error}"
         yield f"{seen.target.name} ({seen.target.collector}): {description}"
 
 
-def words(seen: ProbeResult) -> str:
+def describe(seen: ProbeResult) -> str:
     """The target in one line: ``trl 1.16.0, mode async, run grpo-tiny, read from trackio async-grpo.db``."""
     identity = seen.identity()
     checked = f"(checked against {collectors.load()[seen.target.collector].versions})"
@@ -227,4 +229,4 @@ def words(seen: ProbeResult) -> str:
     if "mode" in identity:
         identity["mode"] = mode_words(identity["mode"], seen.facts)
     named = {"mode": "mode", "run": "run", "reader": "read from"}
-    return ", ".join([name, *(f"{word} {identity[key]}" for key, word in named.items() if key in identity)])
+    return ", ".join([name, *(f"{label} {identity[key]}" for key, label in named.items() if key in identity)])

@@ -69,9 +69,9 @@ def rm(options: Options, run: str, yes: bool) -> int:
 @common
 def prune(options: Options) -> int:
     with closing(_opened(options)) as store:
-        kept = limits(load(options.config, os.environ).retention)
+        retention = limits(load(options.config, os.environ).retention)
         before = store.retention.size()
-        while store.retention.step(kept, round(time.time() * 1000)):
+        while store.retention.step(retention, round(time.time() * 1000)):
             pass
         after = store.retention.size()
     print(f"store: {megabytes(before.bytes)} before, {megabytes(after.bytes)} now")

@@ -40,10 +40,12 @@ def serve_runs(
 def announcer(options: Options, notes: Sequence[str] = ()) -> Announce:
     """Prints the server's address, and opens it in a browser if the output is a terminal."""
 
-    def announce(url: str, elsewhere: str) -> None:
+    def announce(url: str, external_url: str) -> None:
         for note in notes:
             print(note, flush=True)
-        print(f"Rollscope is at {url}" + (f" (from other machines: {elsewhere})" if elsewhere else ""), flush=True)
+        print(
+            f"Rollscope is at {url}" + (f" (from other machines: {external_url})" if external_url else ""), flush=True
+        )
         if not options.no_browser and sys.stdout.isatty():
             webbrowser.open(url)
 

@@ -79,14 +79,14 @@ class _NotRollscope(Exception):
     """A server of another kind responds. The message is safe to show."""
 
 
-def stored(url: str | None, store: str, token: str | None, kept: RetentionSettings) -> str:
+def stored(url: str | None, store: str, token: str | None, retention: RetentionSettings) -> str:
     """One line on the store: its size, its oldest raw samples and what is kept; "" if it cannot be read.
 
     Args:
         url: the server that answered; None: the store was read.
         kept: the retention of the configuration, used without a server.
     """
-    days = {kind: getattr(kept, kind) for kind in KINDS}
+    days = {kind: getattr(retention, kind) for kind in KINDS}
     if url is None:
         try:
             with closing(stores.Store.open(store, read_only=True)) as opened:
@@ -100,21 +100,21 @@ def stored(url: str | None, store: str, token: str | None, kept: RetentionSettin
             page = client.get("/metrics").text
     except httpx.HTTPError:
         return ""
-    found = dict(re.findall(r"^rollscope_((?:store|retention)_\S+) (\S+)$", page, re.MULTILINE))
-    if "store_bytes" not in found:
+    metrics = dict(re.findall(r"^rollscope_((?:store|retention)_\S+) (\S+)$", page, re.MULTILINE))
+    if "store_bytes" not in metrics:
         return ""
-    oldest = found.get("store_oldest_sample_timestamp_seconds")
-    days = {kind: float(found.get(f'retention_seconds{{kind="{kind}"}}', "nan")) for kind in KINDS}
-    return _store_line(float(found["store_bytes"]), None if oldest is None else float(oldest), days)
+    oldest = metrics.get("store_oldest_sample_timestamp_seconds")
+    days = {kind: float(metrics.get(f'retention_seconds{{kind="{kind}"}}', "nan")) for kind in KINDS}
+    return _store_line(float(metrics["store_bytes"]), None if oldest is None else float(oldest), days)
 
 
-def _store_line(size: float, oldest: float | None, kept: Mapping[str, float | None]) -> str:
+def _store_line(size: float, oldest: float | None, retention: Mapping[str, float | None]) -> str:
     since = (
         "no raw samples"
         if oldest is None
         else f"raw samples since {datetime.fromtimestamp(oldest, UTC):%Y-%m-%d %H:%M} UTC"
     )
-    spans = [f"{name} {_span(seconds)}" for name, seconds in zip(KINDS.values(), kept.values(), strict=True)]
+    spans = [f"{name} {_span(seconds)}" for name, seconds in zip(KINDS.values(), retention.values(), strict=True)]
     return f"store: {size / 1e6:,.0f} MB, {since}; kept: {', '.join(spans)}"
 
 
@@ -131,20 +131,20 @@ def _json(response: httpx.Response) -> Any:
         why = "is not this server's token" if given else "is not set, and this server needs its token"
         raise ConfigError([f"status: access denied (HTTP 401): ROLLSCOPE_TOKEN {why}"])
     try:
-        found = response.json()
+        body = response.json()
     except ValueError:
         raise _NotRollscope(f"a server answers that is not Rollscope (HTTP {code}, {kind or 'no type'})") from None
     if code != 200:
-        detail = found.get("detail") if isinstance(found, dict) else None
+        detail = body.get("detail") if isinstance(body, dict) else None
         raise ConfigError([f"status: {detail}"] if detail else [f"status: {failures.status(code)}"])
-    return found
+    return body
 
 
 def _runs(response: httpx.Response) -> list[dict[str, Any]]:
-    found = None if response.status_code == 404 else _json(response)
-    if not isinstance(found, list) or not all(isinstance(run, dict) and "name" in run for run in found):
+    listed = None if response.status_code == 404 else _json(response)
+    if not isinstance(listed, list) or not all(isinstance(run, dict) and "name" in run for run in listed):
         raise _NotRollscope("a server answers that is not Rollscope (it has no list of runs at /api/v1/runs)")
-    return found
+    return listed
 
 
 def _chosen(run: str | None, names: list[str]) -> str:
@@ -216,7 +216,7 @@ def text(status: Mapping[str, Any]) -> str:
 def _head(status: Mapping[str, Any]) -> list[str]:
     framework, mode = status["framework"] or "no trainer yet", mode_words(status["mode"], status["facts"])
     mode = "mode unknown" if mode == "unknown" else mode
-    state = [f"state: {_state(found, status)}"] if (found := status.get("state")) else []
+    state = [f"state: {_state(run_state, status)}"] if (run_state := status.get("state")) else []
     return [f"{status['run']}: {framework}, {mode}, {status['lifecycle']}", *state]
 
 
@@ -233,10 +233,10 @@ def _state(state: Mapping[str, Any], status: Mapping[str, Any]) -> str:
         return _catching_up(state)
     if name == "live":
         return "live" + (f", newest data {verdict_text.span(now - as_of)} old" if as_of is not None else "")
-    word = str(status["lifecycle"]) if name == "finished" else name.replace("_", " ")
+    text = str(status["lifecycle"]) if name == "finished" else name.replace("_", " ")
     if since is None:
-        return {"stale": "stale: no data yet", "not_collected": "not collected yet"}.get(name, word)
-    return f"{word} {'at' if name == 'finished' else 'since'} {_at(since)} ({verdict_text.span(now - since)})"
+        return {"stale": "stale: no data yet", "not_collected": "not collected yet"}.get(name, text)
+    return f"{text} {'at' if name == 'finished' else 'since'} {_at(since)} ({verdict_text.span(now - since)})"
 
 
 def _catching_up(state: Mapping[str, Any]) -> str:

@@ -66,19 +66,19 @@ def _head(verdict: Mapping[str, Any], now: float, lifecycle: str) -> str:
         parts.append(f"for {span((as_of if over and as_of is not None else now) - since)}")
     confidence = verdict.get("confidence") or 0.0
     if confidence > 0:
-        word = next(word for least, word in _CONFIDENCE if confidence >= least)
-        parts.append(f"{word} confidence ({confidence:.2f})")
+        label = next(label for least, label in _CONFIDENCE if confidence >= least)
+        parts.append(f"{label} confidence ({confidence:.2f})")
     return ", ".join(parts)
 
 
 def _arithmetic(verdict: Mapping[str, Any]) -> Iterator[str]:
     numbers = verdict.get("numbers", {})
-    rates = [f"{word} {numbers[key]:.3g}" for word, key in _RATES if numbers.get(key) is not None]
+    rates = [f"{label} {numbers[key]:.3g}" for label, key in _RATES if numbers.get(key) is not None]
     factor = numbers.get("gap_factor")
     gap = f"; the gap is a factor of {factor:.2g}" if factor is not None and rates else ""
     if rates:
         yield f"samples/s: {', '.join(rates)}{gap}"
-    waits = [f"{word} {numbers[key]:.0%}" for word, key in _WAITS if numbers.get(key) is not None]
+    waits = [f"{label} {numbers[key]:.0%}" for label, key in _WAITS if numbers.get(key) is not None]
     if waits:
         # Only one source: the framework's own number is not confirmed by a prediction.
         yield f"wait: {', '.join(waits)}" + ("" if len(waits) > 1 else " (not cross-checked)")

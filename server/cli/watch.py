@@ -88,8 +88,8 @@ def _token(options: Options, token_file: str | None) -> Secret | None:
         return load(options.config, os.environ).token
     problems = Problems()
     token = problems.secret_file(token_file, "--token-file")
-    if problems.found:
-        raise ConfigError(problems.found)
+    if problems.messages:
+        raise ConfigError(problems.messages)
     return token
 
 
@@ -105,13 +105,15 @@ async def _forward(url: str, token: Secret | None, attached: Attached, spool: Sp
         facts: Callable[[Target], dict[str, str | float]] = partial(_facts, socket.gethostname())
         pending = PendingSources(attached.awaited, attach, (), [target.name for target in attached.targets])
 
-        async def look(taken: Collection[str]) -> Sequence[Target]:
-            found = await pending.look(WallClock().now(), taken)
-            for one in found.lists:
-                log.warning("%s is a list of targets, which --push does not forward", one.name)
-            return found.targets
+        async def identify(used_names: Collection[str]) -> Sequence[Target]:
+            identified = await pending.look(WallClock().now(), used_names)
+            for source in identified.lists:
+                log.warning("%s is a list of targets, which --push does not forward", source.name)
+            return identified.targets
 
-        forwarder = Forwarder(attached.name, attached.targets, spool, client, WallClock().now, facts=facts, look=look)
+        forwarder = Forwarder(
+            attached.name, attached.targets, spool, client, WallClock().now, facts=facts, look=identify
+        )
         try:
             await forwarder.run(stop)
         finally:

@@ -46,7 +46,7 @@ def known_signals() -> frozenset[str]:
 
 def parse(table: Mapping[str, Any], problems: Problems, where: str, *, builtin: bool = False) -> Rule | None:
     """A rule, or None if it has errors, which are then in ``problems``."""
-    before = len(problems.found)
+    before = len(problems.messages)
     problems.unknown(table, set(RULE_KEYS), where)
     name = problems.take(table, "name", str, "", where)
     if not name:
@@ -68,7 +68,7 @@ def parse(table: Mapping[str, Any], problems: Problems, where: str, *, builtin: 
         builtin=builtin,
         promql=problems.take(table, "promql", str, "", where),
     )
-    return rule if len(problems.found) == before else None
+    return rule if len(problems.messages) == before else None
 
 
 def seconds(table: Mapping[str, Any], key: str, default: float, problems: Problems, where: str) -> float:

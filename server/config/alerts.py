@@ -123,8 +123,8 @@ def rules_of(raw: Mapping[str, Any]) -> tuple[Rule, ...]:
     """
     problems = Problems()
     rules = load_rules(problems.take(raw, "alerts", dict, {}, "config"), problems)
-    if problems.found:
-        raise ConfigError(problems.found)
+    if problems.messages:
+        raise ConfigError(problems.messages)
     return rules
 
 

@@ -103,12 +103,12 @@ def _parse_list(
 
 
 def _sources(problems: Problems, table: Mapping[str, Any], kind: str, where: str) -> tuple[str, ...]:
-    before = len(problems.found)
+    before = len(problems.messages)
     if kind == "file_sd":
         paths = _strings(problems, table, kind, where)
     else:
         paths = tuple(filter(None, [problems.take(table, kind, str, "", where)]))
-    if kind in table and not paths and len(problems.found) == before:
+    if kind in table and not paths and len(problems.messages) == before:
         problems.add(f"{where}.{kind}", "is empty: " + ("a URL" if kind in BY_URL else "a path"))
     for source in paths if kind in BY_URL else ():
         if refusal := refuse_target(source):

@@ -32,10 +32,10 @@ class Problems:
     """Collects errors while values are checked, so that one run of the program shows all of them."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
+        self.messages: list[str] = []
 
     def add(self, key: str, text: str) -> None:
-        self.found.append(f"{key}: {text}")
+        self.messages.append(f"{key}: {text}")
 
     def take(self, table: Mapping[str, Any], key: str, kind: type | tuple[type, ...], default: Any, where: str) -> Any:
         value = table.get(key, default)

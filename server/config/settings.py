@@ -166,8 +166,8 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         otlp=config_otlp.check(raw.get("otlp", []), lambda where, text: problems.add(f"otlp{where}", text)),
     )
     _one_token_each(settings.runs, problems)
-    if problems.found:
-        raise ConfigError(problems.found)
+    if problems.messages:
+        raise ConfigError(problems.messages)
     return settings
 
 
@@ -264,8 +264,8 @@ def store_of(raw: Mapping[str, Any], env: Mapping[str, str]) -> str:
     """
     problems = Problems()
     store = _store(problems, problems.take(raw, "store", dict, {}, "config"), env)
-    if problems.found:
-        raise ConfigError(problems.found)
+    if problems.messages:
+        raise ConfigError(problems.messages)
     return store
 
 

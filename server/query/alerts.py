@@ -112,7 +112,7 @@ class AlertReader:
     def _rule(self, rule: Rule, status: Status | None, metrics: frozenset[str]) -> RuleInfo:
         condition = rule.condition
         plain = condition.kind in ("threshold", "drift") and condition.of == "value"
-        why = (missing(one, status, metrics) for one in rule.conditions)
+        why = (missing(part, status, metrics) for part in rule.conditions)
         return RuleInfo(
             name=rule.name, severity=rule.severity, class_=rule.class_, expression=text.expression(rule),
             summary=rule.annotations.get("summary", ""), builtin=rule.builtin, why=next(filter(None, why), ""),
@@ -144,7 +144,7 @@ def _muted(info: AlertInfo, silences: Sequence[Silence], now: float) -> str:
     """Why an alert is muted: inhibition as of the last tick, silences as of now."""
     if info.muted.startswith("inhibited"):
         return info.muted
-    fits = (one for one in silences if one.active(now) and all_match(one.matchers, info.labels))
+    fits = (row for row in silences if row.active(now) and all_match(row.matchers, info.labels))
     return next((silence.text(now) for silence in fits), "")
 
 
@@ -158,14 +158,14 @@ def _gravest(alert: AlertInfo) -> tuple[Any, ...]:
 def _silence(row: SilenceRow, now: float) -> SilenceInfo:
     starts, ends = row.starts_at / 1000, row.ends_at / 1000
     state = "expired" if ends <= now else "pending" if starts > now else "active"
-    matchers = tuple(str(Matcher(*one)) for one in row.matchers)
+    matchers = tuple(str(Matcher(*matcher)) for matcher in row.matchers)
     return SilenceInfo(row.id, state, matchers, starts, ends, row.created_by, row.comment)
 
 
 def _named(payload: str) -> tuple[str, ...]:
     """``RunStalled firing``, ... of a stored notification."""
-    found: Mapping[str, Any] = json.loads(payload)
-    alerts = (f"{alert['labels'].get('alertname', '')} {alert['status']}" for alert in found.get("alerts", ()))
+    body: Mapping[str, Any] = json.loads(payload)
+    alerts = (f"{alert['labels'].get('alertname', '')} {alert['status']}" for alert in body.get("alerts", ()))
     return tuple(dict.fromkeys(alerts))
 
 

@@ -26,13 +26,16 @@ class Coverage:
 @cache
 def coverage() -> Coverage:
     """Worked out once per process; the first call takes about a second, on a thread."""
-    known = registry.frameworks()
-    by_framework = {one.name: registry.cells(one.name) for one in known}
+    frameworks = registry.frameworks()
+    by_framework = {framework.name: registry.cells(framework.name) for framework in frameworks}
     cells: dict[str, Mapping[str, str]] = {}
     hints: dict[str, Mapping[str, str]] = {}
     for item in registry.items():
-        cells[item.name] = {one.name: by_framework[one.name][item.name] for one in known}
+        cells[item.name] = {framework.name: by_framework[framework.name][item.name] for framework in frameworks}
         inputs = registry.inputs(item)
-        told = {one.name: [one.hints[name] for name in inputs if name in one.hints] for one in known}
-        hints[item.name] = {name: texts[0] for name, texts in told.items() if texts}
-    return Coverage(tuple(one.name for one in known), cells, hints)
+        hint_texts = {
+            framework.name: [framework.hints[name] for name in inputs if name in framework.hints]
+            for framework in frameworks
+        }
+        hints[item.name] = {name: texts[0] for name, texts in hint_texts.items() if texts}
+    return Coverage(tuple(framework.name for framework in frameworks), cells, hints)

@@ -46,10 +46,10 @@ class EngineReader:
         # A fleet that is not read any more is shown as it was when it last was.
         end = min(round(now * 1000), row.watermark if row.watermark is not None else round(now * 1000))
         pages, owners = _pages(self._store.generators.told(row.name, _READ, end))
-        found = [_engine(key, pages, owners) for key in sorted(owners)]
+        engines = [_engine(key, pages, owners) for key in sorted(owners)]
         # An engine that ended is left out; an engine that does not answer is shown.
         down = {target.name for _, target in self._store.runs.targets(row.name) if not target.up and not target.gone}
-        return [one for one in found if one.last_ts is not None or (at is None and one.target in down)]
+        return [engine for engine in engines if engine.last_ts is not None or (at is None and engine.target in down)]
 
     def cells(
         self, run: str, metric: EngineMetric, keys: Sequence[str], start: float, end: float, width: float
@@ -67,17 +67,17 @@ class EngineReader:
         per = _PER.get(metric)
         # The first increase is over what the column before it ended with.
         first = round(start * 1000) - (wide if per else 0)
-        found = self._store.generators.buckets(row.name, list(ids.values()), first, round(end * 1000), wide)
-        return {key: _grown(found[n], wide, per) if per else _means(found[n]) for key, n in ids.items()}
+        buckets = self._store.generators.buckets(row.name, list(ids.values()), first, round(end * 1000), wide)
+        return {key: _grown(buckets[n], wide, per) if per else _means(buckets[n]) for key, n in ids.items()}
 
 
-def _pages(told: Iterable[EngineSeries]) -> tuple[dict[Key, Page], dict[Key, int]]:
+def _pages(rows: Iterable[EngineSeries]) -> tuple[dict[Key, Page], dict[Key, int]]:
     """The values of each label set of each target, and the engines among them (see `_engines`)."""
     pages: dict[Key, Page] = defaultdict(dict)
-    for one in told:
-        pages[one.target, one.labels][one.metric] = one
+    for row in rows:
+        pages[row.target, row.labels][row.metric] = row
     keys = engine_keys(pages)
-    under = Counter((target, labels) for target, own in keys for labels in labels_above(own))
+    under = Counter((target, labels) for target, engine_labels in keys for labels in labels_above(engine_labels))
     return pages, {key: max((under[key[0], labels] for labels in labels_above(key[1])), default=1) for key in keys}
 
 
@@ -85,8 +85,10 @@ def _series(key: Key, metric: str, pages: Mapping[Key, Page], owners: Mapping[Ke
     """An engine's own; else its page's, where that is no sum of several engines."""
     target, labels = key
     alone = metric not in _SHARED or owners[key] <= 1
-    places = [labels, *(reversed(labels_above(labels)) if alone else ())]
-    return next((one for place in places if (one := pages.get((target, place), {}).get(metric))), None)
+    candidates = [labels, *(reversed(labels_above(labels)) if alone else ())]
+    return next(
+        (series for candidate in candidates if (series := pages.get((target, candidate), {}).get(metric))), None
+    )
 
 
 def _key(key: Key) -> str:
@@ -95,27 +97,27 @@ def _key(key: Key) -> str:
 
 
 def _engine(key: Key, pages: Mapping[Key, Page], owners: Mapping[Key, int]) -> EngineInfo:
-    told = {metric: one for metric in _READ if (one := _series(key, metric, pages, owners)) is not None}
-    last = {metric: one.last for metric, one in told.items() if one.last is not None}
-    mean = {metric: one.mean for metric, one in told.items() if one.mean is not None}
-    tokens = _rate(told.get(_METRICS["tokens"]), 1.0)
-    seen = [one.last_ts for one in told.values() if one.last_ts is not None]
+    by_metric = {metric: series for metric in _READ if (series := _series(key, metric, pages, owners)) is not None}
+    last = {metric: series.last for metric, series in by_metric.items() if series.last is not None}
+    mean = {metric: series.mean for metric, series in by_metric.items() if series.mean is not None}
+    tokens = _rate(by_metric.get(_METRICS["tokens"]), 1.0)
+    seen = [series.last_ts for series in by_metric.values() if series.last_ts is not None]
     running, waiting = _METRICS["running"], _METRICS["waiting"]
     return EngineInfo(
         key=_key(key), target=key[0], labels=dict(key[1]), last_ts=max(seen) / 1000 if seen else None,
         running=last.get(running), waiting=last.get(waiting), kv_ratio=_kv(last),
         mean_running=mean.get(running), mean_waiting=mean.get(waiting), mean_kv_ratio=_kv(mean),
         tokens_per_second=tokens if tokens is not None else mean.get("generator_token_throughput"),
-        preemptions_per_minute=_rate(told.get(_METRICS["preemptions"]), 60.0),
+        preemptions_per_minute=_rate(by_metric.get(_METRICS["preemptions"]), 60.0),
         request_limit=last.get("generator_request_limit"), version=last.get("generator_policy_version"),
-        held=next((word for metric, word in _HELD.items() if last.get(metric, 0) > 0), ""),
+        held=next((state for metric, state in _HELD.items() if last.get(metric, 0) > 0), ""),
     )  # fmt: skip
 
 
 def _kv(values: Mapping[str, float]) -> float | None:
-    told, used = values.get("kv_cache_usage_ratio"), values.get("kv_cache_used_tokens")
+    ratio, used = values.get("kv_cache_usage_ratio"), values.get("kv_cache_used_tokens")
     capacity = values.get("kv_cache_capacity_tokens")
-    return told if told is not None or used is None or not capacity else min(1.0, used / capacity)
+    return ratio if ratio is not None or used is None or not capacity else min(1.0, used / capacity)
 
 
 def _rate(counter: EngineSeries | None, per: float) -> float | None:
@@ -128,16 +130,16 @@ def _rate(counter: EngineSeries | None, per: float) -> float | None:
     return per * grown / seconds if seconds > 0 else None
 
 
-def _means(found: Iterable[Bucket]) -> dict[float, float]:
-    return {one.ts / 1000: one.total / one.n for one in found if one.n}
+def _means(buckets: Iterable[Bucket]) -> dict[float, float]:
+    return {bucket.ts / 1000: bucket.total / bucket.n for bucket in buckets if bucket.n}
 
 
-def _grown(found: Iterable[Bucket], wide: int, per: float) -> dict[float, float]:
+def _grown(buckets: Iterable[Bucket], wide: int, per: float) -> dict[float, float]:
     """Increase from column to column; where one is missing, when it grew is not known."""
-    known = [(one.ts, one.last) for one in found if one.n and one.last is not None]
+    points = [(bucket.ts, bucket.last) for bucket in buckets if bucket.n and bucket.last is not None]
     return {
         at / 1000: per * _increase(old, new) / (wide / 1000)
-        for (before, old), (at, new) in pairwise(known)
+        for (before, old), (at, new) in pairwise(points)
         if at - before == wide
     }
 

@@ -22,10 +22,10 @@ from server.query.sandboxes import SandboxReader
 from server.query.signals import (
     TICK_STALE_SECONDS,
     SignalReader,
+    duration_text,
     newest_value,
     step_stale_seconds,
     without_withheld,
-    words,
 )
 from server.query.steps import StepReader
 from server.query.summary import RunSummary, summary
@@ -138,7 +138,7 @@ class Reader:
 
     def what_if(self, run: str, changes: Changes) -> WhatIfAnswer:
         """Estimates the effect of changes on a run; raises `OutOfRange` for GPUs or engines that the run has not."""
-        return what_if.ask(self.status(run), changes)
+        return what_if.estimate(self.status(run), changes)
 
     def preflight(self, run: str) -> PreflightInfo:
         """The last preflight of the run that this process started."""
@@ -163,7 +163,7 @@ def _trust(run: str, row: TargetRow, now: float, state: RunState | None) -> Targ
     # A catch-up reads targets at times of the history; a collector that is gone makes the state `not_collected`.
     catches = state is not None and state.name == "catching_up"
     silent = (_unread(row, now) and not catches) or (lost and not row.gone)
-    read = words(max(0.0, now - row.last_ts / 1000))
+    read = duration_text(max(0.0, now - row.last_ts / 1000))
     error = f"not read for {read}: no collector follows this run" if silent else row.error
     up = row.up and not silent
     health = (row.scrape_seconds, row.samples, row.dropped, row.unmapped)

@@ -47,7 +47,7 @@ def stored_run(store: "Store", run: str) -> RunRow:
 
 def position(store: "Store", run: str) -> tuple[int, int]:
     """Returns (generation, newest seq) of a run; raises `UnknownRun`."""
-    found = cached((store, "position", run), lambda: store.runs.cursor(run))
-    if found is None:
+    cursor = cached((store, "position", run), lambda: store.runs.cursor(run))
+    if cursor is None:
         raise UnknownRun(run)
-    return found
+    return cursor

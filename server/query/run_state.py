@@ -108,24 +108,24 @@ def run_state(facts: Facts) -> RunState:
     return RunState("live", None, newest)
 
 
-def _catching_up(found: CatchUp) -> RunState:
-    progress = _progress(found)
-    left = found.seconds_left
+def _catching_up(catch_up: CatchUp) -> RunState:
+    progress = _progress(catch_up)
+    left = catch_up.seconds_left
     if left is None and progress is not None and progress >= LEAST_PROGRESS:
-        left = found.seconds * (1 - progress) / progress
+        left = catch_up.seconds * (1 - progress) / progress
     return RunState(
-        "catching_up", found.start, found.position, progress, left, found.target, found.bytes_read, found.bytes_total,
-        found.steps_read,
+        "catching_up", catch_up.start, catch_up.position, progress, left, catch_up.target,
+        catch_up.bytes_read, catch_up.bytes_total, catch_up.steps_read,
     )  # fmt: skip
 
 
-def _progress(found: CatchUp) -> float | None:
+def _progress(catch_up: CatchUp) -> float | None:
     """Progress by bytes where they are counted, because event time does not show how much of a log is left."""
-    if found.bytes_total:
-        return min(1.0, (found.bytes_read or 0) / found.bytes_total)
-    if found.start is None or found.position is None or found.target <= found.start:
+    if catch_up.bytes_total:
+        return min(1.0, (catch_up.bytes_read or 0) / catch_up.bytes_total)
+    if catch_up.start is None or catch_up.position is None or catch_up.target <= catch_up.start:
         return None
-    return min(1.0, max(0.0, (found.position - found.start) / (found.target - found.start)))
+    return min(1.0, max(0.0, (catch_up.position - catch_up.start) / (catch_up.target - catch_up.start)))
 
 
 def state_of(row: "RunRow", now: float, newest: float | None, patience: float, health: "TargetHealth") -> RunState:
@@ -150,5 +150,5 @@ def _collected_at(row: "RunRow", read_at: int | None) -> float | None:
     A store written before this was recorded shows it by its newest tick and its newest read (``read_at``, ms).
     """
     stamps = [row.collected_at] if row.collected_at is not None else [row.watermark, read_at]
-    known = [ts for ts in stamps if ts is not None]
-    return max(known) / 1000 if known else None
+    reported = [ts for ts in stamps if ts is not None]
+    return max(reported) / 1000 if reported else None

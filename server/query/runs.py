@@ -8,7 +8,7 @@ from server.query.run_lookup import stored_run
 from server.query.run_state import RunState, state_of
 from server.query.signals import COMPUTED, ITEMS, TICK_STALE_SECONDS, Rows, signal_now, step_stale_seconds
 from server.query.types import RunInfo, RunNow, SignalNow
-from server.query.verdicts import told
+from server.query.verdicts import current_verdict
 from server.signals.model import Signal
 from server.signals.window import TRAINER
 from server.store import Store
@@ -55,14 +55,14 @@ class RunReader:
         ids, now, fleet = [row.id for row in rows], self._clock.now(), self._store.fleet
         latest, verdicts, steps = fleet.latest(ids, SHOWN), fleet.verdicts(ids), fleet.steps(ids, TRAINER)
         newest, health = fleet.newest(ids, COMPUTED), self._health(ids, now)
-        found = []
+        runs = []
         for row in rows:
             signals, targets = _by_signal(latest.get(row.id, [])), health.get(row.id, NO_TARGETS)
             state = _state(row, now, newest.get(row.id), targets, signals)
-            found.append(
+            runs.append(
                 RunNow(
                     info=run_info(row),
-                    verdict=told(verdicts.get(row.id), state, now),
+                    verdict=current_verdict(verdicts.get(row.id), state, now),
                     signals=_signals(row, signals, now, state),
                     step=steps.get(row.id),
                     newest=newest[row.id] / 1000 if row.id in newest else None,
@@ -71,7 +71,7 @@ class RunReader:
                     state=state,
                 )
             )
-        return found
+        return runs
 
     def states(self) -> dict[str, RunState]:
         """The state of each run, by name; of more than 500 those that were active last."""
@@ -103,22 +103,22 @@ def _state(
 
 
 def _by_signal(latest: Latest) -> dict[str, Rows]:
-    found: dict[str, Rows] = {}
+    by_signal: dict[str, Rows] = {}
     for key, point in latest:
-        found.setdefault(key.metric, []).append((key.labels, point))
-    return found
+        by_signal.setdefault(key.metric, []).append((key.labels, point))
+    return by_signal
 
 
 def _signals(row: RunRow, by_signal: Mapping[str, Rows], now: float, state: RunState) -> tuple[SignalNow, ...]:
     stale = step_stale_seconds(by_signal)
-    return tuple(one for name in SHOWN for one in _of(name, by_signal, row, now, stale, state))
+    return tuple(signal for name in SHOWN for signal in _of(name, by_signal, row, now, stale, state))
 
 
 def _of(
     name: str, by_signal: Mapping[str, Rows], row: RunRow, now: float, stale: float, state: RunState
 ) -> list[SignalNow]:
-    item, found = ITEMS[name], by_signal.get(name, [])
+    item, points = ITEMS[name], by_signal.get(name, [])
     assert isinstance(item, Signal)
     # The row without labels was "unknown" until the first value with labels arrived.
-    labelled = [pair for pair in found if pair[0]] or found
+    labelled = [pair for pair in points if pair[0]] or points
     return [signal_now(item, labels, point, row, now, stale, state) for labels, point in labelled]

@@ -151,10 +151,10 @@ class VerdictSpanAnswer:
     verdict: VerdictAnswer
 
 
-def verdict(found: VerdictSpan) -> VerdictSpanAnswer:
+def verdict(span: VerdictSpan) -> VerdictSpanAnswer:
     """A row of `/api/v1/runs/{run}/verdicts`."""
-    row = {field.name: getattr(found, field.name) for field in fields(VerdictSpan)}
-    return VerdictSpanAnswer(**row | {"cause": found.cause or None})
+    row = {field.name: getattr(span, field.name) for field in fields(VerdictSpan)}
+    return VerdictSpanAnswer(**row | {"cause": span.cause or None})
 
 
 # ---- runs
@@ -174,10 +174,10 @@ class RunAnswer:
     state: RunState | None
 
 
-def run(found: RunInfo, state: RunState | None) -> RunAnswer:
+def run(info: RunInfo, state: RunState | None) -> RunAnswer:
     """A row of `/api/v1/runs`."""
     return RunAnswer(
-        found.name, found.framework, found.mode, found.lifecycle, found.first_ts, found.last_ts, found.facts,
+        info.name, info.framework, info.mode, info.lifecycle, info.first_ts, info.last_ts, info.facts,
         None if state is None else _rounded(state),
     )  # fmt: skip
 
@@ -248,28 +248,28 @@ class StatusAnswer:
     facts: Mapping[str, Fact]
 
 
-def status_answer(found: Status) -> StatusAnswer:
+def status_answer(current: Status) -> StatusAnswer:
     """`/api/v1/runs/{run}/status`."""
     return StatusAnswer(
-        run=found.run,
-        framework=found.framework,
-        mode=found.mode,
-        lifecycle=found.lifecycle,
-        state=_rounded(found.state),
-        summary=found.summary,
-        now=found.now,
-        verdict=NO_VERDICT if found.verdict is None else cast(VerdictAnswer, found.verdict),
-        signals={signal.name: _signal(signal) for signal in found.signals},
-        alerts=[cast(AlertNow, alert) for alert in found.alerts],
+        run=current.run,
+        framework=current.framework,
+        mode=current.mode,
+        lifecycle=current.lifecycle,
+        state=_rounded(current.state),
+        summary=current.summary,
+        now=current.now,
+        verdict=NO_VERDICT if current.verdict is None else cast(VerdictAnswer, current.verdict),
+        signals={signal.name: _signal(signal) for signal in current.signals},
+        alerts=[cast(AlertNow, alert) for alert in current.alerts],
         # A target that was removed from the configuration is not down and does not affect today's numbers.
-        trust=[_trust(target) for target in found.trust if target.gone_since is None],
-        facts=found.facts,
+        trust=[_trust(target) for target in current.trust if target.gone_since is None],
+        facts=current.facts,
     )
 
 
-def status(found: Status) -> dict[str, Any]:
+def status(current: Status) -> dict[str, Any]:
     """The same as a dictionary, for `rollscope status`."""
-    return asdict(status_answer(found))
+    return asdict(status_answer(current))
 
 
 def _signal(signal: SignalNow) -> SignalNowAnswer:
@@ -330,22 +330,22 @@ class AlertsAnswer:
     history: Sequence[AlertInfo]
 
 
-def alert_now(found: AlertInfo, now: float) -> AlertNow:
+def alert_now(alert: AlertInfo, now: float) -> AlertNow:
     """An alert within a run's status."""
     return {
-        "name": found.name,
-        "state": found.state,
-        "severity": found.severity,
-        "value": found.value,
-        "unit": found.unit,
-        "since": found.active_at,
-        "age_seconds": max(0.0, now - found.active_at),
-        "summary": found.annotations.get("summary", ""),
-        "muted": found.muted,
-        "held": found.held,
-        "labels": dict(found.labels),
-        "fingerprint": found.fingerprint,
-        "url": found.url,
+        "name": alert.name,
+        "state": alert.state,
+        "severity": alert.severity,
+        "value": alert.value,
+        "unit": alert.unit,
+        "since": alert.active_at,
+        "age_seconds": max(0.0, now - alert.active_at),
+        "summary": alert.annotations.get("summary", ""),
+        "muted": alert.muted,
+        "held": alert.held,
+        "labels": dict(alert.labels),
+        "fingerprint": alert.fingerprint,
+        "url": alert.url,
     }
 
 
@@ -367,9 +367,9 @@ RuleAnswer = TypedDict(
 """As `RuleInfo`; a field of a class cannot be called ``class``."""
 
 
-def rule(found: RuleInfo) -> RuleAnswer:
+def rule(info: RuleInfo) -> RuleAnswer:
     """A row of `/api/v1/rules`."""
-    row = {("class" if key == "class_" else key): value for key, value in asdict(found).items()}
+    row = {("class" if key == "class_" else key): value for key, value in asdict(info).items()}
     return cast(RuleAnswer, row)
 
 
@@ -421,17 +421,17 @@ class RolloutDetailAnswer:
     sandboxes: Sequence[Mapping[str, Any]]
 
 
-def rollout_detail(found: RolloutDetail) -> RolloutDetailAnswer:
+def rollout_detail(detail: RolloutDetail) -> RolloutDetailAnswer:
     """One rollout: its row, its timeline, and the other rollouts of its group."""
     return RolloutDetailAnswer(
-        rollout=found.row,
-        token_versions=found.token_versions,
-        consumptions=found.consumptions,
-        turns=found.turns,
-        spans=[SpanAnswer(*span) for span in found.spans],
-        spans_told=found.spans_told,
-        siblings=found.siblings,
-        sandboxes=found.sandboxes,
+        rollout=detail.row,
+        token_versions=detail.token_versions,
+        consumptions=detail.consumptions,
+        turns=detail.turns,
+        spans=[SpanAnswer(*span) for span in detail.spans],
+        spans_told=detail.spans_reported,
+        siblings=detail.siblings,
+        sandboxes=detail.sandboxes,
     )
 
 
@@ -475,6 +475,6 @@ class PreflightAnswer(PreflightInfo):
     run: str = ""
 
 
-def preflight(run: str, found: PreflightInfo) -> PreflightAnswer:
+def preflight(run: str, info: PreflightInfo) -> PreflightAnswer:
     """`/api/v1/runs/{run}/preflight`."""
-    return PreflightAnswer(**{field.name: getattr(found, field.name) for field in fields(PreflightInfo)}, run=run)
+    return PreflightAnswer(**{field.name: getattr(info, field.name) for field in fields(PreflightInfo)}, run=run)

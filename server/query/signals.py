@@ -85,7 +85,7 @@ def signal_now(
     judged = latest.state is PointState.VALUE and row.lifecycle != "finished"
     at = run.as_of if run.name == "catching_up" and run.as_of is not None else now
     if judged and run.name == "not_collected":
-        silence = "not collected" + (f" for {words(now - run.since)}" if run.since is not None else "")
+        silence = "not collected" + (f" for {duration_text(now - run.since)}" if run.since is not None else "")
     elif judged:
         silence = _silence(item, max(0.0, at - latest.ts / 1000), row, at, stale)
     else:
@@ -97,10 +97,10 @@ def signal_now(
     return SignalNow(name, item.name, dict(labels), value, item.unit, state, age, latest.source, why, ts)
 
 
-def without_withheld(found: Iterable[SignalNow], verdict: Mapping[str, Any] | None) -> Iterator[SignalNow]:
+def without_withheld(signals_now: Iterable[SignalNow], verdict: Mapping[str, Any] | None) -> Iterator[SignalNow]:
     """The signals; that of a withheld verdict has no value, as the verdict has no outcome."""
     is_withheld = verdict is not None and "last" in verdict
-    for signal in found:
+    for signal in signals_now:
         if is_withheld and verdict is not None and signal.signal == "bottleneck" and signal.value is not None:
             yield replace(signal, value=None, state="unknown", why=str(verdict["summary"]))
         else:
@@ -110,9 +110,9 @@ def without_withheld(found: Iterable[SignalNow], verdict: Mapping[str, Any] | No
 def _silence(item: Signal, age: float, row: RunRow, now: float, stale: float) -> str:
     """Why a value is no longer valid, or "". While ticks run, the carry time of its sources has decided."""
     if item.cadence == "step":
-        return f"no step for {words(age)}" if age > stale else ""
+        return f"no step for {duration_text(age)}" if age > stale else ""
     silent = min(age, now - row.watermark / 1000) if row.watermark is not None else age
-    return f"nothing collected for {words(silent)}" if silent > TICK_STALE_SECONDS else ""
+    return f"nothing collected for {duration_text(silent)}" if silent > TICK_STALE_SECONDS else ""
 
 
 def _state(item: Signal, latest: LatestRow, row: RunRow) -> SignalState:
@@ -137,7 +137,7 @@ def _near_bound(item: Signal, value: float, row: RunRow) -> bool:
     return item.name == "staleness_versions" and isinstance(bound, (int, float)) and bound > 0 and value >= 0.8 * bound
 
 
-def words(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """How long: ``3 h``, ``12 min``, ``45 s``."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
@@ -200,20 +200,20 @@ class SignalReader:
     def now(self, row: RunRow, by_signal: Mapping[str, Rows], now: float, state: RunState) -> list[SignalNow]:
         """Newest values of all signals and counters. ``by_signal``: of `by_name`."""
         stale = step_stale_seconds(by_signal)
-        found = []
+        signals_now = []
         for name, pairs in by_signal.items():
             item = ITEMS[name]
             if isinstance(item, Counter):
                 continue
             # The row without labels was "unknown" until the first value with labels arrived.
             labelled = [pair for pair in pairs if pair[0]] or pairs
-            found += [
+            signals_now += [
                 signal_now(item, labels, latest, row, now, stale, state)
                 for labels, latest in sorted(labelled, key=_labels)
             ]
             if not pairs:
-                found.append(never(item))
-        return found + self._counters(row, now)
+                signals_now.append(never(item))
+        return signals_now + self._counters(row, now)
 
     def _counters(self, row: RunRow, now: float) -> list[SignalNow]:
         """Counters as of the watermark: they persist over restarts of the server and never become stale."""
@@ -221,21 +221,21 @@ class SignalReader:
         # Counters first: a series created in between then has its name.
         totals = self._store.runs.counters(row.name)
         names = self._names.of(row.name, totals)
-        found = []
+        counters = []
         for series, value in totals.items():
             key = names[series]
             if key.metric in ITEMS:
                 unit, name = ITEMS[key.metric].unit, format_name(key.metric, key.labels)
-                found.append(SignalNow(name, key.metric, dict(key.labels), value, unit, "ok", now - ts, "", "", ts))
-        return sorted(found, key=lambda signal: signal.name)
+                counters.append(SignalNow(name, key.metric, dict(key.labels), value, unit, "ok", now - ts, "", "", ts))
+        return sorted(counters, key=lambda signal: signal.name)
 
     def series(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[Series]:
         """One `Series` per name in the given order; unknown names give an empty series."""
         row = stored_run(self._store, run)
         width = max(1, round((end - start) * 1000 / max(1, points)))
-        return [self._one(row.name, name, round(start * 1000), round(end * 1000), width) for name in names]
+        return [self._signal_series(row.name, name, round(start * 1000), round(end * 1000), width) for name in names]
 
-    def _one(self, run: str, name: str, start: int, end: int, width: int) -> Series:
+    def _signal_series(self, run: str, name: str, start: int, end: int, width: int) -> Series:
         signal, labels = parse_name(name)
         item = ITEMS.get(signal)
         series = self._store.series.find(run, SeriesKey("", signal, labels))
@@ -266,7 +266,7 @@ class SignalReader:
         # A cursor beyond the newest seq belongs to another store, unless later points exist.
         if len(rows) >= DELTA_ROWS or (not rows and seq > int(last)):
             return Delta(newest, True, now, {})
-        points = {name: tuple(sorted(found, key=_time)) for name, found in self._by_name(run, rows).items()}
+        points = {name: tuple(sorted(values, key=_time)) for name, values in self._by_name(run, rows).items()}
         return Delta(f"{generation}:{rows[-1][0] if rows else seq}", False, now, points)
 
     def _by_name(self, run: str, rows: Sequence[_SeqPoint]) -> dict[str, list[tuple[float, float | None]]]:
@@ -274,7 +274,7 @@ class SignalReader:
         points: dict[int, list[tuple[float, float | None]]] = {}
         for _, series, ts, value, state in rows:
             points.setdefault(series, []).append((ts / 1000, value if state == PointState.VALUE else None))
-        return {format_name(keys[series].metric, keys[series].labels): found for series, found in points.items()}
+        return {format_name(keys[series].metric, keys[series].labels): values for series, values in points.items()}
 
 
 def _time(point: tuple[float, float | None]) -> float:

@@ -39,18 +39,21 @@ class StepReader:
         """The trainer's newest steps, oldest first, at most `MOST_STEPS`; values of other axes join by step number."""
         row = stored_run(self._store, run)
         last = max(1, min(last, MOST_STEPS))
-        life = self._store.runs.incarnation(row.name)
-        found = _by_step(self._store.steps.newest(row.name, None, last, incarnation=life), last)
+        incarnation = self._store.runs.incarnation(row.name)
+        steps = _by_step(self._store.steps.newest(row.name, None, last, incarnation=incarnation), last)
         # A trainer that has just restarted has few steps, so use steps before the restart, too.
-        if len(found) < last and life > 0:
-            before = _by_step(self._store.steps.newest(row.name, None, last, incarnation=life - 1), last)
-            found = before[len(found) - last :] + found
-        return found
+        if len(steps) < last and incarnation > 0:
+            before = _by_step(self._store.steps.newest(row.name, None, last, incarnation=incarnation - 1), last)
+            steps = before[len(steps) - last :] + steps
+        return steps
 
-    def times(self, run: str, start: float, end: float, most: int = 1000) -> list[StepAt]:
-        """The trainer's steps within [start, end] and the one before, oldest first; of more than ``most`` some."""
+    def times(self, run: str, start: float, end: float, limit: int = 1000) -> list[StepAt]:
+        """The trainer's steps within [start, end] and the step before, oldest first.
+
+        If there are more than ``limit``, some of them.
+        """
         name = stored_run(self._store, run).name
-        rows = self._store.steps.times(name, TRAINER, round(start * 1000), round(end * 1000), most)
+        rows = self._store.steps.times(name, TRAINER, round(start * 1000), round(end * 1000), limit)
         return [StepAt(row.ts / 1000, row.step, row.incarnation) for row in rows]
 
     def series(self, run: str, names: Sequence[str], start: float, end: float, points: int = 600) -> list[StepSeries]:
@@ -62,15 +65,17 @@ class StepReader:
         first, last = round(start * 1000), round(end * 1000)
         width = fit_width(max(1, round((last - first) / max(1, points))))
         marks = self._marks(run, first - first % width, last + width, width)
-        return [self._one(run, name, marks, first, last, width) for name in names]
+        return [self._step_series(run, name, marks, first, last, width) for name in names]
 
     def _marks(self, run: str, start: int, end: int, width: int) -> list[StepTime]:
         """Steps that ended from ``start`` (where a bucket begins) on; of more than two a bucket, its newest."""
         buckets = -(-(end - start) // width)
-        found = self._store.steps.times(run, TRAINER, start, start + buckets * width, 2 * buckets)
-        return [mark for mark in found if mark.ts >= start]
+        marks = self._store.steps.times(run, TRAINER, start, start + buckets * width, 2 * buckets)
+        return [mark for mark in marks if mark.ts >= start]
 
-    def _one(self, run: str, name: str, marks: Sequence[StepTime], start: int, end: int, width: int) -> StepSeries:
+    def _step_series(
+        self, run: str, name: str, marks: Sequence[StepTime], start: int, end: int, width: int
+    ) -> StepSeries:
         signal, labels = parse_name(name)
         item = ITEMS.get(signal)
         number = self._store.series.find(run, SeriesKey("", signal, labels)) if marks else None
@@ -94,18 +99,21 @@ def joined(buckets: Sequence[Bucket], marks: Sequence[StepTime]) -> dict[int, _S
     restart that rewinds, a step's values are those of the newer incarnation.
     """
     times = [mark.ts for mark in marks]
-    found: dict[int, tuple[int, _Sum]] = {}
+    by_step: dict[int, tuple[int, _Sum]] = {}
     for bucket in buckets:
         if not bucket.n or bucket.low is None or bucket.high is None or not marks:
             continue
         at = bisect_left(times, bucket.ts)
         mark = marks[at] if at < len(marks) else StepTime(0, marks[-1].step + 1, marks[-1].incarnation)
-        life, known = found.get(mark.step, (-1, None))
-        if mark.incarnation < life:
+        incarnation, previous = by_step.get(mark.step, (-1, None))
+        if mark.incarnation < incarnation:
             continue
         new: _Sum = (bucket.n, bucket.total, bucket.low, bucket.high)
-        found[mark.step] = mark.incarnation, _added(known, new) if known and life == mark.incarnation else new
-    return {step: kept for step, (_, kept) in found.items()}
+        by_step[mark.step] = (
+            mark.incarnation,
+            _added(previous, new) if previous and incarnation == mark.incarnation else new,
+        )
+    return {step: total for step, (_, total) in by_step.items()}
 
 
 def _added(a: _Sum, b: _Sum) -> _Sum:
@@ -116,14 +124,16 @@ def _by_step(rows: Sequence[StepRow], last: int) -> list[StepInfo]:
     """Steps of the trainer's axis, or without one of the axis that was reported last."""
     if not rows:
         return []
-    own = TRAINER if any(row.axis == TRAINER for row in rows) else rows[-1].axis
+    axis = TRAINER if any(row.axis == TRAINER for row in rows) else rows[-1].axis
     others: dict[int, dict[str, float]] = defaultdict(dict)
     for row in rows:
-        if row.axis != own:
-            others[row.step] |= _wanted(row)
-    found = [row for row in rows if row.axis == own][-last:]
-    return [StepInfo(row.step, row.ts / 1000, row.incarnation, others[row.step] | _wanted(row)) for row in found]
+        if row.axis != axis:
+            others[row.step] |= _step_values(row)
+    axis_rows = [row for row in rows if row.axis == axis][-last:]
+    return [
+        StepInfo(row.step, row.ts / 1000, row.incarnation, others[row.step] | _step_values(row)) for row in axis_rows
+    ]
 
 
-def _wanted(row: StepRow) -> dict[str, float]:
+def _step_values(row: StepRow) -> dict[str, float]:
     return {format_name(metric, labels): value for (metric, labels), value in row.values.items() if metric in _STEP}

@@ -39,7 +39,7 @@ def summary(
     seconds = end - first if first is not None and end is not None else None
     hourly = _value(by_name, "cost_usd_per_hour")
     usd = hourly * seconds / SECONDS_PER_HOUR if hourly is not None and seconds is not None else None
-    idle = [one.value for one in by_name if one.signal == "idle_usd_total" and one.value is not None]
+    idle = [value.value for value in by_name if value.signal == "idle_usd_total" and value.value is not None]
     limiters: dict[str, float] = {}
     for span in spans:
         until = end if span.end is None else span.end
@@ -50,5 +50,5 @@ def summary(
 
 
 def _value(signals: Iterable[SignalNow], name: str, **labels: str) -> float | None:
-    found = (one for one in signals if one.signal == name and labels.items() <= dict(one.labels).items())
-    return next((one.value for one in found if one.value is not None), None)
+    matches = (item for item in signals if item.signal == name and labels.items() <= dict(item.labels).items())
+    return next((item.value for item in matches if item.value is not None), None)

@@ -51,7 +51,7 @@ class VerdictReader:
 
     def now(self, row: RunRow, state: RunState) -> Mapping[str, Any] | None:
         """The newest verdict with ``as_of``; unknown, with what it was, unless it describes the present."""
-        return told(self._store.verdicts.newest(row.name), state, self._clock.now())
+        return current_verdict(self._store.verdicts.newest(row.name), state, self._clock.now())
 
     def spans(self, run: str, start: float, end: float, limit: int = 1000) -> list[VerdictSpan]:
         """Verdicts within [start, end], oldest first; of more than ``limit`` changes the newest."""
@@ -61,7 +61,10 @@ class VerdictReader:
             return []
         ends = [*(after.ts for after in rows[1:]), self._store.verdicts.following(row.name, rows[-1].ts)]
         stands = self._end(row)
-        return [_span(one, stands if until is None else until / 1000) for one, until in zip(rows, ends, strict=True)]
+        return [
+            _span(span_row, stands if until is None else until / 1000)
+            for span_row, until in zip(rows, ends, strict=True)
+        ]
 
     def _end(self, row: RunRow) -> float | None:
         """When the newest verdict ended: with the run, or with its last evaluation. None: it is current."""
@@ -73,24 +76,24 @@ class VerdictReader:
         return None if judged else as_of
 
 
-def told(text: str | None, state: RunState, now: float) -> dict[str, Any] | None:
+def current_verdict(text: str | None, state: RunState, now: float) -> dict[str, Any] | None:
     """A run's newest verdict as stored, with ``as_of``; None before the first."""
     if text is None:
         return None
     stored = json.loads(text)
-    found: dict[str, Any] = {**stored["verdict"], "as_of": stored["as_of"]}
+    verdict: dict[str, Any] = {**stored["verdict"], "as_of": stored["as_of"]}
     if state.over:
-        return found
+        return verdict
     if state.name == "catching_up":
-        return _withheld(found, "history is being read; the verdict there was")
+        return _withheld(verdict, "history is being read; the verdict there was")
     if state.name == "not_collected" or now - stored["as_of"] > STALE_SECONDS:
-        return _withheld(found, "nothing is collected for this run now; the last verdict was")
+        return _withheld(verdict, "nothing is collected for this run now; the last verdict was")
     # Without new data only the verdict that nothing moves describes the present.
     # `as_of` does not show it: counts of engines that are down, and costs, are derived at every tick without a source.
     old = state.since is None or now - state.since > STALE_SECONDS
-    if state.name == "stale" and old and found["outcome"] not in ("stalled", "unknown"):
-        return _withheld(found, "there is no new data; the last verdict was")
-    return found
+    if state.name == "stale" and old and verdict["outcome"] not in ("stalled", "unknown"):
+        return _withheld(verdict, "there is no new data; the last verdict was")
+    return verdict
 
 
 def _span(row: VerdictRow, end: float | None) -> VerdictSpan:
@@ -101,13 +104,13 @@ def _span(row: VerdictRow, end: float | None) -> VerdictSpan:
     )  # fmt: skip
 
 
-def _withheld(found: dict[str, Any], why: str) -> dict[str, Any]:
+def _withheld(verdict: dict[str, Any], why: str) -> dict[str, Any]:
     """Replaces a verdict that no longer describes the present by unknown; the old verdict is in ``last``.
 
     The other fields stay.
     """
-    named = str(found["outcome"]) + (f" ({found['cause']})" if found["cause"] else "")
-    last = {key: found.get(key) for key in ("outcome", "cause", "confidence", "since", "summary", "as_of")}
-    unseen = {"outcome": "unknown", "cause": "incomplete", "confidence": 0.0, "since": found["as_of"], "last": last}
-    summary = f"{why} {named}: {found['summary']}"
-    return {**found, **unseen, "usd_per_hour": None, "usd_lacks": "", "summary": summary, "advice": "", "next": None}
+    named = str(verdict["outcome"]) + (f" ({verdict['cause']})" if verdict["cause"] else "")
+    last = {key: verdict.get(key) for key in ("outcome", "cause", "confidence", "since", "summary", "as_of")}
+    unseen = {"outcome": "unknown", "cause": "incomplete", "confidence": 0.0, "since": verdict["as_of"], "last": last}
+    summary = f"{why} {named}: {verdict['summary']}"
+    return {**verdict, **unseen, "usd_per_hour": None, "usd_lacks": "", "summary": summary, "advice": "", "next": None}

@@ -24,8 +24,8 @@ __all__ = [
     "WhatIf",
     "WhatIfAnswer",
     "WhatIfEstimate",
-    "ask",
     "changes_of",
+    "estimate",
     "what_if_answer",
 ]  # fmt: skip
 
@@ -77,7 +77,7 @@ class WhatIfAnswer:
     run: str
     inputs: CurrentNumbers
     ranges: Mapping[str, Range]
-    found: WhatIf
+    result: WhatIf
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class OutOfRange(ValueError):
     """A change that is impossible in this run; its text states the possible range."""
 
 
-def ask(status: Status, changes: Changes) -> WhatIfAnswer:
+def estimate(status: Status, changes: Changes) -> WhatIfAnswer:
     """The estimate for a run.
 
     Raises:
@@ -110,19 +110,19 @@ def ask(status: Status, changes: Changes) -> WhatIfAnswer:
         value = getattr(changes, name)
         if not low <= value <= high:
             raise OutOfRange(f"{name} {value}: this run has {_has(name, now)}, so {low:g} to {high:g}")
-    for name, words in _SCALED.items():
-        _reaches(name, getattr(now, name), getattr(changes, name), words)
+    for name, unit in _SCALED.items():
+        _reaches(name, getattr(now, name), getattr(changes, name), unit)
     if now.engines and now.generator_gpus and _left(now, now.engines, now.generator_gpus, changes) <= 0:
         raise OutOfRange("move_gpus and add_engines together leave the generator nothing")
     return WhatIfAnswer(status.run, now, ranges(now), what_if(now, changes))
 
 
-def _reaches(name: str, today: float | None, value: float | None, words: str) -> None:
+def _reaches(name: str, today: float | None, value: float | None, unit: str) -> None:
     if today is None or value is None or today / REACH <= value <= today * REACH:
         return
-    least, most = (max(today / REACH, MOST[name][0]), min(today * REACH, MOST[name][1]))
-    far = f"{_plain(least)} to {_plain(most)}, from an eighth of it to eight times as many"
-    raise OutOfRange(f"{name} {_plain(value)}: it is now {_plain(today)} {words}, and the estimate holds for {far}")
+    lowest, highest = (max(today / REACH, MOST[name][0]), min(today * REACH, MOST[name][1]))
+    far = f"{_plain(lowest)} to {_plain(highest)}, from an eighth of it to eight times as many"
+    raise OutOfRange(f"{name} {_plain(value)}: it is now {_plain(today)} {unit}, and the estimate holds for {far}")
 
 
 def _plain(value: float) -> str:
@@ -131,15 +131,15 @@ def _plain(value: float) -> str:
 
 def what_if_answer(answer: WhatIfAnswer) -> WhatIfEstimate:
     """The body of `GET /api/v1/runs/{run}/what-if`."""
-    found = answer.found
+    result = answer.result
     return WhatIfEstimate(
         run=answer.run,
         label="an estimate from the verdict's throughput model, not a measurement",
-        changes=found.changes,
-        now=found.now,
-        then=found.then,
-        assumptions=found.assumptions,
-        missing=found.missing,
+        changes=result.changes,
+        now=result.now,
+        then=result.then,
+        assumptions=result.assumptions,
+        missing=result.missing,
         inputs=answer.inputs,
         ranges=answer.ranges,
     )
@@ -148,43 +148,45 @@ def what_if_answer(answer: WhatIfAnswer) -> WhatIfEstimate:
 # ---- today
 
 
-class _Look:
+class _StatusValues:
     """Values of a status by signal and labels."""
 
     def __init__(self, status: Status) -> None:
-        self._known = [one for one in status.signals if one.value is not None]
+        self._signals = [one for one in status.signals if one.value is not None]
         self._facts = status.facts
 
     def values(self, signal: str, **labels: str) -> list[float]:
-        wanted = labels.items()
+        required = labels.items()
         return [
-            one.value
-            for one in self._known
-            if one.signal == signal and one.value is not None and wanted <= one.labels.items()
+            item.value
+            for item in self._signals
+            if item.signal == signal and item.value is not None and required <= item.labels.items()
         ]
 
     def get(self, signal: str, **labels: str) -> float | None:
-        found = self.values(signal, **labels)
-        return found[0] if found else None
+        matches = self.values(signal, **labels)
+        return matches[0] if matches else None
 
     def total(self, signal: str, **labels: str) -> float | None:
-        found = self.values(signal, **labels)
-        return sum(found) if found else None
+        matches = self.values(signal, **labels)
+        return sum(matches) if matches else None
 
     def fact(self, name: str) -> float | None:
         """A number above zero; frameworks write 0 or -1 for "no limit"."""
-        found = self._facts.get(name)
-        return float(found) if isinstance(found, (int, float)) and 0 < found < math.inf else None
+        value = self._facts.get(name)
+        return float(value) if isinstance(value, (int, float)) and 0 < value < math.inf else None
 
 
 def today(status: Status) -> CurrentNumbers:
     """The run's numbers as its status has them."""
-    look, outcome = _Look(status), (status.verdict or {}).get("outcome")
+    status_values, outcome = _StatusValues(status), (status.verdict or {}).get("outcome")
     gpus = fleet({name: value for name, value in status.facts.items() if _counts(value)}, status.mode)
-    known: dict[str, Any] = _rates(look) | _generation(look) | _learning(look, status.facts)
-    known |= _money(look, gpus) | {f"{role}_gpus": getattr(gpus, role).gpus for role in ROLES}
+    numbers: dict[str, Any] = (
+        _rates(status_values) | _generation(status_values) | _learning(status_values, status.facts)
+    )
+    numbers |= _money(status_values, gpus) | {f"{role}_gpus": getattr(gpus, role).gpus for role in ROLES}
     return CurrentNumbers(
-        outcome=str(outcome or ""), apart=_apart(status.mode), one_pool=_one_pool(status.mode), **known
+        outcome=str(outcome or ""), apart=_synchronous_note(status.mode), one_pool=_one_pool(status.mode), **numbers
     )
 
 
@@ -192,7 +194,7 @@ def _counts(value: str | float) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _apart(mode: str) -> str:
+def _synchronous_note(mode: str) -> str:
     """A synchronous step is generation and training one after the other: no queue, and another arithmetic."""
     words = "synchronous run: trainer and generator take turns, so neither waits for the other at a queue"
     return words if mode.startswith("sync") else ""
@@ -202,46 +204,47 @@ def _one_pool(mode: str) -> str:
     return "trainer and generator share their GPUs: none can move" if mode.endswith("colocated") else ""
 
 
-def _rates(look: _Look) -> dict[str, float | None]:
-    trained, step = look.get("trainer_samples_per_second"), look.get("trainer_step_seconds")
-    compute = look.get("trainer_phase_seconds", phase="compute")
-    known = trained is not None and step is not None and compute
+def _rates(status_values: _StatusValues) -> dict[str, float | None]:
+    trained, step = status_values.get("trainer_samples_per_second"), status_values.get("trainer_step_seconds")
+    compute = status_values.get("trainer_phase_seconds", phase="compute")
+    has_times = trained is not None and step is not None and compute
     return {
-        "capacity": look.get("capacity_samples_per_second"),
-        "compute_capacity": trained * step / compute if known and trained and step and compute else None,
+        "capacity": status_values.get("capacity_samples_per_second"),
+        "compute_capacity": trained * step / compute if has_times and trained and step and compute else None,
         "trained": trained,
-        "wait": look.get("trainer_wait_ratio"),
+        "wait": status_values.get("trainer_wait_ratio"),
         "step_seconds": step,
     }
 
 
-def _generation(look: _Look) -> dict[str, float | None]:
-    in_flight, busy = look.get("rollouts_in_flight"), look.total("generator_requests")
+def _generation(status_values: _StatusValues) -> dict[str, float | None]:
+    in_flight, busy = status_values.get("rollouts_in_flight"), status_values.total("generator_requests")
     return {
-        "engines": look.get("generator_engines", state="up") or None,
-        "concurrency": look.fact("max_in_flight") or in_flight or None,
+        "engines": status_values.get("generator_engines", state="up") or None,
+        "concurrency": status_values.fact("max_in_flight") or in_flight or None,
         "generating": min(1.0, busy / in_flight) if busy and in_flight else None,
-        "kv_ceiling": look.get("kv_concurrency_limit"),
-        "response_tokens": look.get("response_tokens", stat="mean"),
-        "max_response_tokens": look.fact("max_response_tokens"),
-        "truncation": look.get("truncation_ratio"),
+        "kv_ceiling": status_values.get("kv_concurrency_limit"),
+        "response_tokens": status_values.get("response_tokens", stat="mean"),
+        "max_response_tokens": status_values.fact("max_response_tokens"),
+        "truncation": status_values.get("truncation_ratio"),
     }
 
 
-def _learning(look: _Look, facts: Mapping[str, str | float]) -> dict[str, Any]:
+def _learning(status_values: _StatusValues, facts: Mapping[str, str | float]) -> dict[str, Any]:
     def left(way: str) -> float | None:
-        return look.get("rollout_exit_ratio", exit=way)
+        return status_values.get("rollout_exit_ratio", exit=way)
 
     stale, trained = left("stale"), left("trained")
-    staleness = look.get("staleness_versions", level="trajectory", stat="mean")
+    staleness = status_values.get("staleness_versions", level="trajectory", stat="mean")
     return {
-        "group_size": look.fact("group_size"),
-        "solve_ratio": look.get("solve_ratio", stat="mean"),
-        "oversampling": _oversampling(left("aborted_oversample"), left("surplus")) or look.fact("oversampling"),
-        "zero_advantage": look.get("zero_advantage_ratio", basis="completed"),
-        "filtered": _filtered(look, facts),
-        "max_staleness": look.fact("max_staleness_versions"),
-        "staleness": staleness if staleness is not None else look.get("staleness_estimated_versions"),
+        "group_size": status_values.fact("group_size"),
+        "solve_ratio": status_values.get("solve_ratio", stat="mean"),
+        "oversampling": _oversampling(left("aborted_oversample"), left("surplus"))
+        or status_values.fact("oversampling"),
+        "zero_advantage": status_values.get("zero_advantage_ratio", basis="completed"),
+        "filtered": _filtered(status_values, facts),
+        "max_staleness": status_values.fact("max_staleness_versions"),
+        "staleness": staleness if staleness is not None else status_values.get("staleness_estimated_versions"),
         "stale_share": stale / (stale + trained) if stale is not None and trained else None,
     }
 
@@ -251,33 +254,35 @@ def _oversampling(aborted: float | None, surplus: float | None) -> float | None:
     return 1 / (1 - thrown) if (aborted, surplus) != (None, None) and thrown < 1 else None
 
 
-def _filtered(look: _Look, facts: Mapping[str, str | float]) -> bool | None:
+def _filtered(status_values: _StatusValues, facts: Mapping[str, str | float]) -> bool | None:
     """As stated; else what is admitted has far fewer groups without a gradient than what is completed, or has not."""
     stated = facts.get("filters_zero_advantage")
     if isinstance(stated, (int, float)):
         return bool(stated)
-    completed, admitted = (look.get("zero_advantage_ratio", basis=basis) for basis in ("completed", "admitted"))
+    completed, admitted = (
+        status_values.get("zero_advantage_ratio", basis=basis) for basis in ("completed", "admitted")
+    )
     if completed is None or admitted is None or completed < _FEW:
         return None
     return admitted < completed / 2
 
 
-def _idle(look: _Look) -> float | None:
+def _idle(status_values: _StatusValues) -> float | None:
     """Idle dollars as in the verdict: causes that report 0 when they do not apply are no evidence alone."""
-    told = look.total("idle_usd_per_hour")
-    lives = [look.get("idle_usd_per_hour", cause=cause) for cause in ("stalled", "starting", "paused")]
-    of_life = sum(1 for usd in lives if usd is not None)
-    return None if told == 0 and of_life == len(look.values("idle_usd_per_hour")) else told
+    total = status_values.total("idle_usd_per_hour")
+    by_cause = [status_values.get("idle_usd_per_hour", cause=cause) for cause in ("stalled", "starting", "paused")]
+    from_causes = sum(1 for usd in by_cause if usd is not None)
+    return None if total == 0 and from_causes == len(status_values.values("idle_usd_per_hour")) else total
 
 
-def _money(look: _Look, gpus: Fleet) -> dict[str, float | None]:
+def _money(status_values: _StatusValues, gpus: Fleet) -> dict[str, float | None]:
     # One price is all the model has: GPUs of two prices are not moved between the sides for nothing.
     prices = {pool.usd_per_gpu_hour for pool in gpus.pools}
     price = prices.pop() if len(prices) == 1 else None
     return {
         "usd_per_gpu_hour": price,
-        "usd_per_million_tokens": look.get("cost_usd_per_million_tokens", of="trained"),
-        "idle_usd_per_hour": _idle(look),
+        "usd_per_million_tokens": status_values.get("cost_usd_per_million_tokens", of="trained"),
+        "idle_usd_per_hour": _idle(status_values),
     }
 
 
@@ -286,12 +291,12 @@ def _money(look: _Look, gpus: Fleet) -> dict[str, float | None]:
 
 def _limits(now: CurrentNumbers) -> list[tuple[str, float, float]]:
     """(change, lowest, highest) where the run itself bounds it: one GPU and one engine stay on either side."""
-    found: list[tuple[str, float, float]] = []
+    limits: list[tuple[str, float, float]] = []
     if now.trainer_gpus and now.generator_gpus:
-        found.append(("move_gpus", 1 - now.generator_gpus, now.trainer_gpus - 1))
+        limits.append(("move_gpus", 1 - now.generator_gpus, now.trainer_gpus - 1))
     if now.engines:
-        found.append(("add_engines", 1 - now.engines, 100_000.0))
-    return found
+        limits.append(("add_engines", 1 - now.engines, 100_000.0))
+    return limits
 
 
 def _left(now: CurrentNumbers, engines: float, gpus: float, changes: Changes) -> float:
@@ -312,18 +317,18 @@ def ranges(now: CurrentNumbers) -> Mapping[str, Range]:
     least, _ = limits.get("add_engines", (0.0, 0.0))
     gpus = "" if "move_gpus" in limits else _first(now, "trainer_gpus", "generator_gpus")
     engines = now.engines or 0.0
-    made = [
+    spans = [
         Range("move_gpus", low, high, 1, None if gpus or now.one_pool else 0.0, "GPUs", now.one_pool or gpus),
         Range("add_engines", least, max(8.0, 2 * engines), 1, 0.0 if engines else None, "engines",
               "" if engines else NEEDS["engines"]),
         _around(now, "concurrency", 0.25, 4, "rollouts", 1),
-        _around(now, "oversampling", 0, 2, "per kept one", 0.05, least=1.0, most=3.0),
-        _around(now, "group_size", 0.5, 4, "rollouts", 1, least=2.0),
-        _around(now, "max_response_tokens", 0.25, 2, "tokens", 64, least=64.0),
-        _around(now, "max_staleness", 0.5, 4, "versions", 1, least=1.0, most=8.0),
-        _around(now, "zero_advantage", 0, 2, "ratio", 0.01, least=0.0, most=0.95),
+        _around(now, "oversampling", 0, 2, "per kept one", 0.05, at_least=1.0, at_most=3.0),
+        _around(now, "group_size", 0.5, 4, "rollouts", 1, at_least=2.0),
+        _around(now, "max_response_tokens", 0.25, 2, "tokens", 64, at_least=64.0),
+        _around(now, "max_staleness", 0.5, 4, "versions", 1, at_least=1.0, at_most=8.0),
+        _around(now, "zero_advantage", 0, 2, "ratio", 0.01, at_least=0.0, at_most=0.95),
     ]  # fmt: skip
-    return {one.name: one for one in made}
+    return {item.name: item for item in spans}
 
 
 def _first(now: CurrentNumbers, *names: str) -> str:
@@ -337,29 +342,29 @@ def _around(
     up: float,
     unit: str,
     step: float,
-    least: float = 1.0,
-    most: float = 0.0,
+    at_least: float = 1.0,
+    at_most: float = 0.0,
 ) -> Range:
-    """From ``down`` to ``up`` times today's value, at least up to ``most``; shares end at their own most."""
+    """From ``down`` to ``up`` times today's value, at least up to ``at_most``; shares end there."""
     value: float | None = getattr(now, name)
     if value is None:
-        return Range(name, least, max(least, most), step, None, unit, NEEDS[name])
-    low, high = max(least, down * value), max(most, up * value)
+        return Range(name, at_least, max(at_least, at_most), step, None, unit, NEEDS[name])
+    low, high = max(at_least, down * value), max(at_most, up * value)
     if unit == "ratio":
-        low, high = 0.0, most
+        low, high = 0.0, at_most
     low, high = math.floor(low / step) * step, math.ceil(high / step) * step
     return Range(name, min(low, value), max(high, value), step, value, unit)
 
 
-def changes_of(told: Mapping[str, str]) -> Changes:
+def changes_of(query: Mapping[str, str]) -> Changes:
     """Changes from the query of an address; invalid values are left out."""
-    found: dict[str, Any] = {}
-    for one in fields(Changes):
-        value = _number(told.get(one.name, ""))
-        low, high = MOST[one.name]
+    changes: dict[str, Any] = {}
+    for field in fields(Changes):
+        value = _number(query.get(field.name, ""))
+        low, high = MOST[field.name]
         if value is not None and low <= value <= high:
-            found[one.name] = value if one.name in _FRACTIONS else round(value)
-    return Changes(**found)
+            changes[field.name] = value if field.name in _FRACTIONS else round(value)
+    return Changes(**changes)
 
 
 _FRACTIONS = ("oversampling", "zero_advantage")

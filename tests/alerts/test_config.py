@@ -19,20 +19,20 @@ from server.config.settings import build as build_all
 def rules(toml: str = "") -> dict[str, Rule]:
     problems = Problems()
     found = load_rules(tomllib.loads(toml), problems)
-    assert problems.found == []
+    assert problems.messages == []
     return {rule.name: rule for rule in found}
 
 
 def faults(toml: str, env: dict[str, str] | None = None) -> list[str]:
     problems = Problems()
     build(tomllib.loads(toml), env or {}, problems)
-    return problems.found
+    return problems.messages
 
 
 def settings(toml: str, env: dict[str, str] | None = None) -> AlertSettings:
     problems = Problems()
     found = build(tomllib.loads(toml), env or {}, problems)
-    assert problems.found == []
+    assert problems.messages == []
     return found
 
 
@@ -176,7 +176,7 @@ def test_mistakes_come_all_at_once() -> None:
 def test_any_table_is_a_rule_or_a_list_of_problems(table: dict[str, Any]) -> None:
     problems = Problems()
     found = config_alerts.alert_rules.parse(table, problems, "rule")
-    assert (found is None) == bool(problems.found)
+    assert (found is None) == bool(problems.messages)
 
 
 # ---- receivers

@@ -19,7 +19,9 @@ from server.config import alerts as config_alerts
 from server.config.errors import Problems
 from tests.alerts.support import T0, OneFrame, labels, table
 
-needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool (Debian package prometheus) is not installed"
+)
 
 EVERY = {rule.name: rule for rule in config_alerts.load_rules({}, Problems())}
 
@@ -63,6 +65,47 @@ def test_promtool_takes_the_whole_pack(tmp_path: Path) -> None:
     done = promtool("check", "rules", "rules.yml", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"SUCCESS: {len(EVERY) + len(export.UNHEALTHY)} rules found" in done.stdout
+
+
+# What makes each rule about Rollscope itself fire: series, one value a minute, the first minute in which it fires.
+UNHEALTHY: dict[str, tuple[dict[str, str], int]] = {
+    "down": ({'rollscope_build_info{version="1"}': "1x5 stale _x13"}, 6 + 2),
+    # At minute 7 the newest step is 120 s old.
+    "stuck": ({'rollscope_tick_timestamp_seconds{run="r"}': "0+60x5 300x14"}, 7 + 1),
+    # 12 steps of 4.5 s a minute, from the second value on.
+    "slow": (
+        {'rollscope_tick_seconds_sum{run="r"}': "0+54x19", 'rollscope_tick_seconds_count{run="r"}': "0+12x19"}, 1 + 5,
+    ),
+    "dropping": ({"rollscope_store_dropped_rows_total": "0x5 10x14"}, 6),
+    # One retry at minute 4, and from 11 on 3 a minute: the second makes more than 5 within five minutes.
+    "store": ({"rollscope_store_retries_total": "0x3 1x6 4+3x9"}, 12 + 5),
+    "inbox": ({"rollscope_inbox_rows": "100000x3 100001x16"}, 4 + 1),
+    "retention": ({"rollscope_retention_lag_seconds": "3600 3601x18"}, 1 + 10),
+    "files": ({'rollscope_process_open_files{process="web"}': "900x2 901x17"}, 3 + 5),
+}  # fmt: skip
+
+
+@needs_promtool
+def test_prometheus_fires_when_rollscope_itself_is_unhealthy(tmp_path: Path) -> None:
+    (tmp_path / "rules.yml").write_text(export.rules([]))
+    up = {'rollscope_build_info{version="1"}': "1x19"}
+    tests = []
+    for reason, (series, first) in UNHEALTHY.items():
+        expr = f'count by (reason) (ALERTS{{alertname="RollscopeUnhealthy",alertstate="firing"}}) # {reason}'
+        fires = [{"labels": f'{{reason="{reason}"}}', "value": 1}]
+        tests.append({
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in (up | series).items()],
+            "promql_expr_test": [
+                {"expr": expr, "eval_time": f"{first - 1}m", "exp_samples": []},
+                {"expr": expr, "eval_time": f"{first}m", "exp_samples": fires},
+            ],
+        })  # fmt: skip
+    assert set(UNHEALTHY) == {reason for reason, _, _ in export.UNHEALTHY}
+    document = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(document))
+    done = promtool("test", "rules", "test.yml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # Series that cross each rule's level, hover between level and recovery, and come back; one value a minute.

@@ -11,7 +11,7 @@ from collectors.model import Reading, Sample
 from server.api.app import close_api, create_api
 from server.api.what_if import add_what_if
 from server.query.types import SignalNow, Status
-from server.query.what_if import MOST, OutOfRange, ask, changes_of, today
+from server.query.what_if import MOST, OutOfRange, changes_of, estimate, today
 from server.store import Store
 from server.verdict.what_if.types import NEEDS, Changes, CurrentNumbers
 from tests.api.test_app import Client
@@ -91,16 +91,16 @@ REFUSED = [
 
 
 def test_what_cannot_be_is_refused(run: Bench) -> None:
-    ask = client(run)
+    request = client(run)
     for query, words in REFUSED:
-        answer = ask("GET", f"{WHERE}?{query}")
+        answer = request("GET", f"{WHERE}?{query}")
         assert answer.status_code == 422 and words in answer.text, query
 
 
 def test_an_unknown_run_and_the_description(run: Bench) -> None:
-    ask = client(run)
-    assert ask("GET", "/api/v1/runs/nobody/what-if").status_code == 404
-    described = ask("GET", "/openapi.json").json()["paths"]["/api/v1/runs/{run}/what-if"]["get"]
+    request = client(run)
+    assert request("GET", "/api/v1/runs/nobody/what-if").status_code == 404
+    described = request("GET", "/openapi.json").json()["paths"]["/api/v1/runs/{run}/what-if"]["get"]
     assert {one["name"] for one in described["parameters"]} == {"run", *MOST}
     assert all(one.get("description") for one in described["parameters"] if one["in"] == "query")
     assert "estimate" in described["description"]
@@ -185,8 +185,8 @@ def test_changes_that_leave_no_generator_are_refused_together() -> None:
     told = status(signal("generator_engines", 4.0, state="up"), trainer_gpus=4.0, generator_gpus=4.0)
     # 1 - 3/4 of the engines - 3/4 of the GPUs: less than none.
     with pytest.raises(OutOfRange, match="together leave the generator nothing"):
-        ask(told, Changes(move_gpus=-3, add_engines=-3))
-    assert ask(told, Changes(move_gpus=-2, add_engines=-1)).found.then.figures["generator_gpus"].value == 1.0
+        estimate(told, Changes(move_gpus=-3, add_engines=-3))
+    assert estimate(told, Changes(move_gpus=-2, add_engines=-1)).result.then.figures["generator_gpus"].value == 1.0
 
 
 def test_an_address_typed_by_hand_still_means_something() -> None:
@@ -220,7 +220,7 @@ NEAR = status(
 )  # fmt: skip
 def test_what_is_far_from_today_is_refused_with_how_far_the_estimate_holds(changes: Changes, words: str) -> None:
     with pytest.raises(OutOfRange, match=re.escape(words)):
-        ask(NEAR, changes)
+        estimate(NEAR, changes)
     # Eight times and an eighth still are; of what is not known today nothing can be far from it.
-    ask(NEAR, Changes(max_response_tokens=65_536, group_size=2, concurrency=64, max_staleness=32))
-    ask(status(), changes)
+    estimate(NEAR, Changes(max_response_tokens=65_536, group_size=2, concurrency=64, max_staleness=32))
+    estimate(status(), changes)

@@ -152,7 +152,7 @@ def test_a_file_is_read_whatever_the_time(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(probe, "SLOW_SECONDS", 0.0)
     run = TESTDATA / "prime_rl" / "driven"
     target = Target("run", "run", "prime_rl", "trainer", path=str(run))
-    (seen,) = probe.look([target], 0.0, Limits(timeout_seconds=0.0))
+    (seen,) = probe.probe_targets([target], 0.0, Limits(timeout_seconds=0.0))
     assert (seen.error, seen.facts["framework"]) == ("", "prime_rl")
     assert f"reading {run} (prime_rl): 0 records so far" in capsys.readouterr().err
 

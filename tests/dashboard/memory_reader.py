@@ -218,7 +218,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
         return replace(box, pending_seconds=self.clock - (box.requested_at or 0) if waits else None)
 
     def what_if(self, run: str, changes: Changes) -> WhatIfAnswer:
-        return what_if.ask(self.status(run), changes)
+        return what_if.estimate(self.status(run), changes)
 
     def preflight(self, run: str) -> PreflightInfo:
         with self._lock:

@@ -108,7 +108,7 @@ class MemoryRollouts:
         known = kept.details.get((rollout_id, max(lives)))
         if known is not None:
             return RolloutDetail(known.row, known.token_versions, known.consumptions, known.turns, known.spans,
-                                 known.spans_told, known.siblings or siblings, known.sandboxes)  # fmt: skip
+                                 known.spans_reported, known.siblings or siblings, known.sandboxes)  # fmt: skip
         return RolloutDetail(row, (), (), (), _spans(row), False, siblings)
 
     def rollout_traces(self, run: str, start: float, end: float, limit: int = 5000) -> list[RolloutDetail]:

@@ -140,7 +140,7 @@ def test_the_example_is_toml_that_the_configuration_takes(run: str) -> None:
     table = tomllib.loads(preflight_data.snippet(run, fakes.EMPTY))["run"][run]["preflight"]
     problems = Problems()
     plan = parse(table, problems, "run.x.preflight")
-    assert problems.found == []
+    assert problems.messages == []
     assert (plan.concurrency, plan.rollout_deadline, plan.limits) == (
         960,
         1800.0,

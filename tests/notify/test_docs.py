@@ -42,7 +42,7 @@ def test_the_examples_are_valid_and_one_of_each(tmp_path: Path) -> None:
     env = {name: "http://127.0.0.1/x" for name in ("BOT_TOKEN", "DISCORD_WEBHOOK", "PAGERDUTY_KEY")}
     problems = Problems()
     settings = config_alerts.build(tomllib.loads(text)["alerts"], env, problems)
-    assert problems.found == []
+    assert problems.messages == []
     assert sorted(receiver.kind for receiver in settings.receivers) == list(load())
     assert settings.deadman.interval == 60.0 and settings.deadman.url
 

@@ -34,7 +34,7 @@ engines_later = true
 
 def parsed(text: str) -> tuple[PreflightPlan, list[str]]:
     problems = Problems()
-    return parse(tomllib.loads(text), problems, WHERE), problems.found
+    return parse(tomllib.loads(text), problems, WHERE), problems.messages
 
 
 def test_every_key() -> None:
@@ -60,7 +60,7 @@ def test_the_page_s_example_is_a_configuration() -> None:
     example = page.split("```toml\n")[1].split("```")[0]
     problems = Problems()
     plan = parse(tomllib.loads(example)["run"]["math"]["preflight"], problems, WHERE)
-    assert (problems.found, plan.concurrency, plan.sandbox_ttl) == ([], 960, 7200.0)
+    assert (problems.messages, plan.concurrency, plan.sandbox_ttl) == ([], 960, 7200.0)
 
 
 def test_nothing_said_is_nothing_planned() -> None:
@@ -109,7 +109,7 @@ def test_it_must_be_a_table() -> None:
     problems = Problems()
     wrong: Any = 5
     assert parse(wrong, problems, WHERE) == PreflightPlan()
-    assert problems.found == [f"{WHERE}: must be a table: [run.NAME.preflight]"]
+    assert problems.messages == [f"{WHERE}: must be a table: [run.NAME.preflight]"]
 
 
 def test_the_command_line_goes_over_the_file() -> None:

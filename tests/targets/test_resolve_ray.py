@@ -68,7 +68,7 @@ def test_a_trainers_page_with_gpus_is_both(serve: Serve) -> None:
 def test_check_reads_a_blank_page_again(serve: Serve) -> None:
     serve(GAUGES, BLANK)
     (target,) = attach(RunSettings("run", (TargetSettings(URL),))).targets
-    (seen,) = probe.look([target], T0)
+    (seen,) = probe.probe_targets([target], T0)
     assert seen.up, seen.error
     assert seen.count > 0
     assert seen.identity()["mode"] == "async"

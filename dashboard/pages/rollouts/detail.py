@@ -44,7 +44,7 @@ def _whole(found: RolloutDetail) -> dict[str, Any]:
         "versions": [list(pair) for pair in found.token_versions],
         "used": [[use.get("version"), use.get("at"), use.get("incarnation")] for use in found.consumptions],
         "spans": [_span(span) for span in found.spans[:SPANS]],
-        "told": found.spans_told,
+        "told": found.spans_reported,
         "turns": _turns(found.turns),
         "turn_count": len(found.turns),
         "siblings": [_sibling(one) for one in found.siblings[:SIBLINGS]],

@@ -87,7 +87,7 @@ def cells(scope: Scope) -> View:
     except OutOfRange as error:
         refused = str(error)
         answer = scope.reader.what_if(scope.run, Changes())
-    found = answer.found
+    found = answer.result
     return (
         _head(answer, refused, TODAY.get(scope.status.state.name, "Now the trainer waits "))
         | _sliders(answer)
@@ -99,7 +99,7 @@ def cells(scope: Scope) -> View:
 
 
 def _head(answer: WhatIfAnswer, refused: str, today: str) -> View:
-    found = answer.found
+    found = answer.result
     now, then = found.now.figures["wait_ratio"], found.then.figures["wait_ratio"]
     mode = "apart" if answer.inputs.apart else "none" if now.value is None else "then" if found.changes else "now"
     head, figure, tail = _sentence(found, mode, now, then, today)
@@ -166,7 +166,7 @@ def _say(figure: Figure) -> str:
 
 
 def _sliders(answer: WhatIfAnswer) -> View:
-    return {f"wi.sl.{name}": _slider(answer.ranges[name], answer.found) for name in ASKS}
+    return {f"wi.sl.{name}": _slider(answer.ranges[name], answer.result) for name in ASKS}
 
 
 def _slider(found: Range, what: WhatIf) -> dict[str, object]:

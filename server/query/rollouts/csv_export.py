@@ -17,12 +17,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 def csv_lines(rows: Sequence[RolloutInfo], *, head: bool = False) -> Iterator[str]:
     """Text of the rows, as one piece; ``head``: with the names of the columns before."""
-    held = io.StringIO()
-    writer = csv.writer(held)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer)
     if head:
         writer.writerow(COLUMNS)
     writer.writerows([safe(value) for value in _values(row)] for row in rows)
-    yield held.getvalue()
+    yield buffer.getvalue()
 
 
 def _values(row: RolloutInfo) -> Iterable[object]:

@@ -38,24 +38,26 @@ def funnel(
 ) -> Funnel:  # fmt: skip
     """Bars in the order of the exits, `UNRECORDED` last. ``purposes``: of the bars; all share the engines' time."""
     gpus, price = None if gpus_of.shared else gpus_of.generator.gpus, gpus_of.generator.usd_per_gpu_hour
-    recorded, partly = sum(one.response_tokens for one in sums), any(one.told < one.rollouts for one in sums)
+    recorded, partly = sum(row.response_tokens for row in sums), any(row.told < row.rollouts for row in sums)
     # Without the engines' token counters the total lacks unreported tokens, so that shares would be too large.
-    known = tokens.generated is not None and tokens.generated >= recorded
-    whole = max(recorded, tokens.generated or 0.0) if known or not partly else 0.0
+    is_complete = tokens.generated is not None and tokens.generated >= recorded
+    whole = max(recorded, tokens.generated or 0.0) if is_complete or not partly else 0.0
 
-    def bar(name: str, rollouts: int, told: int, count: int | None, derived: bool = False) -> FunnelBar:
+    def bar(name: str, rollouts: int, with_tokens: int, count: int | None, derived: bool = False) -> FunnelBar:
         seconds = None if gpus is None or count is None or not whole else count / whole * gpus * tokens.seconds
         usd = None if seconds is None or price is None else seconds / 3600 * price
-        least: Literal["", "lower"] = "lower" if told < rollouts and count is not None else ""
-        return FunnelBar(name, rollouts, count, seconds, usd, derived, told, "upper" if derived and partly else least)
+        least: Literal["", "lower"] = "lower" if with_tokens < rollouts and count is not None else ""
+        return FunnelBar(
+            name, rollouts, count, seconds, usd, derived, with_tokens, "upper" if derived and partly else least
+        )
 
     bars = []
-    for name in (*_EXITS, *sorted({one.exit for one in sums} - set(_EXITS))) if sums else ():
-        own = [one for one in sums if one.exit == name and one.purpose in purposes]
-        rollouts, told = sum(one.rollouts for one in own), sum(one.told for one in own)
+    for name in (*_EXITS, *sorted({row.exit for row in sums} - set(_EXITS))) if sums else ():
+        rows = [row for row in sums if row.exit == name and row.purpose in purposes]
+        rollouts, with_tokens = sum(row.rollouts for row in rows), sum(row.told for row in rows)
         # Unreported tokens are unknown, not zero.
-        count = sum(one.response_tokens for one in own) if told or not rollouts else None
-        bars.append(bar(name, rollouts, told, count))
+        count = sum(row.response_tokens for row in rows) if with_tokens or not rollouts else None
+        bars.append(bar(name, rollouts, with_tokens, count))
     if tokens.generated is not None:
         bars.append(bar(UNRECORDED, 0, 0, round(max(0.0, tokens.generated - recorded)), derived=True))
     why = _lacking(sums, tokens, gpus_of, shares=bool(whole) or not partly)
@@ -63,20 +65,20 @@ def funnel(
 
 
 def _wasted(bars: Sequence[FunnelBar]) -> float | None:
-    known = [bar.usd for bar in bars if bar.exit != "trained" and bar.usd is not None]
-    return sum(known) if known else None
+    costs = [bar.usd for bar in bars if bar.exit != "trained" and bar.usd is not None]
+    return sum(costs) if costs else None
 
 
 def _lacking(sums: Sequence[RolloutSum], tokens: Tokens, gpus_of: Fleet, *, shares: bool) -> str:
-    rollouts, told = sum(one.rollouts for one in sums), sum(one.told for one in sums)
-    partly = f"{told:,} of {rollouts:,} rollouts report response_tokens: amounts cover only those"
-    said = (
+    rollouts, with_tokens = sum(row.rollouts for row in sums), sum(row.told for row in sums)
+    partly = f"{with_tokens:,} of {rollouts:,} rollouts report response_tokens: amounts cover only those"
+    reasons = (
         (not sums, _NO_RECORDS),
-        (bool(sums) and not told, _NO_TOKENS),
-        (0 < told < rollouts, partly + ("" if shares else ", and shares of GPU time are unknown")),
+        (bool(sums) and not with_tokens, _NO_TOKENS),
+        (0 < with_tokens < rollouts, partly + ("" if shares else ", and shares of GPU time are unknown")),
         (tokens.generated is None, _NO_ENGINES),
         (gpus_of.shared, _SHARED),
         (not gpus_of.shared and gpus_of.generator.gpus is None, _NO_GPUS),
         (gpus_of.generator.usd_per_gpu_hour is None, NO_PRICE),
     )
-    return "; ".join(words for lacks, words in said if lacks)
+    return "; ".join(reason for lacks, reason in reasons if lacks)

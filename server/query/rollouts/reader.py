@@ -59,7 +59,7 @@ class RolloutReader:
         self._store, self._clock = store, clock
 
     def page(
-        self, run: str, wanted: RolloutFilter = RolloutFilter(), *, sort: Sort = "seconds", descending: bool = True,  # noqa: B008
+        self, run: str, row_filter: RolloutFilter = RolloutFilter(), *, sort: Sort = "seconds", descending: bool = True,  # noqa: B008
         limit: int = 100, after: str = "",
     ) -> RolloutPage:  # fmt: skip
         """A page of rollouts; by default the slowest first. ``after``: `RolloutPage.after` of the previous page.
@@ -67,8 +67,9 @@ class RolloutReader:
         Raises `ValueError` for an ``after`` of another order; so does `groups`.
         """
         find = Find(
-            wanted.states, wanted.environment, wanted.purpose, wanted.group, wanted.find, wanted.mixed,
-            _ms(wanted.start), _ms(wanted.end),
+            row_filter.states, row_filter.environment, row_filter.purpose, row_filter.group,
+            row_filter.find, row_filter.mixed,
+            _ms(row_filter.start), _ms(row_filter.end),
         )  # fmt: skip
         try:
             rows, rest, complete = self._store.rollouts.page(run, find, order_of(sort, descending), after, limit)
@@ -80,16 +81,18 @@ class RolloutReader:
             stored_run(self._store, run)
         return RolloutPage(tuple(info(row) for row in rows), rest, complete)
 
-    def get(self, run: str, rollout_id: str, life: int | None = None) -> RolloutDetail | None:
-        """One rollout with its timeline (``life`` None: its newest incarnation); None if it is unknown."""
+    def get(self, run: str, rollout_id: str, incarnation: int | None = None) -> RolloutDetail | None:
+        """One rollout with its timeline (``incarnation`` None: the newest); None if it is unknown."""
         run = stored_run(self._store, run).name
-        rows = [row for row in self._store.rollouts.get(run, [rollout_id]) if life in (None, row.life)]
+        rows = [row for row in self._store.rollouts.get(run, [rollout_id]) if incarnation in (None, row.life)]
         if not rows:
             return None
         row, siblings = rows[-1], []
         if row.record.group_id:
             members = self._store.rollouts.members(run, [(row.record.group_id, row.life)])
-            others = sorted((one for one in members if one.record.rollout_id != row.record.rollout_id), key=_identity)
+            others = sorted(
+                (sibling for sibling in members if sibling.record.rollout_id != row.record.rollout_id), key=_identity
+            )
             siblings = others[:SIBLINGS]
         return _detail(row, siblings, self._store.sandboxes.by_id(run, _boxes([row])))
 
@@ -117,18 +120,18 @@ class RolloutReader:
         source reports is left out: records that arrive when a rollout has ended report none of those in flight.
         """
         row, now = stored_run(self._store, run), self._clock.now()
-        found: dict[str, tuple[int, int]] = {}
+        counts: dict[str, tuple[int, int]] = {}
         for state, purpose, count, since in self._store.rollouts.census(run, self._store.rollouts.newest_life(run)):
             if purpose not in ("", DEFAULT):
                 continue
-            before = found.get(state, (0, since))
-            found[state] = (before[0] + count, min(before[1], since))
+            before = counts.get(state, (0, since))
+            counts[state] = (before[0] + count, min(before[1], since))
         counted = self._counted(row)
-        order = [*CENSUS, *sorted(found.keys() - set(CENSUS))]
+        order = [*CENSUS, *sorted(counts.keys() - set(CENSUS))]
         states = []
         for state in order:
-            if state in found:
-                count, since = found[state]
+            if state in counts:
+                count, since = counts[state]
                 states.append(CensusState(state, count, max(0.0, now - since / 1000)))
             elif state in counted:
                 states.append(CensusState(state, round(counted[state]), None))
@@ -137,16 +140,18 @@ class RolloutReader:
     def _counted(self, row: RunRow) -> dict[str, float]:
         """The newest values of `in_flight_rollouts`, by state."""
         newest = self._store.fleet.latest([row.id], ("in_flight_rollouts",)).get(row.id, ())
-        known = ((dict(key.labels).get("state", ""), one) for key, one in newest)
-        return {state: one.value for state, one in known if one.state is PointState.VALUE and one.value is not None}
+        points = ((dict(key.labels).get("state", ""), point) for key, point in newest)
+        return {
+            state: point.value for state, point in points if point.state is PointState.VALUE and point.value is not None
+        }
 
     def funnel(self, run: str, start: float, end: float, *, purpose: str = "train") -> Funnel:
         """How rollouts left within [start, end), in rollouts, tokens, GPU-seconds and dollars."""
         row = stored_run(self._store, run)
         sums = self._store.rollouts.sums(run, round(start * 1000), round(end * 1000))
-        life = self._store.rollouts.newest_life(run)
-        mine = {"": ("", *get_args(Purpose)), DEFAULT: ("", DEFAULT)}.get(purpose, (purpose,))
-        flying = sum(count for _, of, count, _ in self._store.rollouts.census(run, life) if of in mine)
+        incarnation = self._store.rollouts.newest_life(run)
+        purposes = {"": ("", *get_args(Purpose)), DEFAULT: ("", DEFAULT)}.get(purpose, (purpose,))
+        flying = sum(count for _, of, count, _ in self._store.rollouts.census(run, incarnation) if of in purposes)
         # The requested range may be longer than the run.
         begin = max(start, row.first_ts / 1000) if row.first_ts is not None else start
         until = min(end, self._clock.now())
@@ -154,7 +159,7 @@ class RolloutReader:
             until = min(until, row.last_ts / 1000)
         begin = max(begin, self._recorded_from(run, sums))
         tokens = Tokens(self._generated(run, begin, until), max(0.0, until - begin))
-        return funnel(sums, (start, end), mine, flying, tokens, fleet(row.facts, row.mode))
+        return funnel(sums, (start, end), purposes, flying, tokens, fleet(row.facts, row.mode))
 
     def _recorded_from(self, run: str, sums: Sequence[RolloutSum]) -> float:
         """From when on tokens have records: as long before the first one left as rollouts take on average.
@@ -164,8 +169,8 @@ class RolloutReader:
         first = self._store.rollouts.first_sum(run)
         if first is None:
             return 0.0
-        rollouts = sum(one.rollouts for one in sums)
-        return first / 1000 - (sum(one.seconds for one in sums) / rollouts if rollouts else 0.0)
+        rollouts = sum(row.rollouts for row in sums)
+        return first / 1000 - (sum(row.seconds for row in sums) / rollouts if rollouts else 0.0)
 
     def _generated(self, run: str, start: float, end: float) -> float | None:
         """Tokens that the engines generated within [start, end); None if no engine reports them."""
@@ -174,11 +179,11 @@ class RolloutReader:
             return None
         low, high = round(start * 1000), round(end * 1000)
         width = fit_width(max(MINUTE, (high - low) // _RATE_BUCKETS))
-        known = [bucket for bucket in self._store.samples.buckets(series, low, high, width) if bucket.n]
-        if not known:
+        buckets = [bucket for bucket in self._store.samples.buckets(series, low, high, width) if bucket.n]
+        if not buckets:
             return None
-        overlaps = [max(0, min(one.ts + width, high) - max(one.ts, low)) / 1000 for one in known]
-        return sum(one.total / one.n * seconds for one, seconds in zip(known, overlaps, strict=True))
+        overlaps = [max(0, min(bucket.ts + width, high) - max(bucket.ts, low)) / 1000 for bucket in buckets]
+        return sum(bucket.total / bucket.n * seconds for bucket, seconds in zip(buckets, overlaps, strict=True))
 
     def cells(self, run: str, kind: str, start: float, end: float, buckets: int = 60) -> Cells:
         """A distribution over time: ``response_tokens``, ``turns``, ``staleness``, ``seconds``, ``solve_ratio``.
@@ -191,10 +196,10 @@ class RolloutReader:
         width = -(-(high - low) // max(1, buckets))
         tier = HOUR if width >= HOUR else MINUTE
         width = -(-width // tier) * tier
-        found: dict[int, dict[int, int]] = {}
+        columns: dict[int, dict[int, int]] = {}
         for bucket, bin_, n in self._store.rollouts.bins(run, kind, low, high, width):
-            found.setdefault(bucket, {})[bin_] = n
-        return [(at / 1000, found[at]) for at in sorted(found)]
+            columns.setdefault(bucket, {})[bin_] = n
+        return [(at / 1000, columns[at]) for at in sorted(columns)]
 
     def environments(self, run: str) -> list[str]:
         """Environments named by rollouts, by name; at most 100."""
@@ -224,22 +229,22 @@ def info(row: RolloutRow) -> RolloutInfo:
     times = {name: at for name, at in zip(_TIMES, _times_of(record), strict=True) if at is not None}
     if row.consumed_at is not None:
         times["consumed_at"] = row.consumed_at / 1000
-    said = (record.rollout_id, record.purpose or "", left(record) or "", row.moved_at / 1000, times)
-    return RolloutInfo(*_info_made((*said, *_same_of(record), *_own_of(row))))
+    leading = (record.rollout_id, record.purpose or "", left(record) or "", row.moved_at / 1000, times)
+    return RolloutInfo(*_info_made((*leading, *_same_of(record), *_own_of(row))))
 
 
 def _detail(row: RolloutRow, siblings: Sequence[RolloutRow], boxes: Mapping[str, SandboxRow]) -> RolloutDetail:
     record = row.record
-    own = [boxes[name] for name in record.sandbox_ids if name in boxes]
+    rollout_boxes = [boxes[name] for name in record.sandbox_ids if name in boxes]
     return RolloutDetail(
         row=info(row),
         token_versions=record.token_versions,
         consumptions=tuple(asdict(use) for use in record.consumptions),
         turns=tuple(asdict(turn) for turn in record.turns),
-        spans=timeline(row, [one.record for one in own]),
-        spans_told=bool(record.spans),
-        siblings=tuple(info(one) for one in siblings),
-        sandboxes=tuple(_box(one) for one in own),
+        spans=timeline(row, [box.record for box in rollout_boxes]),
+        spans_reported=bool(record.spans),
+        siblings=tuple(info(sibling) for sibling in siblings),
+        sandboxes=tuple(_box(box) for box in rollout_boxes),
     )
 
 

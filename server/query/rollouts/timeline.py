@@ -18,8 +18,8 @@ _OPEN = {
 def timeline(row: RolloutRow, boxes: Sequence[Sandbox]) -> tuple[Bar, ...]:
     """Bars by start, with the boots of the rollout's sandboxes if its own spans have none."""
     record = row.record
-    told: list[Bar] = [(span.kind, span.start, span.end, span.version, span.detail) for span in record.spans]
-    bars = told or list(_made(row))
+    reported: list[Bar] = [(span.kind, span.start, span.end, span.version, span.detail) for span in record.spans]
+    bars = reported or list(_derived_bars(row))
     if not any(kind == "boot" for kind, *_ in bars):
         bars += _boots(boxes)
     return tuple(sorted(bars, key=lambda bar: (bar[1], bar[0])))
@@ -34,7 +34,7 @@ def _boots(boxes: Sequence[Sandbox]) -> Iterator[Bar]:
             yield ("boot", box.requested_at, end, None, box.id)
 
 
-def _made(row: RolloutRow) -> Iterator[Bar]:
+def _derived_bars(row: RolloutRow) -> Iterator[Bar]:
     record, open_kind = row.record, _OPEN.get(row.state, "")
     used = [use.at for use in record.consumptions if use.at is not None]
     after_score = _last(record.scored_at, record.finished_at)

@@ -10,66 +10,66 @@ Track = tuple[int, int]
 """(pid, tid): a process is an engine, a thread one of its slots."""
 
 
-def trace_of(found: Sequence[RolloutDetail], now: float) -> dict[str, Any]:
+def trace_of(rollouts: Sequence[RolloutDetail], now: float) -> dict[str, Any]:
     """A track per engine and slot, with rollouts and their phases; of one rollout alone a track per kind of phase."""
-    events = _kinds(found[0], now) if len(found) == 1 else _slots(found, now)
+    events = _kinds(rollouts[0], now) if len(rollouts) == 1 else _slots(rollouts, now)
     return {"displayTimeUnit": "ms", "traceEvents": list(events)}
 
 
-def _kinds(one: RolloutDetail, now: float) -> Iterator[dict[str, Any]]:
-    kinds = list(dict.fromkeys(bar[0] for bar in one.spans))
-    yield _name("process_name", (1, 0), one.row.rollout_id)
+def _kinds(rollout: RolloutDetail, now: float) -> Iterator[dict[str, Any]]:
+    kinds = list(dict.fromkeys(bar[0] for bar in rollout.spans))
+    yield _name("process_name", (1, 0), rollout.row.rollout_id)
     for at, kind in enumerate(kinds, 1):
         yield _name("thread_name", (1, at), kind)
-    for bar in one.spans:
-        yield from _bar((1, 1 + kinds.index(bar[0])), bar, one.row, now)
-    yield from _uses((1, 0), one)
+    for bar in rollout.spans:
+        yield from _bar((1, 1 + kinds.index(bar[0])), bar, rollout.row, now)
+    yield from _uses((1, 0), rollout)
 
 
-def _slots(found: Sequence[RolloutDetail], now: float) -> Iterator[dict[str, Any]]:
+def _slots(rollouts: Sequence[RolloutDetail], now: float) -> Iterator[dict[str, Any]]:
     by_engine: dict[str, list[tuple[float, float, RolloutDetail]]] = {}
-    for one in found:
-        if one.spans:
-            begin = min(bar[1] for bar in one.spans)
-            end = max(now if bar[2] is None else bar[2] for bar in one.spans)
-            by_engine.setdefault(one.row.engine, []).append((begin, max(begin, end), one))
+    for rollout in rollouts:
+        if rollout.spans:
+            begin = min(bar[1] for bar in rollout.spans)
+            end = max(now if bar[2] is None else bar[2] for bar in rollout.spans)
+            by_engine.setdefault(rollout.row.engine, []).append((begin, max(begin, end), rollout))
     for pid, (engine, rows) in enumerate(sorted(by_engine.items()), 1):
         yield _name("process_name", (pid, 0), engine or "unknown engine")
         named: set[int] = set()
-        for tid, begin, end, one in _packed(rows):
+        for tid, begin, end, rollout in _packed(rows):
             if tid not in named:
                 named.add(tid)
                 yield _name("thread_name", (pid, tid), f"slot {tid}")
-            yield _event((pid, tid), one.row.rollout_id, "rollout", begin, end, _args(one.row))
-            for bar in one.spans:
-                yield from _bar((pid, tid), bar, one.row, now)
-            yield from _uses((pid, tid), one)
+            yield _event((pid, tid), rollout.row.rollout_id, "rollout", begin, end, _args(rollout.row))
+            for bar in rollout.spans:
+                yield from _bar((pid, tid), bar, rollout.row, now)
+            yield from _uses((pid, tid), rollout)
 
 
 def _packed(rows: Sequence[tuple[float, float, RolloutDetail]]) -> Iterator[tuple[int, float, float, RolloutDetail]]:
     """Each into the lowest slot that is free when it begins: as many slots as there were rollouts at once."""
     free: list[int] = []
     busy: list[tuple[float, int]] = []
-    for begin, end, one in sorted(rows, key=lambda row: (row[0], row[1], row[2].row.rollout_id)):
+    for begin, end, rollout in sorted(rows, key=lambda row: (row[0], row[1], row[2].row.rollout_id)):
         while busy and busy[0][0] <= begin:
             heapq.heappush(free, heapq.heappop(busy)[1])
         slot = heapq.heappop(free) if free else len(busy) + 1
         heapq.heappush(busy, (end, slot))
-        yield slot, begin, end, one
+        yield slot, begin, end, rollout
 
 
 def _bar(
     track: Track, bar: tuple[str, float, float | None, int | None, str], row: RolloutInfo, now: float
 ) -> Iterator[dict[str, Any]]:
     kind, start, end, version, detail = bar
-    said = {"rollout": row.rollout_id, "policy version": version, "detail": detail, "open": end is None}
+    values = {"rollout": row.rollout_id, "policy version": version, "detail": detail, "open": end is None}
     name = kind if version is None else f"{kind} v{version}"
-    args = {key: value for key, value in said.items() if value not in (None, "", False)}
+    args = {key: value for key, value in values.items() if value not in (None, "", False)}
     yield _event(track, name, kind, start, max(start, now) if end is None else end, args)
 
 
-def _uses(track: Track, one: RolloutDetail) -> Iterator[dict[str, Any]]:
-    for use in one.consumptions:
+def _uses(track: Track, rollout: RolloutDetail) -> Iterator[dict[str, Any]]:
+    for use in rollout.consumptions:
         if use.get("at") is not None:
             name = "consumed" if use.get("version") is None else f"consumed at v{use['version']}"
             pid, tid = track

@@ -107,7 +107,7 @@ class RolloutDetail:
 
     Attributes:
         spans: (kind, start, end or None, version or None, detail), by start; made of the header's times where the
-            source reported none; then ``spans_told`` is False.
+            source reported none; then ``spans_reported`` is False.
         turns: as recorded; empty where they were not stored (`row.detailed`).
         siblings: the group's other members.
     """
@@ -117,7 +117,7 @@ class RolloutDetail:
     consumptions: tuple[Mapping[str, Any], ...]
     turns: tuple[Mapping[str, Any], ...]
     spans: tuple[tuple[str, float, float | None, int | None, str], ...]
-    spans_told: bool
+    spans_reported: bool
     siblings: tuple[RolloutInfo, ...]
     sandboxes: tuple[Mapping[str, Any], ...] = ()
 
