@@ -1,4 +1,4 @@
-"""Attaches to inputs as `rollscope watch` does, and returns what the product then shows. Only the clock is simulated."""
+"""Attaches to inputs as `rollscope watch` does, and returns what the product then shows. The clock is simulated."""
 
 import asyncio
 import random
@@ -31,7 +31,7 @@ class Product:
         self._loop, self._clock, self._runner, self.reader = loop, clock, runner, reader
 
     def step(self, seconds: float = 0.0, before: Callable[[float], None] = lambda now: None) -> Status:
-        """Moves the clock by ``seconds`` in ticks; ``before`` is called with the time of each tick before it is read."""
+        """Moves the clock by ``seconds`` in ticks; ``before`` is called before the reads of each tick."""
         end = self._clock.now() + seconds
         while True:
             before(self._clock.now())
