@@ -8,6 +8,8 @@ Queue depth and rollouts in flight come from the orchestrator's log line of ever
 The files of a run that logs to W&B are read, too (`wandb`): only they have the concurrency cap and the engines' policy
 version. For a run without metrics.jsonl they give everything except the queue.
 
+Without both, the step lines of the printed logs are read (`step_lines`): of a run directory, or of one log alone.
+
 Not available: `inference/*` of W&B, because the engines' own pages have it; sandbox boot times, which are in
 traces.jsonl and not aggregated.
 """
@@ -17,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import jsonl, textlog
+from collectors.formats import console, jsonl, textlog
 from collectors.formats.jsonl import Row, number
 from collectors.formats.rows import Logs
 from collectors.model import Collector, Cursor, Event, Limits, Reading, Sample, ScrapeError
@@ -25,18 +27,29 @@ from collectors.trainers.prime_rl import config as prime_rl_config
 from collectors.trainers.prime_rl import keys as prime_rl_keys
 from collectors.trainers.prime_rl import log as prime_rl_log
 from collectors.trainers.prime_rl import page as prime_rl_page
+from collectors.trainers.prime_rl import step_lines
 from collectors.trainers.prime_rl import wandb as prime_rl_wandb
 
 # File -> the axis of rows that do not state one.
 METRICS = {"metrics.jsonl": "", "trainer/metrics.jsonl": "trainer", "orchestrator/metrics.jsonl": "orchestrator"}
-LOGS = ("logs/latest/orchestrator.log", "logs/orchestrator.log")
-TRAINER_LOGS = ("logs/latest/trainer.log", "logs/trainer.log")
+# In a run directory, and in its folder of logs.
+LOGS = (
+    "logs/latest/orchestrator.log",
+    "logs/orchestrator.log",
+    "logs/orchestrator.stdout",
+    "latest/orchestrator.log",
+    "orchestrator.log",
+    "orchestrator.stdout",
+)
+TRAINER_LOGS = tuple(name.replace("orchestrator", "trainer") for name in LOGS)
 # Bytes. The closing message is among the last lines.
 CLOSING_BYTES = 16 << 10
+# Bytes at the start of a printed log, in which its first step line is searched.
+PRINTED_BYTES = 1 << 20
 
 LOOKED_FOR = (
-    "metrics.jsonl (also under trainer/ and orchestrator/), logs/latest/orchestrator.log, configs/rl.json "
-    "or wandb/run-*.wandb"
+    "metrics.jsonl (also under trainer/ and orchestrator/), logs/latest/orchestrator.log, configs/rl.json, "
+    "wandb/run-*.wandb, or a printed log of the trainer or the orchestrator"
 )
 
 
@@ -78,30 +91,29 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
 
 
 def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    files = [name for name in METRICS if (path / name).is_file()]
-    log = next((name for name in LOGS if (path / name).is_file()), "")
-    wandb = prime_rl_wandb.find(path)
-    if not files and not log and not wandb and not (path / "configs" / "rl.json").is_file():
+    found = _found(path)
+    if not found.files and not found.logs and not found.wandb and not (path / "configs" / "rl.json").is_file():
         _not_a_run(path)
-    share = max(1, len(files) + len(wandb) + bool(log))
+    share = max(1, len(found.files) + len(found.wandb) + len(found.logs))
     # Each file gets its share, so that one long history does not delay the others.
     part = replace(limits, tail_bytes=limits.tail_bytes // share, tail_rows=max(1, limits.tail_rows // share))
     memory = {"steps": {}, **cursor, "files": dict(cursor.get("files", {}))}
     memory["steps"], memory["ended"] = dict(memory["steps"]), dict(memory.get("ended", {}))
+    memory["logs"] = {name: dict(values) for name, values in memory.get("logs", {}).items()}
     run = _ReadResult(memory)
-    config = prime_rl_config.read(path / "configs")
+    config = prime_rl_config.read(found.folder / "configs")
     if config.modified != memory.get("configs"):
         run.facts |= config.facts
         memory["configs"] = config.modified
-    for name in files:
-        _read_metrics(path, name, part, now, run)
-    for file in reversed(wandb):
+    for name in found.files:
+        _read_metrics(found.folder, name, part, now, run)
+    for file in reversed(found.wandb):
         # The file of a resumed run comes after the previous one has been read to its end.
-        if _read_wandb(path, file, part, (not files, not log), run):
+        if _read_wandb(path, file, part, (not found.files, not found.logs), run):
             break
-    if log:
-        _read_log(path, log, part, config, run)
-    _lifecycle(path, config.facts, run)
+    for name in found.logs:
+        _read_log(found, name, part, config, run)
+    _lifecycle(found, config.facts, run)
     run.samples.sort(key=lambda sample: sample.ts or now)
     run.events.sort(key=lambda event: event.ts or now)
     return Reading(
@@ -115,8 +127,36 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         why_dropped=run.why,
         samples_scraped=run.rows,
         origins=_origins(run),
-        reader=", ".join([*files, *([log] if log else []), *(f"wandb {file.name}" for file in wandb)]),
+        reader=", ".join([*found.files, *found.logs, *(f"wandb {file.name}" for file in found.wandb)]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The files of a run. ``logs``: printed logs; ``printed_steps``: no other file has the steps."""
+
+    folder: Path
+    files: tuple[str, ...] = ()
+    wandb: tuple[Path, ...] = ()
+    logs: tuple[str, ...] = ()
+    printed_steps: bool = False
+
+
+def _found(path: Path) -> _Found:
+    if path.is_file():
+        if wandb := prime_rl_wandb.find(path):
+            return _Found(path, wandb=tuple(wandb))
+        return _Found(path.parent, logs=(path.name,), printed_steps=True) if _is_printed(path) else _Found(path)
+    files = tuple(name for name in METRICS if (path / name).is_file())
+    wandb = prime_rl_wandb.find(path)
+    printed_steps = not files and not wandb
+    logs = _logs(path, LOGS) + (_logs(path, TRAINER_LOGS) if printed_steps else ())
+    return _Found(path, files, tuple(wandb), logs, printed_steps)
+
+
+def _logs(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The first file of these names, if there is one."""
+    return tuple(name for name in names if (path / name).is_file())[:1]
 
 
 def _origins(run: _ReadResult) -> dict[str, str]:
@@ -211,30 +251,47 @@ def _events(row: Row, step: int, ts: float) -> Iterator[Event]:
         yield Event("checkpoint", f"checkpoint:{step}:{ts:.0f}", ts, f"trainer step {step}")
 
 
-def _read_log(path: Path, name: str, limits: Limits, config: prime_rl_config.Config, run: _ReadResult) -> None:
-    read = textlog.read(path / name, run.memory["files"].get(name, {}), limits)
-    clock = _clock(path / name, read, config, run)
+def _read_log(found: _Found, name: str, limits: Limits, config: prime_rl_config.Config, run: _ReadResult) -> None:
+    path, memory = found.folder / name, run.memory["logs"].setdefault(name, {})
+    read = textlog.read(path, run.memory["files"].get(name, {}), limits)
+    lines = list(prime_rl_log.messages(read.lines))
+    clock = _clock(path, read, lines, memory.get("clock"), config)
     run.add_read(read, name)
     run.rows += len(read.lines)
-    for line in read.lines:
+    for line in lines:
         ts, message = prime_rl_log.split(line, clock)
         run.samples += prime_rl_log.samples(message, ts, not config.batches_tokens)
+        if found.printed_steps:
+            _add_step_line(message, ts, memory, not any(name in TRAINER_LOGS for name in found.logs), run)
     if read.lines:
-        run.memory["clock"] = clock.now
+        memory["clock"] = clock.now
 
 
-def _clock(path: Path, read: textlog.Text, config: prime_rl_config.Config, run: _ReadResult) -> prime_rl_log.LogClock:
-    previous_time = run.memory.get("clock")
+def _add_step_line(message: str, ts: float, memory: dict[str, Any], alone: bool, run: _ReadResult) -> None:
+    """``alone``: only the orchestrator's log is read; one log may also have the lines of both processes."""
+    step = step_lines.axis_and_step(message)
+    if step is not None:
+        axis, run.memory["steps"][axis] = step
+    for sample in step_lines.samples(message, ts, memory, alone and step_lines.TRAINER not in run.memory["steps"]):
+        run.samples.append(sample)
+        run.origins[sample.metric] = step_lines.ORIGINS[sample.metric]
+    if (steps := step_lines.max_steps(message)) is not None:
+        run.facts["max_steps"] = run.memory["max_steps"] = steps
+
+
+def _clock(
+    path: Path, read: textlog.Text, lines: list[str], previous_time: float | None, config: prime_rl_config.Config
+) -> prime_rl_log.LogClock:
     if previous_time is not None and (not read.restarted or config.modified <= previous_time):
         # Another log (a resume) without newer configs: it is only certain that it follows the previous one.
         return prime_rl_log.LogClock(float(previous_time))
     # configs/ is written once at the start; without it the start is estimated backwards from the log's own age.
-    start = config.modified or prime_rl_log.anchor_backwards(read.lines, path.stat().st_mtime)
+    start = config.modified or prime_rl_log.start(path, lines, not read.more)
     return prime_rl_log.LogClock(start, anchored=True)
 
 
-def _lifecycle(path: Path, facts: Mapping[str, str | float], run: _ReadResult) -> None:
-    evidence = _finished(path, facts, run)
+def _lifecycle(found: _Found, facts: Mapping[str, str | float], run: _ReadResult) -> None:
+    evidence = _finished(found, facts, run)
     if evidence:
         failed = any(evidence == reason and bad for reason, bad in run.memory["ended"].values())
         run.facts |= {"lifecycle": "crashed" if failed else "finished", "lifecycle_why": evidence}
@@ -244,7 +301,7 @@ def _lifecycle(path: Path, facts: Mapping[str, str | float], run: _ReadResult) -
     run.memory["finished"] = bool(evidence)
 
 
-def _finished(path: Path, facts: Mapping[str, str | float], run: _ReadResult) -> str:
+def _finished(found: _Found, facts: Mapping[str, str | float], run: _ReadResult) -> str:
     last, max_steps = run.memory["steps"].get("trainer"), facts.get("max_steps", run.memory.get("max_steps"))
     # Trainer steps count from 0: a run of 32 ends with step 31.
     if last is not None and isinstance(max_steps, float) and last >= max_steps - 1:
@@ -253,9 +310,9 @@ def _finished(path: Path, facts: Mapping[str, str | float], run: _ReadResult) ->
     if ended and all(reason for reason, _ in ended):
         # The newest file's: the older ones of a resumed run ended before.
         return str(ended[-1][0])
-    for name in TRAINER_LOGS:
-        if any(map(prime_rl_log.is_finish_message, _closing_lines(path / name))):
-            return f"{name} reports that the trainer finished"
+    for name in (*TRAINER_LOGS, *(found.logs if found.printed_steps else ())):
+        if any(map(prime_rl_log.is_finish_message, _closing_lines(found.folder / name))):
+            return f"{name} reports that the {'orchestrator' if name in LOGS else 'trainer'} finished"
     return ""
 
 
@@ -274,12 +331,32 @@ def matches_path(path: Path) -> str | None:
         if (path / "configs" / "rl.json").is_file():
             return "configs/rl.json"
         if path.is_file():
-            return prime_rl_wandb.matches(path)
+            printed = f"{path.name} with prime-rl's printed steps" if _is_printed(path) else None
+            return prime_rl_wandb.matches(path) or printed
         names = (name for name, axis in METRICS.items() if (path / name).is_file() and _is_prime(path / name, axis))
-        name = next(names, "")
+        if name := next(names, ""):
+            return f"{name} with prime-rl's keys"
+        if (reason := prime_rl_wandb.matches(path)) is not None:
+            return reason
+        logs = (*_logs(path, LOGS), *_logs(path, TRAINER_LOGS))
+        name = next((name for name in logs if _is_printed(path / name)), "")
     except OSError:
         return None
-    return f"{name} with prime-rl's keys" if name else prime_rl_wandb.matches(path)
+    return f"{name} with prime-rl's printed steps" if name else None
+
+
+def _is_printed(path: Path) -> bool:
+    """Returns whether it is a printed log with a line that only prime-rl prints, at its start or near its end."""
+    if path.suffix not in console.SUFFIXES and not path.suffix.removeprefix(".").isdecimal():
+        return False
+    clock = prime_rl_log.LogClock(0.0)
+    lines = prime_rl_log.messages((*_first_lines(path), *_closing_lines(path)))
+    return any(step_lines.identifies(prime_rl_log.split(line, clock)[1]) for line in lines)
+
+
+def _first_lines(path: Path) -> list[str]:
+    with path.open("rb") as file:
+        return [textlog.strip(line) for line in file.read(PRINTED_BYTES).decode(errors="replace").split("\n")]
 
 
 def _is_prime(path: Path, file_axis: str) -> bool:
@@ -296,7 +373,7 @@ def _is_prime(path: Path, file_axis: str) -> bool:
 COLLECTOR = Collector(
     name="prime_rl",
     actor="trainer",
-    reads="prime-rl run directories (metrics.jsonl, orchestrator log, configs, wandb) and the trainer's /metrics page",
+    reads="prime-rl run directories (metrics.jsonl, printed logs, configs, wandb) and the trainer's /metrics page",
     versions="559b4477 (2026-08) by source and recorded files",
     parse=prime_rl_page.parse,
     tail=tail,

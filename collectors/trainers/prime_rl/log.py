@@ -1,6 +1,6 @@
-"""prime-rl's orchestrator log: the only source of the queue's length and of the rollouts in flight.
+"""Lines of prime-rl's printed logs with their times; the queue's length and the rollouts in flight.
 
-One line every 10 s (orchestrator.py:801, 559b44772):
+Only the orchestrator's log has them, in one line every 10 s (orchestrator.py:801, 559b44772):
 `Train batch 57/128 (44.5%) (+12 buffered) | env a/b (..%); 512 inflight episodes (train=480, eval=32 | env=..)`.
 `queue_samples` = 57 + 12. On a real run this is close, not exact: the buffered samples include arrivals of incomplete
 groups, and a batch that was shipped and is held is in neither number (train_sink.py:113-118).
@@ -10,19 +10,31 @@ date is local and gets its date from `LogClock`.
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from collectors.formats import jsonl
+from collectors.formats import jsonl, textlog
 from collectors.model import Sample
 
 HALF_DAY = 12 * 3600.0
+# Difference of the clocks of the machine that prints and of the one that dates the file.
+SKEW_SECONDS = 300.0
 
 # Digits are bounded, because int() of very many digits is slow and then fails.
 _DATED = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
 _CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)\b")
+# The head of a loguru line. torchrun's `[default0]:`, or a progress bar without a line end, may stand before it.
+_HEAD = re.compile(
+    r"(?:\d{4}-\d\d-\d\d[ T])?(?<!\d)(?<!\d:)\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?: \|)? +"
+    r"(?:TRACE|DEBUG|INFO|SUCCESS|WARNING|ERROR|CRITICAL)\b"
+)
+# Characters. A progress bar is as wide as a terminal; a head further in belongs to the message.
+_HEAD_WITHIN = 400
+# Bytes read to date the first line of a log that one call does not read to its end.
+ANCHOR_BYTES = 128 << 20
 _BATCH = re.compile(r"Train batch (\d{1,15})/(\d{1,15})(?: \([\d.]+%\))?(?: \(\+(\d{1,15}) buffered\))?")
 _IN_FLIGHT = re.compile(r"(\d{1,15}) inflight (?:episodes|rollouts)(?: \(train=(\d{1,15})(?:, eval=(\d{1,15}))?)?")
 _FINISHED = re.compile(r"\b(?:RL trainer|RL training|Orchestrator) finished\b", re.IGNORECASE)
@@ -54,6 +66,25 @@ class LogClock:
         return stamp
 
 
+def messages(lines: Iterable[str]) -> Iterator[str]:
+    """The messages of lines, each from its time on; progress bars that a message overwrites are separate messages."""
+    for line in lines:
+        for part in line.split("\r"):
+            head = _HEAD.search(part, 0, _HEAD_WITHIN) if not part.startswith("{") else None
+            if text := part[head.start() :] if head is not None else part:
+                yield text
+
+
+def start(path: Path, lines: list[str], whole: bool) -> float:
+    """The start of the clock of a log without any date; ``whole``: ``lines`` are all of it, not the first part."""
+    status = path.stat()
+    if not whole:
+        with path.open("rb") as file:
+            head = file.read(ANCHOR_BYTES).decode(errors="replace")
+        lines = [text for text in messages(map(textlog.strip, head.splitlines())) if _CLOCK.match(text)]
+    return anchor_backwards(lines, status.st_mtime)
+
+
 def anchor_backwards(lines: list[str], modified: float) -> float:
     """The start of a clock whose last line falls on the file's modification time, not after it."""
     times = [match for line in lines if (match := _CLOCK.match(line))]
@@ -67,6 +98,9 @@ def anchor_backwards(lines: list[str], modified: float) -> float:
         previous = current
     clock = LogClock(modified, anchored=True)
     last = clock.date(*map(int, times[-1].groups()))
+    if last > modified + SKEW_SECONDS:
+        # The file is a copy: it was written on an earlier day at that time.
+        last -= 86400
     return last - (days * 86400 + previous - first)
 
 
