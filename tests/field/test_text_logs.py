@@ -49,7 +49,8 @@ def read(path: Path, text: str, ends: float | None = None) -> tuple[str, Reading
 def values(reading: Reading) -> dict[str, float]:
     """The last value of each metric, with its labels' values."""
     return {
-        " ".join((sample.metric, *(value for _, value in sample.labels))): sample.value for sample in reading.samples
+        " ".join((sample.metric, *(value for _, value in sample.labels))): sample.value
+        for sample in sorted(reading.samples, key=lambda sample: sample.ts or 0)
     }
 
 
@@ -195,3 +196,262 @@ def test_logs_of_a_folder_that_grow(tmp_path: Path) -> None:
         file.write("10:01:20 SUCCESS Step 3 | Time: 36.00s | Loss: 0.1 | Entropy: 0.5\n")
     third = tail(tmp_path / "run", second.cursor or {}, Limits(), at("10:01:30"))
     assert values(third) == {"trainer_compute_seconds": 9.0}
+
+
+def test_the_driver_of_nemo_rl(tmp_path: Path) -> None:
+    with case("06f-nemo-rl-driver-log", "10:00:00", tmp_path) as product:
+        # Steps 1 to 10: 125.5, 126.5, ... 134.5 s; of it generation 66.4, 67.4, ... 75.4 s.
+        assert product.value("trainer_step_seconds") == pytest.approx(130.0)
+        assert product.value('trainer_phase_seconds{phase="generation"}') == pytest.approx(70.9)
+        # Training 43.2 s, log-probs 10.1 s and their preparation 1.2 s.
+        assert product.value('trainer_phase_seconds{phase="compute"}') == pytest.approx(54.5)
+        assert product.value("weight_sync_seconds") == pytest.approx(2.1)
+        assert product.value('reward{stat="mean"}') == pytest.approx(0.5062)
+        assert product.value('response_tokens{stat="mean"}') == pytest.approx(817.625)
+        assert product.value("mismatch_kl") == pytest.approx(0.0012)
+        # 512 rollouts per step.
+        assert product.value("trainer_samples_per_second") == pytest.approx(512 / 130)
+        assert product.status().facts["times_estimated"] == 1.0
+
+
+NEMO_ASYNC = """\
+⏳ Waiting for replay buffer to have sufficient trajectories for step 0...
+  Wait iteration 0: buffer_size=0, step 0 ready=False
+  Wait iteration 1: buffer_size=0, step 0 ready=False
+  Wait iteration 2: buffer_size=64, step 0 ready=True
+
+========================= Step 1/1000 =========================
+📦 Sampling from replay buffer...
+✅ Sampled 64 trajectory groups from buffer (avg age: 0.00 steps)
+Got trajectory batch (size: 1024)
+
+📊 Training Results:
+  • Loss: 0.0124
+  • Generation KL Error: 0.0040
+  • Avg Reward: 0.2500
+  • Buffer Size: 70
+  • Avg Trajectory Age: 1.50 steps
+
+⏱️  Timing:
+  • Total step time: 100.00s
+  • exposed_generation: 40.00s (40.0%)
+  • policy_training: 50.00s (50.0%)
+  • weight_sync: 5.00s (5.0%)
+
+🔍 Performance Metrics:
+  • Throughputs (per GPU):
+    - E2E (Tokens/sec/gpu): 50.00
+  • Throughputs (per Group):
+    - E2E (Samples/sec): 10.24
+    - E2E (Tokens/sec): 400.00
+  • Training Model Floating Point Utilization: 31.00%
+========================= Step 2/1000 =========================
+"""
+NEMO_ASYNC_VALUES = {
+    "trainer_step_seconds": 100.0, "trainer_wait_seconds": 40.0, "trainer_compute_seconds": 50.0,
+    "trainer_weight_sync_seconds": 5.0, "trainer_other_seconds": 5.0, "reward_mean": 0.25, "mismatch_kl_mean": 0.004,
+    "loss_mean": 0.0124, "staleness_versions_mean": 1.5, "trainer_samples": 1024.0, "trainer_mfu_ratio busy": 0.31,
+    "trainer_tokens_per_second wall": 400.0, "queue_groups": 70.0, "trainer_phase_active wait": 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["", "0: ", "\x1b[36m(main pid=7, ip=10.0.0.1)\x1b[0m "])
+def test_an_asynchronous_driver_of_nemo_rl(prefix: str, tmp_path: Path) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in NEMO_ASYNC.splitlines())
+    name, reading = read(tmp_path / "slurm-7.out", text)
+    assert name == "nemo_rl"
+    assert values(reading) == pytest.approx(NEMO_ASYNC_VALUES)
+    assert reading.facts["mode"] == "async" and {sample.step for sample in reading.samples} == {None, 1}
+
+
+def test_a_driver_of_nemo_rl_that_starves(tmp_path: Path) -> None:
+    """Hours before the first step: the wait is visible, and each printed line counts for one second."""
+    path, count = tmp_path / "ray-driver.log", 1_200
+    lines = [f"  Wait iteration {number}: buffer_size=0, step 0 ready=False\n" for number in range(count)]
+    name, reading = read(path, "".join(lines), at("12:00:00"))
+    assert name == "nemo_rl"
+    assert values(reading) == {"trainer_phase_active wait": 1.0, "queue_groups": 0.0}
+    times = [sample.ts or 0 for sample in reading.samples]
+    assert max(times) == pytest.approx(at("12:00:00"), abs=1) and min(times) == pytest.approx(at("11:40:00"), abs=12)
+    old = "  Wait iteration 3: buffer_filled_ratio=5/64\n"
+    assert values(read(path, old)[1]) == {"trainer_phase_active wait": 1.0, "queue_groups": 5.0}
+    assert values(read(path, old.replace("5/64", "64/64"))[1]) == {
+        "trainer_phase_active wait": 0.0,
+        "queue_groups": 64.0,
+    }
+
+
+def _block(step: str, results: str, more: str = "") -> str:
+    head, timing = f"{'=' * 25} Step {step} {'=' * 25}\n{more}", "Timing:\n  • Total step time: 10.00s\n"
+    return f"{head}📊 Training Results:\n{results}\n{timing}  • policy_and_reference_logprobs: 1.00s (10.0%)\n\nend\n"
+
+
+def test_dynamic_sampling_epochs_and_updates_of_nemo_rl(tmp_path: Path) -> None:
+    config = (
+        "Final config:\n{'cluster': {'gpus_per_node': 8, 'num_nodes': 1},\n"
+        " 'grpo': {'num_generations_per_prompt': 16,\n          'num_prompts_per_step': 32},\n"
+        " 'policy': {'train_global_batch_size': 128}}\n"
+    )
+    results = "  • Generation KL Error: 0.0080\n  • Avg Filtered Reward: 0.4000\n  • Avg Total Reward: 0.3000\n"
+    batch = "▶ Generating responses for batch of size 512...\n"
+    text = (
+        config + f"{'=' * 25} Epoch 1/2 {'=' * 25}\n"
+        + _block("1/2", results, batch) + _block("2/2", results, batch * 2)
+        + f"{'=' * 25} Epoch 2/2 {'=' * 25}\n" + _block("1/2", results, batch)
+    )  # fmt: skip
+    reading = read(tmp_path / "run.log", text)[1]
+    last = values(reading)
+    # 512 rollouts in batches of 128: four updates, whose KL errors are added up.
+    assert last["mismatch_kl_mean"] == pytest.approx(0.002) and last["reward_mean"] == 0.3
+    assert reading.facts["group_size"] == 16.0
+    steps = [sample.step for sample in reading.samples if sample.metric == "trainer_step_seconds"]
+    assert steps == [1, 2, 3]
+    # Two batches were generated for step 2, so the number that it trained on is unknown.
+    assert [sample.step for sample in reading.samples if sample.metric == "trainer_samples"] == [1, 3]
+
+
+def test_other_loops_of_nemo_rl_are_not_recognised(tmp_path: Path) -> None:
+    path = tmp_path / "sft.log"
+    path.write_text(_block("1/10", "  • Loss: 0.5\n").replace("policy_and_reference_logprobs", "policy_training"))
+    found = [one.name for one in collectors.load().values() if one.matches_path is not None and one.matches_path(path)]
+    assert found == []
+
+
+def test_a_better_log_of_nemo_rl_replaces_the_printed_one(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(INPUTS.parent / "nemo_rl" / "async", run)
+    (run / "ray-driver.log").write_text(NEMO_ASYNC)
+    tail = collectors.load()["nemo_rl"].tail
+    assert tail is not None
+    assert "ray-driver.log" not in tail(run, {}, Limits(), at("12:00:00")).reader
+
+
+def test_the_log_of_a_vllm_server(tmp_path: Path) -> None:
+    run = tmp_path / "server"
+    shutil.copytree(INPUTS / "06c-vllm-server-log", run)
+    os.utime(run / "server.log", (at("09:48:41"), at("09:48:41")))
+    with watching([run / "server.log"], at("09:48:41")) as product:
+        product.step(5)
+        assert product.value('generator_requests_now{state="running"}') == 199
+        assert product.value('generator_requests_now{state="waiting"}') == 42
+        # The other signals are means since 09:46:50: eleven values of 10 s each, then the last one for 5 s.
+        steps = (10 * sum(range(11)) + 5 * 11) / 115
+        assert product.value('generator_requests{state="running"}') == pytest.approx(188 + steps)
+        assert product.value('generator_requests{state="waiting"}') == pytest.approx(31 + steps)
+        assert product.value("kv_cache_usage_ratio") == pytest.approx(0.81 + 0.005 * steps)
+        assert product.value("generator_tokens_per_second") == pytest.approx(4956.2 + 10 * steps)
+        assert product.value("prefix_cache_hit_ratio") == pytest.approx(0.441)
+        assert product.value("generator_prompt_tokens_per_second") == pytest.approx((311.5 + 321.5) / 2)
+        assert product.value('generator_engines{state="up"}') == 1
+    name, reading = read(tmp_path / "a.out", (run / "server.log").read_text(), at("09:48:41"))
+    assert name == "vllm_log"
+    last = values(reading)
+    # 311.5 to 321.5 tokens/s, each for 10 s.
+    assert last.pop("generator_prompt_tokens_total 0") == pytest.approx(10 * 11 * (311.5 + 321.5) / 2)
+    assert last == pytest.approx({
+        "generator_requests_running 0": 199.0, "generator_requests_waiting 0": 42.0, "kv_cache_usage_ratio 0": 0.865,
+        "prefix_cache_hit_ratio 0": 0.441, "generator_token_throughput 0": 5066.2,
+    })  # fmt: skip
+    assert max(sample.ts or 0 for sample in reading.samples) == at("09:48:40")
+
+
+STATS = (
+    "Avg prompt throughput: 10.0 tokens/s, Avg generation throughput: 20.5 tokens/s, Running: 4 reqs, Waiting: 2 reqs, "
+    "GPU KV cache usage: 1.5%, Prefix cache hit rate: 50.0%"
+)
+V0 = (
+    "Avg prompt throughput: 10.0 tokens/s, Avg generation throughput: 20.5 tokens/s, Running: 4 reqs, Swapped: 1 reqs, "
+    "Pending: 1 reqs, GPU KV cache usage: 1.5%, CPU KV cache usage: 0.0%."
+)
+OF_STATS = {
+    "generator_requests_running": 4.0, "generator_requests_waiting": 2.0, "generator_token_throughput": 20.5,
+    "kv_cache_usage_ratio": 0.015, "prefix_cache_hit_ratio": 0.5, "generator_prompt_tokens_total": 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "engine"),
+    [
+        (f"INFO 11-25 10:00:00 [loggers.py:122] Engine 001: {STATS}", " 1"),
+        (f"(APIServer pid=4177) INFO 11-25 10:00:00 [loggers.py:335] Engine 000: {STATS}", " 0"),
+        (f"\x1b[1;36m(ApiServer_0 pid=4)\x1b[0;0m INFO 11-25 10:00:00 [loggers.py:223] Engine 012: {STATS}", " 12"),
+        (f"INFO 2026-11-25 10:00:00 [loggers.py:116] Engine 000: {STATS}", " 0"),
+        (f"10:00:00    INFO Engine 000: {STATS}", " 0"),
+        (f"2026-11-25 10:00:00,123 - vllm.engine.metrics - INFO - {STATS}", ""),
+        (f"INFO 11-25 10:00:00 metrics.py:455] {V0}", ""),
+    ],
+)
+def test_forms_of_the_engines_line(line: str, engine: str, tmp_path: Path) -> None:
+    name, reading = read(tmp_path / "inference.log", f"noise\n{line}\n", at("10:00:03"))
+    assert name == "vllm_log"
+    expected = {f"{metric}{engine}": value for metric, value in OF_STATS.items()}
+    if line.endswith(V0):
+        del expected[f"prefix_cache_hit_ratio{engine}"]
+    assert values(reading) == pytest.approx(expected)
+    assert {sample.ts for sample in reading.samples} == {at("10:00:00")}
+
+
+def test_several_api_servers_and_engines(tmp_path: Path) -> None:
+    """Each API server prints its part; the parts of one engine are added up, and those that end are left out."""
+    text = "".join(
+        f"(APIServer_{pid} pid={pid}) INFO 11-25 10:00:{second:02} [loggers.py:1] Engine 00{engine}: {STATS}\n"
+        for second in (0, 10, 20)
+        for pid in ((1, 2) if second < 10 else (1,))
+        for engine in (0, 1)
+    )
+    path = tmp_path / "serve.log"
+    _, reading = read(path, text, at("10:00:20"))
+    running = {(sample.labels, sample.ts): sample.value for sample in reading.samples if "running" in sample.metric}
+    for engine in ("0", "1"):
+        assert running[(("engine", engine),), at("10:00:00")] == 8.0
+        assert running[(("engine", engine),), at("10:00:20")] == 8.0
+    tail = collectors.load()["vllm_log"].tail
+    assert tail is not None
+    with path.open("a") as file:
+        file.write(f"(APIServer_1 pid=1) INFO 11-25 10:00:30 [loggers.py:1] Engine 000: {STATS}\n")
+    more = values(tail(path, reading.cursor or {}, Limits(), at("10:00:31")))
+    # The second API server has been silent for three intervals.
+    assert more["generator_requests_running 0"] == 4.0 and "generator_requests_running 1" not in more
+    assert more["generator_prompt_tokens_total 0"] == 300.0
+
+
+def test_an_idle_engine_and_one_that_died(tmp_path: Path) -> None:
+    path = tmp_path / "serve.log"
+    zeros = STATS.replace("10.0", "0.0").replace("20.5", "0.0").replace("4 reqs", "0 reqs").replace("2 reqs", "0 reqs")
+    _, first = read(path, f"INFO 11-25 10:00:00 [l] Engine 000: {STATS}\nINFO 11-25 10:00:10 [l] Engine 000: {zeros}\n")
+    tail = collectors.load()["vllm_log"].tail
+    assert tail is not None
+    os.utime(path, (at("10:00:10"), at("10:00:10")))
+    first = tail(path, {}, Limits(), at("10:00:11"))
+    idle = tail(path, first.cursor or {}, Limits(), at("10:05:00"))
+    assert {sample.ts for sample in idle.samples} == {at("10:05:00")} and set(values(idle).values()) == {0.0}
+    assert tail(path, idle.cursor or {}, Limits(), at("10:30:00")).samples == ()
+    # After an abort the last line still has requests: nothing is known after it.
+    stuck = zeros.replace("Running: 0", "Running: 7")
+    path.write_text(f"INFO 11-25 10:00:10 [l] Engine 000: {stuck}\n")
+    os.utime(path, (at("10:00:10"), at("10:00:10")))
+    first = tail(path, {}, Limits(), at("10:00:11"))
+    assert values(first)["generator_requests_running 0"] == 7.0
+    assert tail(path, first.cursor or {}, Limits(), at("10:05:00")).samples == ()
+
+
+def test_engines_inside_a_trainers_log_are_left_to_their_pages(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(f"(vLLMHttpServer pid=7, ip=10.0.0.1) INFO 11-25 10:00:00 [loggers.py:1] Engine 000: {STATS}\n")
+    assert collectors.load()["vllm_log"].matches_path(path) is None  # type: ignore[misc]
+    run = tmp_path / "run"
+    (run / "logs").mkdir(parents=True)
+    (run / "logs" / "inference.log").write_text(f"INFO 11-25 10:00:00 [loggers.py:1] Engine 000: {STATS}\n")
+    assert collectors.load()["vllm_log"].matches_path(run) is None  # type: ignore[misc]
+
+
+def test_the_logs_of_two_servers_in_one_folder(tmp_path: Path) -> None:
+    for name in ("node_0", "node_1"):
+        (tmp_path / f"{name}.log").write_text(f"INFO 11-25 10:00:00 [loggers.py:1] Engine 000: {STATS}\n")
+        os.utime(tmp_path / f"{name}.log", (at("10:00:01"), at("10:00:01")))
+    tail = collectors.load()["vllm_log"].tail
+    assert tail is not None
+    reading = tail(tmp_path, {}, Limits(), at("10:00:02"))
+    assert {sample.labels for sample in reading.samples} == {
+        (("engine", "0"), ("replica", "node_0")), (("engine", "0"), ("replica", "node_1"))
+    }  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from collectors.formats import jsonl
-from collectors.trainers.prime_rl.log import LogClock, anchor_backwards
+from collectors.formats.log_times import LogClock, anchor_backwards
 from collectors.transport import rest
 
 # Ray's prefix of each line: (RolloutWorker pid=123, ip=10.0.0.1). "[repeated 3x across cluster]" may follow the line.

@@ -21,6 +21,7 @@ from typing import Any
 
 from collectors.formats import console, jsonl, textlog
 from collectors.formats.jsonl import Row, number
+from collectors.formats.log_times import LogClock
 from collectors.formats.rows import Logs
 from collectors.model import Collector, Cursor, Event, Limits, Reading, Sample, ScrapeError
 from collectors.trainers.prime_rl import config as prime_rl_config
@@ -91,7 +92,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
 
 
 def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    found = _found(path)
+    found = _found(path, cursor)
     if not found.files and not found.logs and not found.wandb and not (path / "configs" / "rl.json").is_file():
         _not_a_run(path)
     share = max(1, len(found.files) + len(found.wandb) + len(found.logs))
@@ -142,7 +143,9 @@ class _Found:
     printed_steps: bool = False
 
 
-def _found(path: Path) -> _Found:
+def _found(path: Path, cursor: Cursor) -> _Found:
+    if path.is_file() and path.name in cursor.get("logs", {}):
+        return _Found(path.parent, logs=(path.name,), printed_steps=True)
     if path.is_file():
         if wandb := prime_rl_wandb.find(path):
             return _Found(path, wandb=tuple(wandb))
@@ -281,13 +284,13 @@ def _add_step_line(message: str, ts: float, memory: dict[str, Any], alone: bool,
 
 def _clock(
     path: Path, read: textlog.Text, lines: list[str], previous_time: float | None, config: prime_rl_config.Config
-) -> prime_rl_log.LogClock:
+) -> LogClock:
     if previous_time is not None and (not read.restarted or config.modified <= previous_time):
         # Another log (a resume) without newer configs: it is only certain that it follows the previous one.
-        return prime_rl_log.LogClock(float(previous_time))
+        return LogClock(float(previous_time))
     # configs/ is written once at the start; without it the start is estimated backwards from the log's own age.
     start = config.modified or prime_rl_log.start(path, lines, not read.more)
-    return prime_rl_log.LogClock(start, anchored=True)
+    return LogClock(start, anchored=True)
 
 
 def _lifecycle(found: _Found, facts: Mapping[str, str | float], run: _ReadResult) -> None:
@@ -349,7 +352,7 @@ def _is_printed(path: Path) -> bool:
     """Returns whether it is a printed log with a line that only prime-rl prints, at its start or near its end."""
     if path.suffix not in console.SUFFIXES and not path.suffix.removeprefix(".").isdecimal():
         return False
-    clock = prime_rl_log.LogClock(0.0)
+    clock = LogClock(0.0)
     lines = prime_rl_log.messages((*_first_lines(path), *_closing_lines(path)))
     return any(step_lines.identifies(prime_rl_log.split(line, clock)[1]) for line in lines)
 

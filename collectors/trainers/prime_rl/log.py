@@ -11,21 +11,16 @@ date is local and gets its date from `LogClock`.
 import re
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from collectors.formats import jsonl, textlog
+from collectors.formats.log_times import CLOCK, LogClock, anchor_backwards
 from collectors.model import Sample
-
-HALF_DAY = 12 * 3600.0
-# Difference of the clocks of the machine that prints and of the one that dates the file.
-SKEW_SECONDS = 300.0
 
 # Digits are bounded, because int() of very many digits is slow and then fails.
 _DATED = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
-_CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)\b")
 # The head of a loguru line. torchrun's `[default0]:`, or a progress bar without a line end, may stand before it.
 _HEAD = re.compile(
     r"(?:\d{4}-\d\d-\d\d[ T])?(?<!\d)(?<!\d:)\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?: \|)? +"
@@ -38,32 +33,6 @@ ANCHOR_BYTES = 128 << 20
 _BATCH = re.compile(r"Train batch (\d{1,15})/(\d{1,15})(?: \([\d.]+%\))?(?: \(\+(\d{1,15}) buffered\))?")
 _IN_FLIGHT = re.compile(r"(\d{1,15}) inflight (?:episodes|rollouts)(?: \(train=(\d{1,15})(?:, eval=(\d{1,15}))?)?")
 _FINISHED = re.compile(r"\b(?:RL trainer|RL training|Orchestrator) finished\b", re.IGNORECASE)
-
-
-@dataclass(slots=True)
-class LogClock:
-    """Gives dates to times of day.
-
-    Attributes:
-        now: epoch seconds of the last dated line; before the first line the anchor, which is the run's start.
-        anchored: no line was dated yet, so the first may be slightly before the anchor.
-    """
-
-    now: float
-    anchored: bool = False
-
-    def date(self, hours: int, minutes: int, seconds: int) -> float:
-        """Epoch seconds; the day moves on when the clock jumps back by more than half a day."""
-        day = time.localtime(self.now)
-        # mktime carries day 32 over into the next month and handles daylight saving time.
-        time_of_day = (hours, minutes, seconds, 0, 0, -1)
-        stamp = time.mktime((day.tm_year, day.tm_mon, day.tm_mday, *time_of_day))
-        if stamp < self.now - HALF_DAY:
-            stamp = time.mktime((day.tm_year, day.tm_mon, day.tm_mday + 1, *time_of_day))
-        elif self.anchored and stamp > self.now + HALF_DAY:
-            stamp = time.mktime((day.tm_year, day.tm_mon, day.tm_mday - 1, *time_of_day))
-        self.now, self.anchored = stamp, False
-        return stamp
 
 
 def messages(lines: Iterable[str]) -> Iterator[str]:
@@ -81,37 +50,13 @@ def start(path: Path, lines: list[str], whole: bool) -> float:
     if not whole:
         with path.open("rb") as file:
             head = file.read(ANCHOR_BYTES).decode(errors="replace")
-        lines = [text for text in messages(map(textlog.strip, head.splitlines())) if _CLOCK.match(text)]
+        lines = [text for text in messages(map(textlog.strip, head.splitlines())) if CLOCK.match(text)]
     return anchor_backwards(lines, status.st_mtime)
-
-
-def anchor_backwards(lines: list[str], modified: float) -> float:
-    """The start of a clock whose last line falls on the file's modification time, not after it."""
-    times = [match for line in lines if (match := _CLOCK.match(line))]
-    if not times:
-        return modified
-    first = _seconds(times[0])
-    days, previous = 0, first
-    for match in times[1:]:
-        current = _seconds(match)
-        days += current < previous - HALF_DAY
-        previous = current
-    clock = LogClock(modified, anchored=True)
-    last = clock.date(*map(int, times[-1].groups()))
-    if last > modified + SKEW_SECONDS:
-        # The file is a copy: it was written on an earlier day at that time.
-        last -= 86400
-    return last - (days * 86400 + previous - first)
-
-
-def _seconds(match: re.Match[str]) -> int:
-    hours, minutes, seconds = map(int, match.groups())
-    return hours * 3600 + minutes * 60 + seconds
 
 
 def is_undated(line: str) -> bool:
     """Returns whether the line begins with a time of day without a date."""
-    return _CLOCK.match(line) is not None
+    return CLOCK.match(line) is not None
 
 
 def split(line: str, clock: LogClock) -> tuple[float, str]:
@@ -121,7 +66,7 @@ def split(line: str, clock: LogClock) -> tuple[float, str]:
         return clock.now, str(row.get("message", ""))
     if dated := _DATED.match(line):
         clock.now = _local(dated, clock.now)
-    elif timed := _CLOCK.match(line):
+    elif timed := CLOCK.match(line):
         clock.date(*map(int, timed.groups()))
     return clock.now, line
 
