@@ -29,6 +29,7 @@ ErrorKind = Literal[
     "unreachable",  # no connection, name not resolved, connection reset
     "timeout",  # connected, but no complete answer in time
     "status",  # an HTTP status that is not 200
+    "no_metrics",  # the engine answers its health check, but its metrics page fails
     "auth",  # 401 or 403
     "too_large",  # a limit of `Limits` was passed: nothing beyond it was read
     "empty",  # the body or file holds nothing
@@ -320,7 +321,7 @@ FACTS: Mapping[str, str] = {
     "framework": "name of the trainer framework",
     "framework_version": "its version, as reported",
     "mode": "mode of the run: sync_colocated, sync_split, one_step, async or async_colocated",
-    "mode_assumed": "1 if no source reports the mode and the framework's usual one is assumed",
+    "usual_mode": "mode that most runs of the framework have; a guess for a run whose mode no source reports",
     "lifecycle": "lifecycle, only with evidence (a final row, an exit record)",
     "lifecycle_why": "that evidence as text",
     "group_size": "rollouts per group",

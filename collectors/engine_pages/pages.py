@@ -24,6 +24,8 @@ from collectors.transport import http
 
 # Pages from this size on are parsed in a thread: they would block the event loop for 5 ms or more (measured).
 THREAD_BYTES = 512 << 10
+# The health check of vLLM, SGLang and TensorRT-LLM.
+_HEALTH = "/health"
 
 Fold = Literal["first", "sum", "max", "min"]
 FOLDS: Mapping[str, Callable[[float, float], float]] = {
@@ -515,6 +517,17 @@ def value_of(rule: MetricRule, series: Series, base_labels: Labels, rank: int = 
     return PagePlan(rule.metric, labels, rule.rank + rank, "", 0.0, rule.fold, rule.scale, also=also, blank=rule.blank)
 
 
+def over_processes(plan: PagePlan | None, series: Series) -> PagePlan | None:
+    """Combines the series of one value that several processes export with a label ``pid``.
+
+    prometheus_client adds the label in multiprocess mode to gauges without a mode (vLLM 0.11: KV cache usage). The
+    process that reported last has the value, the others have 0 or an old one, so the maximum is nearest.
+    """
+    if plan is None or plan.fold != "first" or not series.label("pid"):
+        return plan
+    return replace(plan, fold="max", also=over_processes(plan.also, series))
+
+
 def fits(rule: MetricRule, series: Series) -> bool:
     """Does the series have the label values that the row requires?"""
     return all(series.label(name) == value for name, value in rule.only)
@@ -590,6 +603,25 @@ async def fetch(client: httpx.AsyncClient, limits: Limits, path: str = "/metrics
     base = client.base_url.path.rstrip("/")
     url: httpx.URL | str = client.base_url.copy_with(path=base) if base.endswith("metrics") else path
     return await http.get(client, url, limits)
+
+
+async def fetch_of_engine(client: httpx.AsyncClient, limits: Limits) -> bytes:
+    """As `fetch`. If the page fails, the engine's health check decides whether the engine is down.
+
+    Raises:
+        ScrapeError: ``no_metrics``: the metrics page fails, and ``/health`` answers 200; else as `http.get`.
+    """
+    try:
+        return await fetch(client, limits)
+    except ScrapeError as error:
+        if error.kind not in ("status", "timeout", "too_large"):
+            raise
+        try:
+            await http.get(client, client.base_url.copy_with(path=_HEALTH), limits)
+        except ScrapeError:
+            raise error from None
+        reason = f"the engine works ({_HEALTH} answers), but its metrics page fails: {error}"
+        raise ScrapeError("no_metrics", reason) from None
 
 
 async def parsed(parse: Parse, body: bytes, state: State, limits: Limits) -> Reading:

@@ -3,7 +3,8 @@
 A gauge is exported once per report (10 s), so a page between two reports may lack it: the previous value still holds.
 `gram` is in MiB, although Ray's description says bytes. GPUs have an index and no UUID.
 
-Not read: the engines behind Ray Serve, whose series are on the same page (`ray_vllm_...`: collector vllm reads them).
+Not read: the engines behind Ray Serve, whose series are on the same page (`ray_vllm_...` or `ray_vllm:...`: collector
+vllm reads them).
 Utilisation does not show useful work: it is 1 while a collective waits. A DCGM exporter reports activity.
 """
 
@@ -19,10 +20,9 @@ from collectors.formats.exposition.parser import Series
 from collectors.model import Collector, Labels, Limits, Reading, State
 from collectors.transport import rest
 
-# A node's page with an engine on it is detected as the engine's: one URL has one collector unless configured otherwise.
 _PAGE = re.compile(rb"^ray_(?:node_gpus_utilization|node_gram_used|serve_\w+|node_cpu_utilization)\{", re.MULTILINE)
 _SERIES = re.compile(rb"^ray_(?:node_gpus_utilization|node_gram_used|serve_\w+)\{", re.MULTILINE)
-_OTHERS = re.compile(rb"^ray_(?:vllm|sglang|skyrl)_", re.MULTILINE)
+_OTHERS = re.compile(rb"^(?:ray_skyrl_|(?:[a-z0-9]+_)?(?:vllm|sglang)[_:])", re.MULTILINE)
 _DEVICE = re.compile(rb'\bGpuDeviceName="([^"\\\n]{1,64})"')
 
 MIB = float(1 << 20)
@@ -96,7 +96,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
 
 
 def matches_page(body: bytes) -> bool:
-    """Is it a node's page without an engine or trainer on it? (With an engine, name this collector: ``ray_node=URL``.)
+    """Is it a node's page without an engine or trainer on it? With one, the page is read twice: see `has_series`.
 
     Gauges are shown once per report, so one page does not prove an absence. Callers pass several pages together.
     """

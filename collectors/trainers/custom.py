@@ -141,7 +141,7 @@ def _pieces(
 
 def _without_assumed_facts(framework: Framework, path: Path, reading: Reading) -> Reading:
     """Removes framework and mode, which only the user can state for this collector."""
-    assumed = {"framework", "mode", "mode_assumed"} - framework.stated.keys()
+    assumed = {"framework", "usual_mode"} - framework.stated.keys()
     facts = {key: value for key, value in reading.facts.items() if key not in assumed}
     return replace(
         reading, facts=facts, reader=f"{reading.reader}{_unread_logs(framework, path, reading.cursor or {})}"

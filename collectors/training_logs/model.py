@@ -11,6 +11,7 @@ from collectors.model import Actor, Basis, Event, Labels, Mode, Sample
 from collectors.training_logs.memory import Memory
 
 TRAINER = "trainer"
+SYNC_MODES = ("sync_colocated", "sync_split")
 
 # Values come sorted by key, so that a step gives the same number for any order of its rows.
 FOLDS: Mapping[str, Callable[[Sequence[float]], float]] = {
@@ -77,11 +78,21 @@ class Context:
     overridden: dict[str, str | float] = field(default_factory=dict)
 
     def take(self, facts: Mapping[str, str | float]) -> None:
-        """Adds facts that the run reports. A reported mode is no longer an assumed one."""
+        """Adds facts that the run reports."""
         for name, value in facts.items():
             (self.overridden if name in self.stated else self.facts)[name] = value
         if "mode" in facts:
-            self.facts.pop("mode_assumed", None)
+            self.facts.pop("usual_mode", None)
+
+    @property
+    def mode(self) -> str:
+        """The mode that a source reports or the user states; "" if it is unknown."""
+        return str(self.facts.get("mode", ""))
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether the run is known to be synchronous."""
+        return self.mode in SYNC_MODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +118,8 @@ class Framework:
         on_row: called with every row before the split: for events, and for gauges of the moment (`context.samples`).
         run_files: called after the rows: facts and `context.finished` from other files of the run directory.
         seconds: keys with the duration of a step, for rows without a time.
-        mode: the mode to assume when neither facts nor rows have one; shown as assumed.
-        only_mode: the framework has no other mode, so nothing is assumed.
+        mode: what most runs have. A guess for runs that do not report theirs: no number follows from it.
+        only_mode: the framework has no other mode, so it is known.
         first_step: number of a run's first step on axis `trainer`; with fact `max_steps` it gives the last step.
         extra_path: detects the framework at a path by something else than a log; returns the reason, or None.
         derives: metrics that `patterns`, `derive`, `on_row` and `run_files` can give in addition to those of `keys`.

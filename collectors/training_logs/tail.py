@@ -167,8 +167,8 @@ class _Tail:
 
     def _context(self) -> Context:
         reported, stated = {**self.memory.get("facts", {})}, self.framework.stated
-        if "mode" in stated and reported.pop("mode_assumed", None):
-            del reported["mode"]
+        if "mode" in stated:
+            reported.pop("usual_mode", None)
         overridden = {name: reported[name] for name in stated if name in reported}
         function_memory = self.memory.setdefault("own", {})
         sink = self.source.sink.name
@@ -214,7 +214,7 @@ class _Tail:
         facts, framework = self.context.facts, self.framework
         facts["framework"] = framework.name
         if "mode" not in facts:
-            facts |= {"mode": framework.mode} | ({} if framework.only_mode else {"mode_assumed": 1.0})
+            facts.setdefault("mode" if framework.only_mode else "usual_mode", framework.mode)
         if framework.folder_facts is not None and self.path.is_dir():
             self.context.take(framework.folder_facts(self.path))
         if framework.facts is not None and logs.config:

@@ -2,7 +2,7 @@
 (function (RS) {
   "use strict";
   const { make, cellOf, svg } = RS, LEVELS = 12, TOP = 6, AXIS = 20, RIGHT = 8, LETTER = 6.9;
-  const WORDS = { down: "down", hung: "hung", silent: "silent", paused: "paused", asleep: "asleep" };
+  const WORDS = { down: "down", hung: "hung", silent: "silent", stale: "idle", paused: "paused", asleep: "asleep" };
   const shown = () => RS.boot && RS.boot.key === "generator";
   const box = () => document.querySelector("[data-draw=fleet]");
 

@@ -105,6 +105,10 @@ class RunFrame:
         health = self.health.get(dict(series).get("target", ""))
         return "" if health is None or health.answers(self.now) else f"target {health.name} does not answer"
 
+    def reason(self, series: Labels) -> str:
+        health = self.health.get(dict(series).get("target", ""))
+        return health.problem if health is not None else ""
+
     def _signal(self, condition: Condition) -> Table | None:
         series_states = self.signals.get(condition.name, {})
         rows = {labels: now for labels, now in series_states.items() if not now.ended}

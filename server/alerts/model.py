@@ -158,6 +158,9 @@ class Frame(Protocol):
     def missing(self, condition: Condition, series: Labels) -> str:
         """Returns why a series in no table is unknown (its target does not answer); "" if it has ended."""
 
+    def reason(self, series: Labels) -> str:
+        """Returns why the target of a series cannot be read, or what is missing from its answers; "" otherwise."""
+
     def table(self, condition: Condition) -> Table | None:
         """Returns the series of a condition before matchers (for ``increase``: the increases); None: no source."""
 

@@ -110,7 +110,7 @@ class Evaluator:
                 changed += self._rule(number, state, frame)
             elif state.alerts:
                 changed += self._end_all(state, frame.now, f"the run is {frame.lifecycle}")
-        return changed + self._values()
+        return changed + self._values(frame)
 
     def _rule(self, number: int, state: _State, frame: Frame) -> list[Alert]:
         judgement = state.judge.judge(frame, state.alerts)
@@ -161,7 +161,7 @@ class Evaluator:
             del state.alerts[series], state.written[series]
         else:
             state.written[series] = alert.value
-            alert.annotations = expand(state.rule, alert)
+            alert.annotations = expand(state.rule, alert, frame.reason(series))
         # The start time is part of the key in the store, so a changed start time is another row.
         moved = alert.active_at != active_at and alert.state != "inactive"
         return [replace(alert, state="inactive", active_at=active_at), alert] if moved else [alert]
@@ -256,7 +256,7 @@ class Evaluator:
                 return
             del self._resolved[oldest]
 
-    def _values(self) -> list[Alert]:
+    def _values(self, frame: Frame) -> list[Alert]:
         """Returns the next alerts of which only the value changed."""
         changed: list[Alert] = []
         while self._stale and len(changed) < VALUE_ROWS:
@@ -266,7 +266,7 @@ class Evaluator:
             alert = state.alerts.get(series)
             if alert is not None and alert.value != state.written[series]:
                 state.written[series] = alert.value
-                alert.annotations = expand(state.rule, alert)
+                alert.annotations = expand(state.rule, alert, frame.reason(series))
                 changed.append(alert)
         return changed
 

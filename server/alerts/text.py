@@ -30,12 +30,14 @@ NAMES: Mapping[str, str] = {
     "lasting": "for more than 5 min; of a pending alert: for less than 5 min so far",
     "expression": "the condition: trainer_wait_ratio > 0.4 for 5m",
     "verdict": "of a rule about verdicts the one that holds: generator-bound",
+    "reason": "of a series with a target: why the target cannot be read",
 }
 """Name in an annotation -> its value. In addition ``label_NAME``, which is empty if there is no such label."""
 
 LABEL = "label_"
 EVIDENCE = "evidence"
 UNKNOWN = "unknown"
+NO_REASON = "see the Targets page for the reason"
 
 _UNITS = (("y", 31_536_000.0), ("w", 604_800.0), ("d", 86_400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001))
 _DURATION = re.compile("".join(f"(?:([0-9]+){unit})?" for unit, _ in _UNITS), re.ASCII)
@@ -179,8 +181,8 @@ def _is_label(name: str) -> bool:
 class _Names(Mapping[str, str]):
     """Values of names in an alert's texts; only those that are used are formatted."""
 
-    def __init__(self, rule: Rule, alert: Alert) -> None:
-        self._rule, self._alert = rule, alert
+    def __init__(self, rule: Rule, alert: Alert, reason: str) -> None:
+        self._rule, self._alert, self._reason = rule, alert, reason
         self._labels = dict(alert.labels)
 
     def __getitem__(self, name: str) -> str:
@@ -199,6 +201,8 @@ class _Names(Mapping[str, str]):
             return self._number(name, value, condition)
         if name == "signal":
             return condition.name
+        if name == "reason":
+            return self._reason or NO_REASON
         if name == "since":
             return utc(self._alert.active_at)
         if name == "lasting":
@@ -232,12 +236,14 @@ def _template(text: str) -> Template:
     return Template(text)
 
 
-def expand(rule: Rule, alert: Alert) -> dict[str, str]:
+def expand(rule: Rule, alert: Alert, reason: str = "") -> dict[str, str]:
     """Returns a rule's annotations for one alert. Never raises: unknown names stay as written.
+
+    ``reason``: why the target of the alert's series cannot be read.
 
     Two are always there: a summary, and the numbers behind it, so that the on-call engineer need not look them up.
     """
-    names = _Names(rule, alert)
+    names = _Names(rule, alert, reason)
     texts = {key: _template(text).safe_substitute(names) for key, text in rule.annotations.items()}
     return {"summary": expression(rule), EVIDENCE: evidence(rule, alert), **texts}
 

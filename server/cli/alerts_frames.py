@@ -79,6 +79,9 @@ class HistoryFrame:
     replayed: bool = True
     cache: dict[tuple[str, str, str, float, bool], Table | None] = field(default_factory=dict)
 
+    def reason(self, series: Labels) -> str:
+        return ""
+
     def missing(self, condition: Condition, series: Labels) -> str:
         """Nothing is missing: a stored history holds every series that existed."""
         return ""

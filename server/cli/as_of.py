@@ -9,12 +9,12 @@ from server.derive.deriver import Deriver, Emission
 from server.ingest.rollouts.feed import versions
 from server.ingest.rollouts.fold import RolloutIngest
 from server.signals.availability import inputs
-from server.signals.model import SYNC_MODES, TICK_WINDOW_SECONDS
+from server.signals.model import TICK_WINDOW_SECONDS
 
 
 def apply_stated(seen: ProbeResult, stated: Mapping[str, str | float]) -> None:
     """Replace facts of a trainer by those that the user states."""
-    shown = {"mode", "mode_assumed"} if seen.target.actor == "trainer" and seen.up else set()
+    shown = {"mode"} if seen.target.actor == "trainer" and seen.up else set()
     seen.facts.update({name: value for name, value in stated.items() if name in seen.facts or name in shown})
 
 
@@ -46,9 +46,3 @@ def _ended(item: signals.Signal | signals.Counter, deriver: Deriver) -> float:
     """Time of the newest sample of a tick signal's inputs, epoch seconds; inf if there is none."""
     gauges = (gauge for metric in inputs(item) for gauge in deriver.gauges.get(metric, {}).values())
     return max((gauge.last_ts for gauge in gauges), default=math.inf)
-
-
-def by_mode(item: signals.Signal | signals.Counter, deriver: Deriver) -> str:
-    """Marks a value that follows from an assumed mode."""
-    synchronous = item.name == "staleness_versions" and deriver.mode in SYNC_MODES
-    return "(mode assumed)" if synchronous and deriver.facts.get("mode_assumed") else ""

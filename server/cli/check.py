@@ -23,14 +23,13 @@ from server.alerts.inputs import TARGET_UP
 from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import Condition, Rule
 from server.cli import FAILED, OK, colour
-from server.cli.as_of import apply_stated, by_mode, feed_records, ticks
+from server.cli.as_of import apply_stated, feed_records, ticks
 from server.cli.options import SOURCE, Options, common, settings
 from server.cli.probe import Listed, ProbeResult, describe, listed, probe_targets
 from server.cli.program import Command
 from server.clock import WallClock
 from server.config.alerts import AlertSettings
 from server.config.errors import ConfigError
-from server.config.facts import trusted_facts
 from server.config.settings import RunSettings
 from server.derive.deriver import Deriver
 from server.derive.source_priority import SourcePriority
@@ -175,7 +174,7 @@ def _health(seen: ProbeResult, now: float) -> TargetHealth:
 
 
 def _feed(deriver: Deriver, target: Target, seen: ProbeResult, now: float) -> None:
-    deriver.facts.update(trusted_facts(seen.facts, deriver.facts))
+    deriver.facts.update(seen.facts)
     deriver.mode = str(deriver.facts.get("mode", deriver.mode))
     steps: dict[tuple[str, int, int], tuple[float, dict[StepKey, float]]] = {}
     incarnations = CheckIncarnations()
@@ -219,7 +218,7 @@ class CheckIncarnations:
 def _lines(name: str, answer: Answer, deriver: Deriver, seen: Sequence[ProbeResult], now: float) -> Iterator[CheckLine]:
     item = next(signal for signal in signals.load() if signal.name == name)
     if isinstance(answer, (list, tuple)):
-        keys, age = by_mode(item, deriver) or _keys(item, seen), _age(item, deriver, now)
+        keys, age = _keys(item, seen), _age(item, deriver, now)
         for value in answer:
             if math.isnan(value.value):
                 yield CheckLine(format_name(name, value.labels), "unknown", why=value.why)
@@ -350,7 +349,7 @@ def _target_text(seen: ProbeResult) -> Iterator[str]:
     more = ", more to read" if seen.more else ""
     yield f"{head}: up, {_reported(seen)}{more}, {seen.seconds:.2f} s"
     yield f"    {describe(seen)}"
-    identity_facts = ("framework", "framework_version", "mode", "mode_assumed", "run_name")
+    identity_facts = ("framework", "framework_version", "mode", "usual_mode", "run_name")
     yield from (
         f"    fact {name} = {value}" for name, value in sorted(seen.facts.items()) if name not in identity_facts
     )
@@ -391,7 +390,7 @@ def _run_json(run: RunReport) -> dict[str, object]:
     targets = [
         {
             "target": seen.target.name, "collector": seen.target.collector, "up": seen.up, "error": seen.error,
-            **seen.identity(), "mode_assumed": bool(seen.facts.get("mode_assumed")), "facts": seen.facts,
+            **seen.identity(), "facts": seen.facts,
             "metrics": sorted(seen.metrics), "origins": seen.origins, "unmapped": seen.unmapped, "more": seen.more,
             "dropped": seen.dropped, "why_dropped": seen.why_dropped, "unseen": seen.unseen,
             "gaps": list(seen.gaps),

@@ -143,6 +143,7 @@ class _Names(Mapping[str, str]):
         self._values = {
             "value": f"{shown} {unit}".strip() if unit not in _FORMATS else shown,
             "raw_value": "{{ $value }}",
+            "reason": text.NO_REASON,
             "threshold": text.formatted(condition.threshold, unit),
             "signal": condition.name,
             "unit": unit,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 import collectors
 from collectors.model import Event, Limits, Reading, Rollout, Sample, Target
-from server.config.facts import trusted_facts
 from server.push.readings import Outcome
 from server.query.names import mode_words
 from server.scrape.target_reader import TargetReader
@@ -68,7 +67,7 @@ class ProbeResult:
         return not self.error
 
     def take(self, reading: Reading, seconds: float) -> None:
-        self.facts.update(trusted_facts(reading.facts, {}))
+        self.facts.update(reading.facts)
         self.count += len(reading.samples)
         self.records += len(reading.rollouts)
         self.metrics |= {sample.metric for sample in reading.samples}
@@ -84,7 +83,7 @@ class ProbeResult:
     def identity(self) -> dict[str, str]:
         """Framework, version, mode, run and reader that were reported; a trainer's mode is always included."""
         facts = {key: str(self.facts.get(key, "")) for key in ("framework", "framework_version", "mode", "run_name")}
-        mode = facts["mode"] or ("unknown" if self.target.actor == "trainer" else "")
+        mode = mode_words(facts["mode"], self.facts) if facts["mode"] or self.target.actor == "trainer" else ""
         names = {"framework": facts["framework"], "version": facts["framework_version"], "mode": mode}
         names |= {"run": facts["run_name"], "reader": self.reader}
         return {key: value for key, value in names.items() if value}
@@ -226,7 +225,5 @@ def describe(seen: ProbeResult) -> str:
     identity = seen.identity()
     checked = f"(checked against {collectors.load()[seen.target.collector].versions})"
     name = f"{identity.get('framework', seen.target.collector)} {identity.get('version', checked)}"
-    if "mode" in identity:
-        identity["mode"] = mode_words(identity["mode"], seen.facts)
     named = {"mode": "mode", "run": "run", "reader": "read from"}
     return ", ".join([name, *(f"{label} {identity[key]}" for key, label in named.items() if key in identity)])

@@ -30,7 +30,6 @@ from server.config.run_names import shown_url
 from server.config.settings import load
 from server.query import shape
 from server.query.names import mode_words
-from server.signals.model import SYNC_MODES
 
 # Kinds of rows with a retention, and their names in the line on the store.
 KINDS = {"raw": "raw samples", "signals": "signals", "records": "records", "rollups": "rollups"}
@@ -203,7 +202,7 @@ def _rest(status: Mapping[str, Any], flagged: int, down: int) -> str:
 def text(status: Mapping[str, Any]) -> str:
     """The complete status for a terminal: signals with a value first, then those without and the reason."""
     signals = _listed_signals(status)
-    rows = [_row(name, signal) + _by_mode(name, status) for name, signal in signals if signal["value"] is not None]
+    rows = [_row(name, signal) for name, signal in signals if signal["value"] is not None]
     gaps = [_gap(name, signal) for name, signal in signals if signal["value"] is None]
     targets = [_target(target) for target in status["trust"]]
     alerts = ["alerts:", *map(_alert, status["alerts"])] if status.get("alerts") else []
@@ -215,7 +214,7 @@ def text(status: Mapping[str, Any]) -> str:
 
 def _head(status: Mapping[str, Any]) -> list[str]:
     framework, mode = status["framework"] or "no trainer yet", mode_words(status["mode"], status["facts"])
-    mode = "mode unknown" if mode == "unknown" else mode
+    mode = f"mode {mode}" if mode.startswith("unknown") else mode
     state = [f"state: {_state(run_state, status)}"] if (run_state := status.get("state")) else []
     return [f"{status['run']}: {framework}, {mode}, {status['lifecycle']}", *state]
 
@@ -255,12 +254,6 @@ def _at(ts: float) -> str:
 def _row(name: str, signal: Mapping[str, Any]) -> str:
     mark = "" if signal["state"] == "ok" else signal["state"].upper()
     return f"  {name:<58} {_number(signal['value']):>10} {signal['unit']:<10} {mark}".rstrip()
-
-
-def _by_mode(name: str, status: Mapping[str, Any]) -> str:
-    """Marks a staleness of 0 that follows from an assumed mode."""
-    follows = name.startswith("staleness_versions") and status["mode"] in SYNC_MODES
-    return " (mode assumed)" if follows and status["facts"].get("mode_assumed") else ""
 
 
 def _gap(name: str, signal: Mapping[str, Any]) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import collectors
 from collectors.catalog import METRICS
 from collectors.model import Histogram, Labels, Reading, Sample, Sandbox, ScrapeError, Target
-from server.config.facts import trusted_facts
 from server.ingest.histograms import HistogramThrottle
 from server.ingest.incarnations import ReportedRestarts
 from server.ingest.rollouts.feed import RolloutFeed
@@ -101,9 +100,8 @@ class Ingest:
     def reading(self, target: Target, reading: Reading, now: float, seconds: float) -> tuple[Batch, Arrivals]:
         """Processes a successful scrape. `now` dates values without a time; `seconds` is the scrape's duration."""
         reading = without_implausible(reading, now)
-        facts = trusted_facts(reading.facts, self.facts)
-        self.facts.update(facts)
-        batch, arrivals = Batch(run=self.run, facts=dict(facts)), Arrivals(facts=facts)
+        self.facts.update(reading.facts)
+        batch, arrivals = Batch(run=self.run, facts=dict(reading.facts)), Arrivals(facts=dict(reading.facts))
         self._samples(target, [s for s in reading.samples if s.step is None], now, batch, arrivals)
         self._steps(target, [s for s in reading.samples if s.step is not None], now, batch, arrivals)
         self._histograms(target, reading.histograms, now, batch, arrivals)
@@ -415,7 +413,7 @@ def health(row: TargetRow) -> TargetHealth:
     complete = row.up and (not row.error or row.error_kind == IMPLAUSIBLE)
     return TargetHealth(
         row.name, row.collector, row.actor, row.up, row.last_ts / 1000, ok, row.interval_seconds, complete, row.gone,
-        row.error,
+        row.error, row.error_kind == "no_metrics",
     )  # fmt: skip
 
 

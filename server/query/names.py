@@ -38,7 +38,6 @@ def _unescape(value: str) -> str:
 
 
 def mode_words(mode: str, facts: Mapping[str, str | float]) -> str:
-    """``async``, ``async (assumed)``, or ``unknown``."""
-    if not mode:
-        return "unknown"
-    return f"{mode} (assumed)" if facts.get("mode_assumed") else mode
+    """``async``, ``unknown``, or ``unknown (usually async)``."""
+    usual = facts.get("usual_mode")
+    return mode or (f"unknown (usually {usual})" if usual else "unknown")

@@ -169,7 +169,7 @@ class TargetReader:
         # Jitter, so that targets that failed together are not requested together.
         self.due = outcome.started + (wait if self.failures == 1 else wait * self._random.uniform(0.8, 1.2))
         if self.was_up is not False:
-            log.warning("target %s is down: %s", self.target.name, outcome.error)
+            log.warning("target %s cannot be read: %s", self.target.name, outcome.error)
         self.was_up = False
 
     async def close(self) -> None:

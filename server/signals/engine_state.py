@@ -7,17 +7,26 @@ engines. What a page reports of its whole server (paused, the served version) ho
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from collectors.model import Labels
 from server.signals.model import TICK_WINDOW_SECONDS, TargetHealth, Value, View
 from server.signals.tick_windows import step_mean
-from server.signals.window import Gauge
+from server.signals.window import KEPT_STEPS, Gauge
 
 # Seconds. Longer than the longest prefill and than a usual weight update, short against an hour of idle GPUs.
 FROZEN_SECONDS = 60.0
-STATES = ("up", "down", "paused", "asleep", "hung", "silent")
+STATES = ("up", "down", "paused", "asleep", "hung", "silent", "stale")
+"""``hung``: requests run and nothing moves. ``stale``: it is idle, and its gauges kept their last values."""
+# Gauges that vLLM sets in an engine step alone. After the last request was aborted no step follows, so they stay.
+STEP_GAUGES = ("generator_requests_running", "generator_requests_waiting", "kv_cache_usage_ratio")
+# Steps that the trainer must complete after all engines stood still: more than a batch that was on its way, so that
+# they show that the trainer gets its rollouts.
+STEPS_AFTER = 3
+STALE_GAUGES = (
+    "the engines are idle, and their gauges are stale: they kept their last values when all requests were aborted"
+)
 # Any of them moves in an engine that works. One is not enough: SGLang before 0.5.9 counts tokens when a request ends,
 # and a long prefill generates none.
 SIGNS = (
@@ -113,6 +122,7 @@ def _engines(view: View) -> list[Engine]:
     found = [_engine(view, key, pages, under, health.get(key[0])) for key in keys]
     told = {one.target for one in found}
     lost = [one for one in view.targets if one.actor == "generator" and one.name not in told]
+    found = _without_stale(view, found)
     found += _unanswered(view, found)
     return found + list(_missed(view, found)) + [engine for one in lost for engine in _lost(view, one)]
 
@@ -153,7 +163,7 @@ def labels_above(labels: Labels) -> list[Labels]:
 def _engine(view: View, key: Key, pages: Pages, under: Mapping[Key, int], health: TargetHealth | None) -> Engine:
     target, labels = key
     if health is not None and not health.up:
-        return Engine(target, labels, {}, "down")
+        return Engine(target, labels, {}, "silent" if health.alive else "down")
     series: dict[str, Gauge] = {}
     shared: dict[str, Gauge] = {}
     # Precedence: the engine's own series, its replica's, the page's.
@@ -165,6 +175,56 @@ def _engine(view: View, key: Key, pages: Pages, under: Mapping[Key, int], health
     if UP in series and not series[UP].last:
         return Engine(target, labels, {}, "down")
     return Engine(target, labels, series, _state({**shared, **series}, view.now), shared)
+
+
+def _without_stale(view: View, found: list[Engine]) -> list[Engine]:
+    """Marks engines as stale that seem to hang while the trainer goes on without any engine that works.
+
+    If the run waited for the requests that the gauges show, the trainer would stop. With an engine that works it goes
+    on in any case, so nothing follows for the others.
+    """
+    hang = [one for one in found if one.state == "hung"]
+    if not hang or any(one.state == "up" and _runs(one) for one in found):
+        return found
+    since = max(_stands_since(one) for one in hang)
+    if _steps_after(view, since) < STEPS_AFTER + math.ceil(_batches_before(view, since)):
+        return found
+    kept = [replace(one, series=_but_step_gauges(one.series), state="stale") for one in hang]
+    return sorted([*(one for one in found if one.state != "hung"), *kept], key=lambda one: (one.target, one.labels))
+
+
+def current(view: View, metric: str) -> list[Gauge]:
+    """Fresh series of one of `STEP_GAUGES`, without those of stale engines."""
+    stale = {(one.target, one.labels) for one in engines(view) if one.state == "stale"}
+    gauges = view.fresh(metric)
+    return [one for one in gauges if (one.target, one.labels) not in stale] if stale else gauges
+
+
+def _runs(engine: Engine) -> bool:
+    running = engine.series.get("generator_requests_running")
+    return running is None or running.last > 0
+
+
+def _but_step_gauges(series: Mapping[str, Gauge]) -> dict[str, Gauge]:
+    return {metric: gauge for metric, gauge in series.items() if metric not in STEP_GAUGES}
+
+
+def _stands_since(engine: Engine) -> float:
+    """Since when nothing has moved in the engine, as far as its pages are in the window."""
+    return max(_still_since(engine.series[metric]) for metric in SIGNS if metric in engine.series)
+
+
+def _steps_after(view: View, since: float) -> int:
+    return sum(
+        step.ts > since for step in view.steps.rows(("trainer_step_seconds", ()), count=KEPT_STEPS, until=view.now)
+    )
+
+
+def _batches_before(view: View, since: float) -> float:
+    """Batches in the queue when the engines stopped: the trainer goes on without engines while they last."""
+    depths = [value for gauge in view.gauges.get("queue_samples", ()) for ts, value in gauge.points if ts <= since]
+    batch = view.fact("batch_samples")
+    return max(depths) / batch if depths and batch else 0.0
 
 
 def _state(series: Mapping[str, Gauge], now: float) -> str:
@@ -269,9 +329,9 @@ def _missed(view: View, found: list[Engine]) -> Iterator[Engine]:
 
 def _lost(view: View, health: TargetHealth) -> Iterator[Engine]:
     """Engines of a target without fresh series: down, or silent where the target answers without metrics."""
-    state = "silent" if health.up else "down"
+    state = "silent" if health.up or health.alive else "down"
     kept = view.gauges.get("generator_requests_running", ())
     last = sorted({gauge.labels for gauge in kept if gauge.target == health.name})
-    if not last and health.kind in KINDS and (state == "down" or health.last_ok_ts is not None):
+    if not last and health.kind in KINDS and (state == "down" or health.alive or health.last_ok_ts is not None):
         last = [()]
     return (Engine(health.name, labels, {}, state) for labels in last)

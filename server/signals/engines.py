@@ -33,7 +33,7 @@ GENERATOR_ENGINES = Signal(
     unit="engines",
     actor="generator",
     help="Engines by state: up, down, paused, asleep, hung (requests run and nothing moves for 60 s), silent (the "
-    "page responds but no longer contains this engine's metrics).",
+    "page responds but no longer contains this engine's metrics), stale (idle, its gauges kept their last values).",
     inputs=INPUTS,
     cadence="tick",
     compute=_generator_engines,
@@ -71,7 +71,8 @@ GENERATOR_ENGINE_STATE = Signal(
     title="Engines that do not work",
     unit="",
     actor="generator",
-    help="1 for each engine that is now down, paused, asleep, hung or silent, with its name; at most ten per state.",
+    help="1 for each engine that is now down, paused, asleep, hung, silent or stale, with its name; at most ten per "
+    "state.",
     inputs=INPUTS,
     cadence="tick",
     compute=_generator_engine_state,

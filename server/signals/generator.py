@@ -3,7 +3,7 @@
 from collections import defaultdict
 from itertools import pairwise
 
-from server.signals.engine_state import FROZEN_SECONDS, HELD, INPUTS, SIGNS, Engine, engines
+from server.signals.engine_state import FROZEN_SECONDS, HELD, INPUTS, SIGNS, STALE_GAUGES, Engine, current, engines
 from server.signals.generated_tokens import rates
 from server.signals.model import Answer, Counter, Signal, Unknown, Value, View
 from server.signals.step_windows import SYNC_HAS_NO_QUEUE, not_in_sync, total, window
@@ -340,9 +340,13 @@ STATES = (("running", "generator_requests_running"), ("waiting", "generator_requ
 
 
 def _generator_requests(view: View) -> Answer:
-    found = [(state, view.fresh(metric)) for state, metric in STATES]
+    found = [(state, current(view, metric)) for state, metric in STATES]
     values = [Value(window_sum(view, gauges), (("state", state),)) for state, gauges in found if gauges]
-    return values or Unknown(GENERATOR_REQUESTS_HINT)
+    return values or Unknown(_no_requests(view))
+
+
+def _no_requests(view: View) -> str:
+    return STALE_GAUGES if any(one.state == "stale" for one in engines(view)) else GENERATOR_REQUESTS_HINT
 
 
 GENERATOR_REQUESTS = Signal(
@@ -364,10 +368,9 @@ GENERATOR_REQUESTS = Signal(
 
 
 def _generator_requests_now(view: View) -> Answer:
-    found = [(state, view.fresh(metric)) for state, metric in STATES]
-    return [Value(last_sum(gauges), (("state", state),)) for state, gauges in found if gauges] or Unknown(
-        GENERATOR_REQUESTS_HINT
-    )
+    found = [(state, current(view, metric)) for state, metric in STATES]
+    values = [Value(last_sum(gauges), (("state", state),)) for state, gauges in found if gauges]
+    return values or Unknown(_no_requests(view))
 
 
 GENERATOR_REQUESTS_NOW = Signal(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from server.signals.engine_state import INPUTS
+from server.signals.engine_state import INPUTS, STALE_GAUGES, current
 from server.signals.live_sequences import fleet, length
 from server.signals.model import Answer, Counter, Signal, Unknown, Value, View, fold
 from server.signals.request_ceiling import HINT, Ceiling, ceiling
@@ -22,9 +22,11 @@ _KV_CACHE_USAGE_RATIO_HINT = "no engine reports KV cache usage: add its /metrics
 def _kv_cache_usage_ratio(view: View) -> Answer:
     # An engine asleep holds no cache: counting its 0 would make a full fleet look half empty.
     asleep = {(gauge.target, gauge.labels) for gauge in view.fresh("generator_asleep") if gauge.last > 0}
-    gauges = [gauge for gauge in view.fresh("kv_cache_usage_ratio") if (gauge.target, gauge.labels) not in asleep]
+    gauges = [gauge for gauge in current(view, "kv_cache_usage_ratio") if (gauge.target, gauge.labels) not in asleep]
+    if not gauges and view.fresh("kv_cache_usage_ratio"):
+        return Unknown("every engine is asleep" if asleep else STALE_GAUGES)
     if not gauges:
-        return Unknown("every engine is asleep" if asleep else _KV_CACHE_USAGE_RATIO_HINT)
+        return Unknown(_KV_CACHE_USAGE_RATIO_HINT)
     return [Value(window_sum(view, gauges) / len(gauges))]
 
 

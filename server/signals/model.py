@@ -16,6 +16,9 @@ from server.signals.window import Gauge, StepBook
 
 SYNC_MODES = ("sync_colocated", "sync_split")
 
+STATE_MODE = "state the run's `mode` in [run.NAME.facts]"
+"""What to do where a value follows from the mode, and no source reports the mode."""
+
 # Steps. DESIGN section 4, "Windows": trainer signals use the last 10 consumed steps and need 3 of them, so that
 # one slow step neither causes nor hides a finding.
 STEP_WINDOW = 10
@@ -71,6 +74,7 @@ class TargetHealth:
             its unit rules out leaves the answer complete.
         gone: no list contains it since `last_ts`: its series end, and it does not count as missing.
         problem: why the last answer failed or is incomplete, or which single values were dropped; "" for none.
+        alive: it is not up, because its metrics page fails, but the system itself answers.
     """
 
     name: str
@@ -83,6 +87,7 @@ class TargetHealth:
     complete: bool = True
     gone: bool = False
     problem: str = ""
+    alive: bool = False
 
     def known(self, now: float) -> bool:
         """Whether it was polled recently; otherwise its state is unknown. Failed targets are polled rarely."""
@@ -129,10 +134,6 @@ class View:
     @property
     def synchronous(self) -> bool:
         return self.mode in SYNC_MODES
-
-    def not_in_mode(self, why: str) -> NotApplicable:
-        """Not applicable in this mode; the text also states when the mode is only assumed."""
-        return NotApplicable(f"{why} (mode assumed)" if self.facts.get("mode_assumed") else why)
 
     def fresh(self, metric: str) -> list[Gauge]:
         """Series of a metric that still report. Read-only, because several signals share the list."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from server.rollouts.spread import quantile
 from server.rollouts.state import CENSUS, EXITS, WAITS
 from server.rollouts.window import NO_RECORDS, Window
+from server.signals.engine_state import current
 from server.signals.model import STEP_MINIMUM, TICK_WINDOW_SECONDS, Answer, Counter, Signal, Unknown, Value, View
 from server.signals.recorded import distribution, either, recorded
 from server.signals.sandbox_window import PENDING
@@ -433,7 +434,7 @@ _LEAST = 6
 
 
 def _tail_bubble_ratio(view: View) -> Answer:
-    gauges = view.fresh("generator_requests_running")
+    gauges = current(view, "generator_requests_running")
     if not gauges:
         return Unknown(_TAIL_BUBBLE_RATIO_HINT)
     running = [one for one in _running(view.now, gauges) if one > 0]

@@ -9,7 +9,17 @@ from server.rollouts.environments import HINT as ENVIRONMENT_HINT
 from server.rollouts.spread import counted_mean, counted_quantile, mean, quantile
 from server.rollouts.staleness import ENVIRONMENT, ORIGIN_HINT, TOKEN, TOKEN_HINT, TRAJECTORY
 from server.rollouts.window import NO_RECORDS, RolloutBook, Window
-from server.signals.model import Answer, Counter, NotApplicable, Signal, Unknown, Value, View
+from server.signals.model import (
+    STATE_MODE,
+    Answer,
+    Counter,
+    NotApplicable,
+    Signal,
+    Unknown,
+    Value,
+    View,
+    unknown_reason,
+)
 from server.signals.ready_samples import waiting
 from server.signals.recorded import either, missing, recorded
 from server.signals.recorded import window as recorded_window
@@ -47,14 +57,14 @@ _STALENESS_VERSIONS_BOUND = (
 
 
 def _staleness_versions_logged(view: View) -> Answer:
-    if view.synchronous:
-        return [Value(0.0, (_LEVEL, ("stat", "mean"))), Value(0.0, (_LEVEL, ("stat", "max")))]
     answer = _reported(view)
     if not isinstance(answer, (list, tuple)):
         answer = _largest(view)
-    if not isinstance(answer, (list, tuple)):
-        return answer
-    return [Value(value.value, (_LEVEL, *value.labels)) for value in answer]
+    if isinstance(answer, (list, tuple)):
+        return [Value(value.value, (_LEVEL, *value.labels)) for value in answer]
+    if view.synchronous:
+        return [Value(0.0, (_LEVEL, ("stat", "mean"))), Value(0.0, (_LEVEL, ("stat", "max")))]
+    return answer if view.mode else Unknown(f"{unknown_reason(answer)}, or {STATE_MODE}")
 
 
 def _staleness_versions_recorded(view: View, found: Window) -> Answer:
@@ -144,9 +154,7 @@ _ABOUT = "estimate, +-1 version"
 
 def _staleness_estimated_versions(view: View, found: Window) -> Answer:
     if view.mode not in ("async", "async_colocated", ""):
-        return (
-            view.not_in_mode("only asynchronous runs train on samples that waited") if view.mode else NotApplicable("")
-        )
+        return NotApplicable("only asynchronous runs train on samples that waited")
     seconds = found.end - found.start
     if found.sampled or not found.consumed or not 0 < seconds < math.inf:
         return Unknown("needs a full window of 10 consumed versions: log `version_consumed` and `consumed_at`")
@@ -215,12 +223,11 @@ _STALENESS_BOUND_RATIO_HINT = (
 
 
 def _staleness_bound_ratio(view: View) -> Answer:
-    if view.synchronous:
-        return view.not_in_mode("synchronous run: samples are trained on by the policy that generated them")
-    bound = view.fact("max_staleness_versions")
+    bound, rows = view.fact("max_staleness_versions"), window(view, "staleness_versions_max")
+    if view.synchronous and not rows:
+        return NotApplicable("synchronous run: samples are trained on by the policy that generated them")
     if bound is None or bound <= 0:
         return Unknown(_STALENESS_BOUND_RATIO_HINT)
-    rows = window(view, "staleness_versions_max")
     missing = too_few(rows, _STALENESS_BOUND_RATIO_HINT)
     return missing or [Value(max(row.values[("staleness_versions_max", ())] for row in rows) / bound)]
 

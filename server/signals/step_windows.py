@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import median
 
 from collectors.model import Labels
-from server.signals.model import STEP_MINIMUM, STEP_WINDOW, Answer, Unknown, Value, View
+from server.signals.model import STEP_MINIMUM, STEP_WINDOW, Answer, NotApplicable, Unknown, Value, View
 from server.signals.window import Step, StepBook, StepKey
 
 # Seconds. A step takes minutes to hours, so its values are valid for at least this long (DESIGN section 5).
@@ -119,6 +119,6 @@ def not_in_sync(why: str, compute: Callable[[View], Answer]) -> Callable[[View],
     """Not applicable in synchronous modes, otherwise `compute`."""
 
     def guarded(view: View) -> Answer:
-        return view.not_in_mode(why) if view.synchronous else compute(view)
+        return NotApplicable(why) if view.synchronous else compute(view)
 
     return guarded

@@ -52,13 +52,21 @@ def _overhead(rows: Sequence[Step]) -> list[Value]:
     return [Value(sum(mean(rows, metric) for metric in known), (("phase", "overhead"),))] if known else []
 
 
+def _fetch(view: View, rows: Sequence[Step]) -> list[Value]:
+    """The phase in which the step's rollouts come: generation where both alternate, otherwise the wait for them."""
+    generation, wait = ("generation", "generation_seconds"), ("wait", "trainer_wait_seconds")
+    if view.synchronous:
+        return _phase(rows, *generation)
+    # Without a mode a reported generation is a phase of the step only if no wait is reported.
+    return _phase(rows, *wait) or ([] if view.mode else _phase(rows, *generation))
+
+
 def _trainer_phase_seconds(view: View) -> Answer:
     rows = window(view, "trainer_step_seconds")
     missing = too_few(rows, _TRAINER_PHASE_SECONDS_HINT)
     if missing is not None:
         return missing
-    wait = ("generation", "generation_seconds") if view.synchronous else ("wait", "trainer_wait_seconds")
-    values = _phase(rows, *wait) + _overhead(rows)
+    values = _fetch(view, rows) + _overhead(rows)
     return _with_compute(rows, values)
 
 

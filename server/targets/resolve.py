@@ -2,6 +2,7 @@
 
 import asyncio
 import difflib
+import json
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,7 +20,6 @@ from collectors.model import Collector, Limits, ScrapeError, Target
 from collectors.transport.http import get
 from server.config.discovery import BY_URL, KINDS, DiscoverSettings
 from server.config.errors import ConfigError
-from server.config.facts import as_option, stated
 from server.config.run_names import check_name as check_name
 from server.config.run_names import clean, place_of, shown_url
 from server.config.run_names import run_name as run_name
@@ -153,7 +153,7 @@ def attach(
         raise ConfigError(problems)
     targets, doubled = _once(resolved)
     return Attached(
-        settings.name, tuple(unique(targets, set())), stated(settings.facts), heartbeats=settings.heartbeats,
+        settings.name, tuple(unique(targets, set())), settings.facts, heartbeats=settings.heartbeats,
         discover=build.renamed(lists), awaited=tuple(awaited), notes=(*doubled, *notes),
     )  # fmt: skip
 
@@ -204,7 +204,7 @@ def _name_of(target: TargetSettings) -> str:
 
 def _with_facts(run: RunSettings, items: Sequence[Target | DiscoverSettings]) -> Sequence[Target | DiscoverSettings]:
     """Passes configured facts of the run (batch size, mode) to the trainers' collectors as options."""
-    given = as_option(run.facts)
+    given = (("facts", json.dumps(dict(run.facts), sort_keys=True)),) if run.facts else ()
     return [
         replace(item, options=(*item.options, *given)) if isinstance(item, Target) and item.actor == "trainer" else item
         for item in items
@@ -391,11 +391,8 @@ async def _detect(url: str, headers: Sequence[tuple[str, str]], limits: Limits, 
     if name is None:
         raise ScrapeError("garbage", _unsupported(body))
     all_collectors = collectors.load()
-    shared = all_collectors.values() if all_collectors[name].actor == "trainer" else ()
-    return [
-        name,
-        *(collector.name for collector in shared if collector.has_series is not None and collector.has_series(body)),
-    ]
+    others = (collector for collector in all_collectors.values() if collector.name != name)
+    return [name, *(other.name for other in others if other.has_series is not None and other.has_series(body))]
 
 
 def _unsupported(body: bytes) -> str:

@@ -30,6 +30,9 @@ class OneFrame:
 
     unseen: frozenset[Any] = frozenset()
 
+    def reason(self, series: Labels) -> str:
+        return ""
+
     def missing(self, condition: Condition, series: Labels) -> str:
         return "scrape failed" if series in self.unseen else ""
 

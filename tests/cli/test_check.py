@@ -38,7 +38,8 @@ def test_every_recorded_run_lists_its_signals(capsys: pytest.CaptureFixture[str]
     # What else the folder holds (records of rollouts) is a target beside the trainer's.
     (target,) = [one for one in report["runs"][0]["targets"] if collectors.load()[one["collector"]].actor == "trainer"]
     assert (target["collector"], target["framework"], target["up"]) == (path.parent.name, path.parent.name, True)
-    assert target["mode"] in ("sync_colocated", "sync_split", "one_step", "async", "async_colocated")
+    modes = ("sync_colocated", "sync_split", "one_step", "async", "async_colocated")
+    assert target["mode"] in (*modes, *(f"unknown (usually {mode})" for mode in modes))
     assert target["reader"] != ""
     lines = report["runs"][0]["signals"]
     # Signals without a value are there too, each with its reason; each value of a trainer's says which key it is from.
@@ -88,7 +89,7 @@ def test_what_is_not_there_says_what_turns_it_on(capsys: pytest.CaptureFixture[s
         "not reported by verl: turn on `algorithm.filter_groups`: without it no scalar reports equal rewards"
     )
     assert str(verl["trainer_mfu_ratio"]["why"]).startswith("not reported by verl; this trainer reports no MFU")
-    assert verl["queue_samples"]["state"] == "not_applicable"
+    assert verl["queue_samples"]["state"] == "unknown"  # no source reports the mode
     prime = found(capsys, TESTDATA / "prime_rl" / "driven")
     assert str(prime["queue_samples"]["why"]).startswith("not reported by prime_rl: add the run directory with its")
 
@@ -189,12 +190,12 @@ def test_ages_in_words(seconds: float | None, words: str) -> None:
     assert age(seconds) == words
 
 
-def test_a_mode_that_nothing_tells_is_assumed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_mode_that_nothing_reports_is_unknown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Of verl's JSON lines alone, which hold no configuration; and of a log with the user's own keys it is unknown."""
-    assert ", mode sync_colocated (assumed), " in checked(capsys, TESTDATA / "verl" / "sync_jsonl")[1]
+    assert ", mode unknown (usually sync_colocated), " in checked(capsys, TESTDATA / "verl" / "sync_jsonl")[1]
     assert main(["check", "--json", str(TESTDATA / "verl" / "sync_jsonl")]) == 0
     (target,) = json.loads(capsys.readouterr().out)["runs"][0]["targets"]
-    assert (target["mode"], target["mode_assumed"]) == ("sync_colocated", True)
+    assert target["mode"] == "unknown (usually sync_colocated)"
     (tmp_path / "log.jsonl").write_text('{"step": 1, "time": 1000, "loss": 2}\n')
     assert ", mode unknown, " in checked(capsys, f"custom={tmp_path}")[1]
 

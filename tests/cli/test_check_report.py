@@ -12,10 +12,8 @@ import pytest
 import collectors
 from collectors.model import Collector, Limits
 from collectors.trainers.slime import collector as slime
-from server.cli.status import text
 from server.main import main
-from server.signals import load, record_fields
-from server.signals.model import NotApplicable, View
+from server.signals import record_fields
 from tests.recorded import TESTDATA
 
 MAPS = """
@@ -60,12 +58,12 @@ def slime_log(tmp_path: Path) -> Path:
 
 
 def test_stated_facts_reach_the_collector(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """2 of 128 / 8 groups; and the mode is nobody's assumption."""
+    """2 of 128 / 8 groups; and the mode is the stated one."""
     stated = '{ mode = "async", group_size = 8, batch_samples = 128 }'
     run = checked(capsys, "-c", configured(tmp_path, slime_log(tmp_path), facts=stated))
     assert signals(run)['zero_advantage_ratio{basis="completed"}']["value"] == 2 / 16
     (target,) = run["targets"]
-    assert (target["mode"], target["mode_assumed"], target["facts"]["group_size"]) == ("async", False, 8)
+    assert (target["mode"], target["facts"]["group_size"]) == ("async", 8)
 
 
 def test_stated_facts_win_and_are_given_back() -> None:
@@ -76,44 +74,21 @@ def test_stated_facts_win_and_are_given_back() -> None:
     assert stated is not None
     first = stated(path, {}, Limits(), 2e9)
     assert (first.facts["mode"], first.facts["group_size"]) == ("async_colocated", 3.0)
-    assert "mode_assumed" not in first.facts
+    assert "usual_mode" not in first.facts
     again = slime.COLLECTOR.tail(path, first.cursor or {}, Limits(), 2e9).facts
-    assert (again["mode"], again["group_size"], "mode_assumed" in again) == ("async", 8.0, False)
+    assert (again["mode"], again["group_size"], "usual_mode" in again) == ("async", 8.0, False)
 
 
-def test_what_follows_from_an_assumed_mode_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_follows_from_the_usual_mode(capsys: pytest.CaptureFixture[str]) -> None:
     found = signals(checked(capsys, TESTDATA / "verl" / "sync_jsonl"))
-    assert found["queue_samples"]["why"].endswith(", there is no queue between the actors (mode assumed)")
-    assert found["staleness_bound_ratio"]["why"].endswith(" (mode assumed)")
-    assert found['staleness_versions{level="trajectory",stat="mean"}']["keys"] == "(mode assumed)"
+    assert {found[name]["state"] for name in ("queue_samples", "staleness_bound_ratio")} == {"unknown"}
+    assert found["staleness_versions"]["why"].endswith(", or state the run's `mode` in [run.NAME.facts]")
 
 
-def test_of_a_told_mode_nothing_is_added(capsys: pytest.CaptureFixture[str]) -> None:
-    run = checked(capsys, TESTDATA / "trl" / "sync")
-    assert signals(run)["queue_samples"]["state"] == "not_applicable"
-    assert run["targets"][0]["mode_assumed"] is False
-    assert "assumed" not in json.dumps(run["signals"])
-
-
-def test_no_words_of_a_mode_are_left_without_the_assumption() -> None:
-    """Every signal that a synchronous run does not have."""
-    views = [View(0.0, "sync_colocated", "running", {"mode_assumed": float(assumed)}) for assumed in (0, 1)]
-    for item in load():
-        told, assumed = [item.compute(view) for view in views] if hasattr(item, "compute") else (None, None)
-        if isinstance(told, NotApplicable) and told.why.startswith("synchronous run"):
-            assert assumed == NotApplicable(f"{told.why} (mode assumed)")
-
-
-@pytest.mark.parametrize("assumed", [0, 1])
-def test_status_says_so_too(assumed: int) -> None:
-    name = 'staleness_versions{level="trajectory",stat="mean"}'
-    status = {
-        "run": "run", "framework": "slime", "mode": "sync_colocated", "lifecycle": "running", "trust": [],
-        "facts": {"mode_assumed": assumed}, "verdict": {"summary": "fine"},
-        "signals": {name: {"value": 0.0, "unit": "versions", "state": "ok"}},
-    }  # fmt: skip
-    (line,) = (line for line in text(status).splitlines() if name in line)
-    assert line.endswith("versions (mode assumed)" if assumed else "versions")
+def test_what_follows_from_a_reported_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    found = signals(checked(capsys, TESTDATA / "trl" / "sync"))
+    assert found["queue_samples"]["state"] == "not_applicable"
+    assert found['staleness_versions{level="trajectory",stat="mean"}']["value"] == 0
 
 
 def test_damage_is_counted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

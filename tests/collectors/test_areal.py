@@ -89,7 +89,7 @@ def test_a_step_in_numbers() -> None:
         "gradient_norm": 0.25,
         "gradient_nonfinite": 0.0,
     }
-    assert reading.facts == {"framework": "areal", "mode": "async", "mode_assumed": 1.0}
+    assert reading.facts == {"framework": "areal", "usual_mode": "async"}
     assert reading.unmapped == {}
     assert {sample.step for sample in reading.samples} == set(range(12))
 

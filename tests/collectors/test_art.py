@@ -53,7 +53,7 @@ def test_a_step_of_a_loop_of_ones_own() -> None:
         "trainer_other_seconds": 2.0,
         "groups_zero_advantage_ratio": 0.25,
     }
-    assert reading.facts["mode"] == "sync_colocated"
+    assert reading.facts["usual_mode"] == "sync_colocated"
 
 
 def test_what_was_dropped_before_the_first_step_read_is_nobodys() -> None:

@@ -136,7 +136,7 @@ def test_a_synchronous_step_from_the_console(tmp_path: Path) -> None:
         "gradient_norm": 0.125,
         "gradient_nonfinite": 0.0,
     }
-    assert reading.facts["mode"] == "sync_colocated"
+    assert reading.facts["usual_mode"] == "sync_colocated"
     assert "times_estimated" not in reading.facts
 
 

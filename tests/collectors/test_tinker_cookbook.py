@@ -58,7 +58,7 @@ def test_a_synchronous_step_in_numbers() -> None:
     phases = {"trainer_step_seconds": 60.0, "generation_seconds": 36.0, "trainer_compute_seconds": 20.0}
     assert values(reading, 1) == {**COMMON, **phases, **LOST}
     assert values(reading, 0)["trainer_other_seconds"] == 10  # evaluated before the step
-    assert reading.facts["mode"] == "sync_split"
+    assert reading.facts["usual_mode"] == "sync_split"
     assert reading.unmapped == {}
 
 

@@ -86,7 +86,7 @@ def test_on_shared_devices_generation_is_all_of_it(tmp_path: Path) -> None:
     }
     assert {sample.step for sample in reading.samples if sample.metric == "trainer_step_seconds"} == {0, 1, 2}
     assert values(reading, 2, "update") == {"reference_kl_mean": 0.25}
-    assert reading.facts["mode"] == "sync_colocated"
+    assert reading.facts["usual_mode"] == "sync_colocated"
 
 
 def test_with_three_meshes_the_gaps_are_no_waiting(tmp_path: Path) -> None:

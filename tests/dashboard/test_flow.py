@@ -12,12 +12,12 @@ LOG = TargetTrust("log", "run", "slime", "trainer", True, 3.0, "", 0.1, 0, 0, {}
 
 
 def trainer(
-    why: str, life: str = "running", mode: str = "sync_colocated", value: float | None = None, assumed: float = 0.0
+    why: str, life: str = "running", mode: str = "sync_colocated", value: float | None = None, usual: str = ""
 ) -> tuple[object, object]:
     """(state, subtitle) of the card, given what is said of the step."""
     state = "ok" if value is not None else "unknown"
     step = SignalNow("trainer_step_seconds", "trainer_step_seconds", {}, value, "seconds", state, 0, "log", why, NOW)  # type: ignore[arg-type]
-    facts = {"framework": "slime", "mode_assumed": assumed}
+    facts = {"framework": "slime", "usual_mode": usual}
     cells = flow(StatusFacts(Status("run", "slime", mode, life, NOW, None, (WAIT, step), (), (LOG,), facts)))
     return cells["f.trainer.s"], cells["f.trainer.sub"]
 
@@ -41,6 +41,8 @@ def test_with_steps_nothing_is_said() -> None:
     assert trainer("", value=41.2) == ("ok", "slime")
 
 
-def test_a_mode_that_nobody_told() -> None:
-    assert trainer("", value=41.2, assumed=1.0)[1] == "slime · mode sync_colocated (assumed)"
+def test_a_mode_that_no_source_reports() -> None:
+    assert (
+        trainer("", value=41.2, mode="", usual="sync_colocated")[1] == "slime · mode unknown (usually sync_colocated)"
+    )
     assert trainer("", value=41.2, mode="")[1] == "slime · mode unknown"

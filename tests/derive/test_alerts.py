@@ -211,7 +211,7 @@ def test_the_pack_sees_a_target_go_down_and_names_it(store: Store) -> None:
             run.fail(ENGINE, "unreachable", "no route", T0 + at)
             run.advance(T0 + at, live=True)
         (alert,) = [alert for alert in run.reader.alerts.active("run") if alert.state == "firing"]
-        assert alert.annotations["summary"] == "engine-0 of run run does not answer"
+        assert alert.annotations["summary"] == "engine-0 of run run cannot be read: no route"
         assert (alert.fired_at or 0) - alert.active_at == 60.0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from collectors.model import Limits
 from server.clock import ScaledClock
-from server.config.alerts import AlertSettings
+from server.config.alerts import AlertSettings, defaults
 from server.config.settings import RunSettings
 from server.derive.driver import TICK_SECONDS
 from server.query import Reader
@@ -60,7 +60,7 @@ def watching(sources: Sequence[str | Path], now: float, alerts: AlertSettings | 
         url = f"sqlite:///{folder}/store.db"
         migrate(url)
         with closing(Store.open(url)) as store, closing(Writer(store)) as writer, asyncio.Runner() as runner:
-            alerts = alerts or AlertSettings()
+            alerts = alerts or defaults()
             loop = RunLoop(
                 RUN, attached.targets, store, writer, clock, facts=attached.facts, limits=_PATIENT, alerts=alerts
             )

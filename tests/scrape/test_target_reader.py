@@ -57,7 +57,10 @@ def test_one_success_ends_the_back_off(caplog: pytest.LogCaptureFixture) -> None
         for now in (0.0, 10.0, 20.0, 30.0):
             once(reader, now)
     assert (reader.failures, reader.due) == (0, 35.0)
-    assert [record.getMessage() for record in caplog.records] == ["target t is down: no answer", "target t is up again"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "target t cannot be read: no answer",
+        "target t is up again",
+    ]
 
 
 def test_a_collectors_bug_is_an_error_of_its_target() -> None:

@@ -157,7 +157,10 @@ def test_staleness_is_measured_against_the_runs_bound() -> None:
     rows = [{"staleness_versions_max": value} for value in (2.0, 9.0, 4.0)]
     assert values(BOUND.compute(view(steps=book(rows), max_staleness_versions=6.0))) == {(): 1.5}
     assert isinstance(BOUND.compute(view(steps=book(rows))), Unknown)
-    assert isinstance(BOUND.compute(view(steps=book(rows), mode="sync_colocated")), NotApplicable)
+    # In a synchronous run there is none, unless the trainer reports it nevertheless.
+    assert isinstance(BOUND.compute(view(mode="sync_colocated", max_staleness_versions=6.0)), NotApplicable)
+    reported = view(steps=book(rows), mode="sync_colocated", max_staleness_versions=6.0)
+    assert values(BOUND.compute(reported)) == {(): 1.5}
 
 
 def test_weight_sync_is_a_ratio_of_sums() -> None:

@@ -257,7 +257,7 @@ def test_when_no_engine_answers_nobody_is_called_idle() -> None:
 
 def test_an_engine_that_hangs_is_stalled() -> None:
     tokens = gauge("generator_tokens_total", *[100.0] * 61)
-    found = idle(view(*pages(*[5.0] * 61), tokens, steps=steps(trainer_wait_seconds=0.0), **SPLIT))
+    found = idle(view(*pages(*[5.0] * 61), tokens, **SPLIT))
     assert found["stalled"] == pytest.approx(305.28)
 
 

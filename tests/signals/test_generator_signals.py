@@ -250,7 +250,7 @@ def test_each_engine_is_in_one_state() -> None:
     up = [health(name, "generator", 1.0) for name in ("idle", "hung", "paused", "asleep", "pulse", "works", "silent")]
     targets = (*up, health("down", "generator", 90.0, up=False), health("never", "generator", None, up=False))
     assert ask(signals_engines.GENERATOR_ENGINES, *fleet, targets=targets) == {
-        "up": 2.0, "down": 2.0, "paused": 2.0, "asleep": 1.0, "hung": 1.0, "silent": 1.0,
+        "up": 2.0, "down": 2.0, "paused": 2.0, "asleep": 1.0, "hung": 1.0, "silent": 1.0, "stale": 0.0,
     }  # fmt: skip
     assert set(ask(signals_engines.GENERATOR_ENGINE_STATE, *fleet, targets=targets)) == {
         "down down", "down never", "paused paused", "paused pulse", "asleep asleep", "hung hung", "silent silent",

@@ -8,7 +8,6 @@ import collectors
 from collectors.model import Collector, Reading, Sample, Target
 from server import signals
 from server.cli.status import text
-from server.config.facts import trusted_facts
 from server.query import shape
 from server.signals import Signal, availability
 from server.signals.availability import missing_metrics
@@ -18,19 +17,19 @@ from tests.recorded import report, runs
 
 LOG = Target("trainer", "run", "slime", "trainer", path="/nowhere")
 PAGE = Target("queue", "run", "verl_transfer_queue", "trainer", url="http://127.0.0.1:1")
-ASSUMED: dict[str, str | float] = {"framework": "slime", "mode": "async", "mode_assumed": 1.0}
+GUESS: dict[str, str | float] = {"framework": "slime", "usual_mode": "async"}
 SIGNALS = {one.name: one for one in signals.load() if isinstance(one, Signal)}
 
 
 def steps(count: int, **facts: str | float) -> Reading:
     rows = ((number, T0 + 30.0 * number) for number in range(1, count + 1))
     found = tuple(Sample("trainer_step_seconds", 30.0, (), ts, number, "trainer") for number, ts in rows)
-    return Reading(samples=found, facts={**ASSUMED, **facts})
+    return Reading(samples=found, facts={**GUESS, **facts})
 
 
 def test_an_empty_panel_says_what_turns_it_on(store: Store) -> None:
     with bench(store) as run:
-        run.commit(LOG, Reading(facts=ASSUMED), T0)
+        run.commit(LOG, Reading(facts=GUESS), T0)
         run.advance(T0 + 10)
         assert run.why("turns") == SIGNALS["turns"].hint  # no row yet: nobody knows what they will hold
         run.commit(LOG, steps(4), T0 + 130)
@@ -106,23 +105,16 @@ def test_what_another_target_tells_is_not_lacking() -> None:
     assert missing_metrics(item, item.hint, {"loss_mean"}.__contains__, ("vllm",)) == item.hint
 
 
-def test_an_assumed_mode_is_shown_as_that_until_it_is_told(store: Store) -> None:
+def test_a_mode_that_no_source_reports_is_unknown_and_the_usual_one_a_guess(store: Store) -> None:
     with bench(store) as run:
         run.commit(LOG, steps(3), T0 + 100)
         run.advance(T0 + 110)
         status = shape.status(run.reader.status("run"))
-        assert (status["mode"], status["facts"]["mode_assumed"]) == ("async", 1)
-        assert text(status).startswith("run: slime, async (assumed), ")
-        told = {key: value for key, value in ASSUMED.items() if key != "mode_assumed"} | {"mode": "sync_split"}
-        run.commit(LOG, Reading(facts=told), T0 + 120)
-        run.commit(PAGE, Reading(facts=ASSUMED), T0 + 125)  # assumes again, and does not count
+        assert status["mode"] == ""
+        assert text(status).startswith("run: slime, mode unknown (usually async), ")
+        run.commit(LOG, Reading(facts={"framework": "slime", "mode": "sync_split"}), T0 + 120)
+        run.commit(PAGE, Reading(facts=GUESS), T0 + 125)  # guesses again, and does not count
         run.advance(T0 + 130)
         status = shape.status(run.reader.status("run"))
-        assert (status["mode"], status["facts"]["mode_assumed"]) == ("sync_split", 0)
+        assert status["mode"] == "sync_split"
         assert text(status).startswith("run: slime, sync_split, ")
-
-
-def test_what_a_reading_says_beside_what_is_known() -> None:
-    assert trusted_facts({"group_size": 8.0}, {}) == {"group_size": 8.0}
-    assert trusted_facts(ASSUMED, {"mode": "async", "mode_assumed": 1.0}) == ASSUMED
-    assert trusted_facts(ASSUMED, {"mode": "one_step", "mode_assumed": 0.0}) == {"framework": "slime"}

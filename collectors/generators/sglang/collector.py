@@ -22,9 +22,10 @@ from collectors.generators.sglang import names
 from collectors.model import Collector, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import http, rest
 
-_FAMILY = re.compile(r"(?:ray_)?sglang[:_](.+)")
+# Ray puts `ray_` before the name, an OpenTelemetry collector its namespace.
+_FAMILY = re.compile(r"(?:[a-z0-9]+[_:])?sglang[:_](.+)")
 _PAGE = re.compile(
-    rb"^(?:ray_)?sglang[:_](?:num_(?:running|queue|waiting|used)_\w+|token_usage|gen_throughput|cache_hit_rate"
+    rb"^(?:[a-z0-9]+[_:])?sglang[:_](?:num_(?:running|queue|waiting|used)_\w+|token_usage|gen_throughput|cache_hit_rate"
     rb"|(?:prompt|generation|realtime)_tokens(?:_total)?|num_requests_total)\{(?![^}\n]*\bdynamo_component=)",
     re.MULTILINE,
 )
@@ -55,7 +56,9 @@ def decide(series: Series, family: str, kind: str) -> Decision:
         return Unmapped(base)
     # Ray's older exporter writes every counter twice, the second time as a gauge without "_total".
     doubled = base in names.COUNTERS and series.name.startswith("ray_") and not series.name.endswith("_total")
-    plan = pages.value_of(rule, series, labels(series), int(doubled))
+    if base == "cache_hit_rate" and series.label("name") and not series.label("model_name"):
+        rule = replace(rule, scale=0.01)  # a percentage before 0.4.3, which names the model in the label `name`
+    plan = pages.over_processes(pages.value_of(rule, series, labels(series), int(doubled)), series)
     return _one_copy(plan, series) if plan is not None else None
 
 
@@ -162,7 +165,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
 
 async def _page(client: httpx.AsyncClient, limits: Limits) -> bytes:
     try:
-        return await pages.fetch(client, limits)
+        return await pages.fetch_of_engine(client, limits)
     except ScrapeError as error:
         if error.kind != "status" or "404" not in str(error) or client.base_url.path.rstrip("/").endswith("metrics"):
             raise

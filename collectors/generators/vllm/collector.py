@@ -12,8 +12,10 @@ Not detected: pauses from Python without these routes (gauges freeze); the purpo
 histograms and finish counters change only when a request finishes.
 """
 
+import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -23,12 +25,13 @@ from collectors.engine_pages.pages import Decision, LabelFact, PagePlan, PageRul
 from collectors.engine_pages.side_requests import SideAnswer, SideRequest
 from collectors.formats.exposition.parser import Series
 from collectors.generators.vllm import names
-from collectors.model import Collector, Labels, Limits, Reading, Sample, State
-from collectors.transport import rest
+from collectors.model import Collector, Labels, Limits, Reading, Sample, ScrapeError, State
+from collectors.transport import http, rest
 
-_FAMILY = re.compile(r"(?:ray_)?vllm[:_](.+)")
+# Ray puts `ray_` before the name, an OpenTelemetry collector its namespace.
+_FAMILY = re.compile(r"(?:[a-z0-9]+[_:])?vllm[:_](.+)")
 _PAGE = re.compile(
-    rb"^(?:ray_)?vllm[:_](?:num_requests_(?:running|waiting)|generation_tokens(?:_total)?|cache_config_info)"
+    rb"^(?:[a-z0-9]+[_:])?vllm[:_](?:num_requests_(?:running|waiting)|generation_tokens(?:_total)?|cache_config_info)"
     rb"\{(?![^}\n]*\b(?:server|dynamo_component)=)",
     re.MULTILINE,
 )
@@ -61,7 +64,7 @@ def _value(series: Series, base: str) -> Decision:
     if base in names.VALUES:
         # Ray's older exporter writes every counter twice, the second time as a gauge without "_total".
         doubled = base in names.COUNTERS and not series.name.endswith("_total")
-        return pages.value_of(names.VALUES[base], series, labels(series), int(doubled))
+        return pages.over_processes(pages.value_of(names.VALUES[base], series, labels(series), int(doubled)), series)
     return Unmapped(base)
 
 
@@ -119,6 +122,17 @@ def _proves(series: Series) -> bool:
     return bool(series.label("engine") or series.label("model_name")) or match.group(1) == "cache_config_info"
 
 
+# What an engine step changes: requests and KV cache as gauges, tokens as counters.
+_STEP_VALUES = (
+    "generator_requests_running",
+    "generator_requests_waiting",
+    "kv_cache_usage_ratio",
+    "generator_tokens_total",
+    "generator_prompt_tokens_total",
+)
+# Equal pages in a row after which no step is in progress.
+_IDLE_PAGES = 3
+
 RULES = PageRules(
     name="vllm",
     decide=decide,
@@ -130,7 +144,56 @@ RULES = PageRules(
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
     """Parses one page; see `pages.read`. Pauses are derived from the calls that the HTTP server counts."""
-    return paused.with_paused(pages.read(body, state, limits, RULES), state)
+    return paused.with_paused(_without_aborted(pages.read(body, state, limits, RULES), state), state)
+
+
+@dataclass(frozen=True, slots=True)
+class _LastStep:
+    """The newest page on which an engine had made a step: its gauges and tokens, and the aborts counted before it."""
+
+    values: tuple[float | None, ...]
+    aborts_before: float
+    pages: int
+
+
+def _without_aborted(reading: Reading, state: State) -> Reading:
+    """Sets requests to 0 and drops KV cache usage of engines of which every request was aborted.
+
+    vLLM sets these gauges in an engine step alone, and no step follows the last abort. It is shown by as many aborts
+    as requests ran and waited (`request_success_total{finished_reason="abort"}`), while nothing else changes.
+    """
+    previous: dict[Labels, _LastStep] = state.get("last_steps", {})
+    aborted: dict[Labels, float] = state.get("aborted", {})
+    values: dict[Labels, dict[str, float]] = {}
+    aborts: dict[Labels, float] = {}
+    for sample in reading.samples:
+        if sample.metric in _STEP_VALUES:
+            values.setdefault(sample.labels, {})[sample.metric] = sample.value
+        elif sample.metric == "generator_requests_finished_total" and ("reason", "abort") in sample.labels:
+            aborts[tuple(pair for pair in sample.labels if pair[0] != "reason")] = sample.value
+    steps, idle = dict[Labels, _LastStep](), set[Labels]()
+    for labels, found in values.items():
+        if _STEP_VALUES[0] not in found or labels not in aborts:
+            continue
+        last, now = previous.get(labels), tuple(map(found.get, _STEP_VALUES))
+        if last is None or last.values != now:
+            steps[labels] = _LastStep(now, aborted.get(labels, aborts[labels]), 1)
+            continue
+        steps[labels] = last = replace(last, pages=last.pages + 1)
+        held = found[_STEP_VALUES[0]] + found.get(_STEP_VALUES[1], 0.0)
+        if held and last.pages >= _IDLE_PAGES and aborts[labels] - last.aborts_before >= held:
+            idle.add(labels)
+    state["last_steps"], state["aborted"] = steps, aborts
+    if not idle:
+        return reading
+    samples = (_when_idle(sample) if sample.labels in idle else sample for sample in reading.samples)
+    return replace(reading, samples=tuple(sample for sample in samples if sample is not None))
+
+
+def _when_idle(sample: Sample) -> Sample | None:
+    if sample.metric in _STEP_VALUES[:2]:
+        return replace(sample, value=0.0)
+    return None if sample.metric == "kv_cache_usage_ratio" else sample
 
 
 def _is_paused(answer: Any) -> SideAnswer:
@@ -165,13 +228,23 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     Raises:
         ScrapeError: as `http.get` and `parse`.
     """
-    page = await pages.parsed(parse, await pages.fetch(client, limits), state, limits)
+    page = await pages.parsed(parse, await pages.fetch_of_engine(client, limits), state, limits)
     return paused.joined(page, await side_requests.poll(client, state, limits, SIDE), state)
 
 
 def matches_page(body: bytes) -> bool:
     """Is it a vLLM engine's page (not that of a router with the same names)?"""
     return _PAGE.search(body) is not None
+
+
+async def matches_server(client: httpx.AsyncClient, limits: Limits) -> bool:
+    """Does an engine answer whose metrics page fails? `/version` has the version alone, `/health` an empty body."""
+    try:
+        version = json.loads(await http.get(client, "/version", limits))
+        await http.get(client, "/health", limits)
+    except (ScrapeError, ValueError):
+        return False
+    return isinstance(version, dict) and version.keys() == {"version"}
 
 
 COLLECTOR = Collector(
@@ -182,5 +255,6 @@ COLLECTOR = Collector(
     parse=parse,
     poll=poll,
     matches_page=matches_page,
+    matches_server=matches_server,
     version_path="/version",
 )

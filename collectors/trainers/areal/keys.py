@@ -96,7 +96,7 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
     """The step as the sum of its timers, its phases, lengths without the prompt."""
     values = piece.values
     if WAIT in values and "timeperf/train_step" in values:
-        yield from _phases(values, str(context.facts["mode"]).startswith("sync"))
+        yield from _phases(values, context.synchronous)
     sequence_length, prompt = values.get("ppo_actor/seq_len/avg"), values.get("ppo_actor/prompt_len/avg")
     if sequence_length is not None and prompt is not None:
         yield "response_tokens_mean", (), sequence_length - prompt

@@ -12,6 +12,7 @@ _BUFFER = "rollout/fully_async/"
 _ADAPTERS = "perf/fully_async/"
 QUEUE = (f"{_BUFFER}queue_size", f"{_ADAPTERS}queue_length")
 STALE = (f"{_BUFFER}stale_groups_filtered", f"{_ADAPTERS}stale_dropped")
+FULLY_ASYNC = (*QUEUE, *STALE, f"{_BUFFER}avg_staleness", f"{_BUFFER}max_staleness")
 # Shares of all groups, 0 to 1 in spite of the name (miles/ray/rollout/metrics.py:185).
 ALL_ZERO, ALL_ONE = "rollout/zero_std/all_zero_percentage", "rollout/zero_std/all_one_percentage"
 NONE_EQUAL = ("rollout/zero_std/count_0.0", "rollout/zero_std/count_1.0")
@@ -30,7 +31,7 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     "train/train_rollout_kl": Key("mismatch_kl_mean"),
 }
 
-NEEDS = slime_keys.NEEDS | {*QUEUE, *STALE, ALL_ZERO, ALL_ONE, *NONE_EQUAL}
+NEEDS = slime_keys.NEEDS | {*FULLY_ASYNC, ALL_ZERO, ALL_ONE, *NONE_EQUAL}
 
 IGNORED = re.compile(
     rf"{slime_keys.IGNORED.pattern}|rollout/(?:weight_version|fully_async|tito_session_mismatch_rate)/.*"
@@ -41,7 +42,7 @@ IGNORED = re.compile(
 def derive(piece: Piece, context: Context) -> Iterable[Out]:
     values = piece.values
     queue = next((values[key] for key in QUEUE if key in values), None)
-    if queue is not None:
+    if any(key in values for key in FULLY_ASYNC):
         # Only fully asynchronous rollouts have such a buffer.
         context.memory["mode"] = "async"
     # slime's share needs the batch size; miles logs the number of groups indirectly.

@@ -46,7 +46,7 @@ def parse(framework: Framework, body: bytes, state: State, limits: Limits) -> Re
     unmapped: dict[str, int] = {}
     samples = tuple(_samples(framework, _changed(raw, page_memory), raw.get(ROLLOUT_STEP), context, unmapped))
     if "mode" not in context.facts:
-        context.facts |= {"mode": framework.mode, "mode_assumed": 1.0}
+        context.facts["usual_mode"] = framework.mode
     return Reading(
         samples=samples, facts=context.facts, unmapped=unmapped, dropped=page.dropped, why_dropped=page.why,
         samples_scraped=len(raw),

@@ -143,10 +143,10 @@ def _counters(values: Mapping[str, float], size: float | None) -> Iterator[tuple
 
 def _mode(values: Mapping[str, float], context: Context) -> None:
     """Detects the loop by its timers if no configuration states it; timers do not show the generators' GPUs."""
-    mode = str(context.facts["mode"])
     if WAIT in values:
-        context.take({"mode": "async" if mode.startswith("sync") else mode})
-    elif GENERATION in values and not mode.startswith("sync"):
+        if context.synchronous or not context.mode:
+            context.take({"mode": "async"})
+    elif GENERATION in values and not context.synchronous:
         context.take({"mode": "sync_colocated"})
 
 

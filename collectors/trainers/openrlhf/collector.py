@@ -114,7 +114,7 @@ def _derive(piece: Piece, context: Context) -> Iterator[Out]:
     if BROADCAST in row:
         # Weights go to the engines once a step.
         yield "policy_version", (), float(piece.step)
-    yield from _phases(row, context.facts.get("mode") == "async")
+    yield from _phases(row, context.mode == "async")
 
 
 def _phases(row: Mapping[str, float], is_async: bool) -> Iterator[Out]:

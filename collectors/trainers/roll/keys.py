@@ -148,7 +148,7 @@ def _replayed(values: Mapping[str, float], passed: float) -> bool:
 
 def _emitted_pieces(piece: Piece, context: Context) -> Iterator[Piece]:
     values = {**piece.values, **_domains(_domain_values(piece, context.memory))}
-    if values.get(STALENESS, 0.0) > 0 and str(context.facts["mode"]).startswith("sync"):
+    if values.get(STALENESS, 0.0) > 0 and (context.synchronous or not context.mode):
         context.take({"mode": "async"})
     if (
         context.memory.setdefault("rlvr", GENERATE in values)
@@ -227,8 +227,9 @@ def derive(piece: Piece, context: Context) -> Iterator[Out]:
     wait = values.get(GENERATE, values.get(ROLLOUT))
     compute = sum(values.get(key, 0.0) for key in COMPUTE)
     if wait is not None:
-        synchronous = str(context.facts["mode"]).startswith("sync")
-        yield "generation_seconds" if synchronous else "trainer_wait_seconds", (), wait
+        # Of an asynchronous pipeline these timers are the wait for a batch.
+        alternates = context.synchronous or not context.mode
+        yield "generation_seconds" if alternates else "trainer_wait_seconds", (), wait
         yield "trainer_compute_seconds", (), compute
         if any(key in values for key in LOGPROBS):
             yield "trainer_logprob_seconds", (), sum(values.get(key, 0.0) for key in LOGPROBS)

@@ -20,9 +20,11 @@ def facts(config: Mapping[str, Any]) -> Facts:
     size = settings.number("n_samples_per_prompt")
     mode = _mode(settings)
     model = settings.text("hf_checkpoint").rstrip("/").rpartition("/")[2]
-    separate = mode not in ("", "sync_colocated")
+    separate = settings.flag("colocate") is False or mode not in ("", "sync_colocated")
+    # train.py and train_async.py with GPUs of their own have the same arguments.
     return facts_of(
         mode=mode,
+        usual_mode="one_step" if separate and not mode else "",
         group_size=size,
         batch_samples=product(settings.number("rollout_batch_size"), size),
         max_staleness_versions=settings.number("max_weight_staleness"),
@@ -46,7 +48,7 @@ def _mode(settings: Settings) -> str:
         return "async"
     if program == "train_async.py" or (settings.number("update_weights_interval") or 1) > 1:
         return "one_step"
-    return "sync_split" if settings.flag("colocate") is False or program else ""
+    return "sync_split" if program else ""
 
 
 def from_command(text: str) -> dict[str, Any] | None:

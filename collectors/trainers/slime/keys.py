@@ -12,7 +12,6 @@ from collectors.formats.rows import Logged
 from collectors.model import Event
 from collectors.training_logs.model import TRAINER, Context, Key, Out, Piece
 
-SYNC = ("sync_colocated", "sync_split")
 ROLLOUT_STEP, TRAIN_STEP = "rollout/step", "train/step"
 NORM = "train/grad_norm"
 BATCH = "train/global_batch_size"
@@ -240,16 +239,19 @@ def derive(piece: Piece, context: Context) -> Iterable[Out]:
 
 
 def _learn_mode(values: Mapping[str, float], context: Context) -> None:
-    """If trainer and generator alternate, the wait contains the whole rollout; a shorter wait shows overlap."""
-    if context.facts.get("mode") in SYNC and values.get(ROLLOUT, 0.0) > values.get(WAIT, float("inf")):
+    """If trainer and generator alternate, the wait contains the whole rollout; a shorter wait shows overlap.
+
+    Overlap is one-step only if the arguments exclude the fully asynchronous rollout.
+    """
+    if context.facts.get("usual_mode") == "one_step" and values.get(ROLLOUT, 0.0) > values.get(WAIT, float("inf")):
         context.memory["mode"] = "one_step"
     if "mode" in context.memory:
         context.take({"mode": context.memory["mode"]})
 
 
 def _phases(values: Mapping[str, float], context: Context) -> Iterator[Out]:
-    synchronous = context.facts.get("mode") in SYNC
-    if synchronous and ROLLOUT in values:
+    synchronous = context.synchronous
+    if (synchronous or not context.mode) and ROLLOUT in values:
         yield "generation_seconds", (), values[ROLLOUT]
     logprob = [values[key] for key in LOGPROB if key in values]
     if logprob:

@@ -46,7 +46,7 @@ def _on_row(row: Logged, values: Mapping[str, float], context: Context) -> None:
     text = row.values.get(ARGUMENTS)
     if isinstance(text, str) and (arguments := parse(text)) is not None:
         context.take(trl_config.facts(arguments))
-    if context.facts.get("mode") == "async" or any(mark in values for mark in trl_keys.ASYNC_MARKS):
+    if context.mode == "async" or any(mark in values for mark in trl_keys.ASYNC_MARKS):
         context.memory["async"] = True
         context.take({"mode": "async"})
 

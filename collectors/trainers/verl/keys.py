@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from collectors.formats.rows import Logged
 from collectors.training_logs.model import TRAINER, Context, Key, Out, Piece
 
-SYNC = ("sync_colocated", "sync_split")
 NORM = "actor/grad_norm"
 # Not a key of verl: `pieces` adds it, because a gradient norm that is not finite is itself a finding.
 NONFINITE = "actor/grad_norm is not finite"
@@ -140,7 +139,7 @@ def _learn_mode(values: Mapping[str, float], context: Context) -> None:
         context.memory |= {"mode": "one_step", "saves_after": True}
     elif any(key.startswith("separate_async/") or key == "timing_s/switch_wait" for key in values):
         context.memory["mode"] = "async"
-    elif values.get(STALENESS, 0.0) > 0 and context.facts.get("mode") in SYNC:
+    elif values.get(STALENESS, 0.0) > 0 and (context.synchronous or not context.mode):
         # Among V1's three trainers only the synchronous one never trains on an older policy.
         context.memory["mode"] = "async"
     if "mode" in context.memory:
@@ -172,7 +171,8 @@ def derive(piece: Piece, context: Context) -> Iterable[Out]:
 def _phases(values: Mapping[str, float], context: Context) -> Iterator[Out]:
     step, fetch = values.get("timing_s/step"), values.get("timing_s/gen")
     if fetch is not None:
-        if context.facts.get("mode") in SYNC:
+        # Of an asynchronous trainer this timer is the wait for a batch.
+        if context.synchronous or not context.mode:
             yield "generation_seconds", (), fetch
         else:
             fetch += _sum(values, LENT) or 0.0
@@ -256,7 +256,7 @@ def _increase(totals: dict[str, float], step: int, total: float) -> float | None
 def _losses(piece: Piece, context: Context) -> Iterator[Out]:
     """Rollouts that were dropped. V1 logs these keys only in steps with any: where possible, absent is zero."""
     values, size = piece.values, context.facts.get("group_size")
-    dropped = values.get(EVICTED, 0.0) if STALENESS in values and context.facts.get("mode") not in SYNC else None
+    dropped = values.get(EVICTED, 0.0) if STALENESS in values and context.mode and not context.synchronous else None
     if DROPPED in values:
         dropped = _increase(context.memory.setdefault("dropped", {}), piece.step, values[DROPPED])
     if dropped is not None and isinstance(size, float):

@@ -274,14 +274,14 @@ def _up(facts: StatusFacts, fleet: list[Engine]) -> View:
     rest = [f"{count:.0f} {word}" for word, count in counts.items() if word != "up" and count]
     return {
         # An engine paused for a weight update counts as up: the card must not fall to 0 of 4 at each update.
-        "k.ge_up.v": f"{counts['up'] + counts['paused']:.0f}",
+        "k.ge_up.v": f"{counts['up'] + counts['paused'] + counts['stale']:.0f}",
         "k.ge_up.n": joined(f"of {total:.0f}", *rest),
         "k.ge_up.s": state,
         "k.ge_up.p": "" if state == "ok" else STATE_WORDS[state],
     }
 
 
-_STATES = ("up", "down", "hung", "silent", "paused", "asleep")
+_STATES = ("up", "down", "hung", "silent", "stale", "paused", "asleep")
 
 
 def _counts(facts: StatusFacts, fleet: list[Engine]) -> dict[str, float]:

@@ -37,15 +37,19 @@ FULL, ABOVE = 0.9, 0.05
 # Below it twice the median is two requests, not one sick engine.
 LEAST_REQUESTS, LEAST_PREEMPTIONS = 2.0, 3.0
 MOST_OUTLIERS = 8
-_RANK = ("down", "hung", "silent", "asleep", "paused", "up")
+_RANK = ("down", "hung", "silent", "stale", "asleep", "paused", "up")
 _WORDS = {
     "down": "does not answer",
     "hung": "no tokens for over a minute with requests running",
     "silent": "answers, but reports no numbers",
+    "stale": "idle; its gauges kept their last values",
     "asleep": "asleep",
     "paused": "paused",
 }
-HEALTH = {"down": "critical", "hung": "critical", "silent": "watch", "asleep": "unknown", "paused": "unknown"}
+HEALTH = {
+    "down": "critical", "hung": "critical", "silent": "watch",
+    "stale": "unknown", "asleep": "unknown", "paused": "unknown",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,16 @@ def judged(found: Sequence[EngineInfo], facts: StatusFacts, live: bool) -> Itera
         reported = named.pop(_identity({**info.labels, "target": info.target}), {}).get("state", "")
         frozen = "hung" if info.target in hung and ranks[info.target] == 1 else ""
         state = reported or ("down" if health and not health.up else frozen or info.held or "up")
+        if state == "stale":
+            info = replace(
+                info,
+                running=None,
+                waiting=None,
+                kv_ratio=None,
+                mean_running=None,
+                mean_waiting=None,
+                mean_kv_ratio=None,
+            )
         yield Engine(info, state if state in _RANK else "up", health.error if health and state == "down" else "")
     for labels in named.values():
         yield _silent(labels)

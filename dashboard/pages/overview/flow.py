@@ -7,7 +7,7 @@ from server.query.names import mode_words
 from server.query.types import SignalNow
 
 # Engine states shown by name; engines that are down are counted with their targets.
-STANDING = ("hung", "silent", "paused", "asleep")
+STANDING = ("hung", "silent", "stale", "paused", "asleep")
 # Of the KV cache: what lies closer to the mean is no tail.
 TAIL = 0.05
 
@@ -133,11 +133,10 @@ def _trainer(facts: StatusFacts) -> View:
 
 
 def _mode(facts: StatusFacts) -> str:
-    """The mode if it is assumed or unknown; a reported mode is not shown."""
-    if not facts.kinds("trainer"):
+    """That the mode is unknown; a known mode is not shown."""
+    if not facts.kinds("trainer") or facts.status.mode:
         return ""
-    words = mode_words(facts.status.mode, facts.status.facts)
-    return f"mode {words}" if words.endswith(("(assumed)", "unknown")) else ""
+    return f"mode {mode_words('', facts.status.facts)}"
 
 
 def _no_step(facts: StatusFacts) -> str:
