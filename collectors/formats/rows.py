@@ -32,6 +32,7 @@ class Logged:
         values: by key as logged; numbers, and other values of the sink (texts, None, tables as dicts).
         step: the sink's own step, which may count something else than the trainer's steps.
         ts: epoch seconds, or None if the sink has no times.
+        estimated: ``ts`` is an estimate of `tail`.
         origin: the writer or kind of line, if a sink has several ("perf", "rollout", a file's name).
     """
 
@@ -39,6 +40,7 @@ class Logged:
     step: int | None = None
     ts: float | None = None
     origin: str = ""
+    estimated: bool = False
 
 
 @dataclass(slots=True)

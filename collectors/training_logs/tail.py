@@ -439,7 +439,8 @@ def _spread(rows: Sequence[Logged], lengths: list[float], end: float, ahead: flo
         total = max(end - start, len(rows) * MIN_GAP_SECONDS)
         lengths = [total / len(rows)] * len(rows)
     for row, passed in zip(rows, accumulate(lengths), strict=True):
-        row.ts = row.ts if row.ts is not None else start + passed
+        if row.ts is None:
+            row.ts, row.estimated = start + passed, True
 
 
 def _length(seconds: float | None) -> float:

@@ -63,6 +63,10 @@ def _split(row: Logged, values: Mapping[str, float], context: Context) -> Iterat
     logged = {key: value for key, value in values.items() if key not in profiling}
     if any(trl_keys.EVALUATION.fullmatch(key) for key in logged):
         context.events.append(Event("eval", f"eval:{number}:{ts:.0f}", ts))
+        context.memory["evaluated"] = number
+    if number == context.memory.get("evaluated") and trl_keys.TRAINED.isdisjoint(logged):
+        # Rewards and lengths of the evaluation itself: TRL 0.23 to 0.25 with unsloth logs them under `train/`.
+        return
     step_values = {key: value for key, value in logged.items() if not _is_bookkeeping(key)}
     if step_values:
         context.finished = ""
@@ -103,9 +107,23 @@ def _step(row: Logged, values: dict[str, float], number: int, context: Context) 
             key, version = f"weights:{number}:{row.ts:.0f}", _version(number, steps, memory)
             context.events.append(Event("weights_published", key, row.ts, f"step {number}", version))
     else:
-        values |= phases
-    memory["step"], memory["ts"] = number, row.ts
+        values |= phases | _between(row, values, number, memory)
+    memory["step"], memory["ts"], memory["writer"] = number, row.ts, row.origin
     return Piece(TRAINER, number, row.ts, values)
+
+
+def _between(row: Logged, values: Mapping[str, float], number: int, memory: dict[str, Any]) -> dict[str, float]:
+    """Seconds per step since the previous row, for versions of TRL that log no duration; empty if they are unknown.
+
+    The time with an evaluation or a restart of the process in it is not the duration of a step.
+    """
+    memory["timed"] = timed = "step_time" in values or memory.get("timed", False)
+    step, ts = memory.get("step"), memory.get("ts")
+    if timed or row.ts is None or step is None or ts is None or number <= step:
+        return {}
+    if row.estimated or step == memory.get("evaluated") or row.origin != memory.get("writer"):
+        return {}
+    return {trl_keys.BETWEEN: (row.ts - ts) / (number - step)}
 
 
 def _version(number: int, steps: float | None, memory: dict[str, Any]) -> int | None:
@@ -201,6 +219,8 @@ FRAMEWORK = Framework(
         r"profiling/Time taken: \w*Trainer\..*",
         # HF's integrations add one, GRPO the other: other trainers log only one of them.
         ("step_time", "global_step"),
+        # Versions before `frac_reward_zero_std` (summer 2025).
+        ("reward", "reward_std", "completion_length|completions/mean_length"),
     ),
     config_marks=("num_generations", "max_staleness", "vllm_mode", "steps_per_generation", trl_state.REWARDED),
     strip=("train/",),

@@ -17,6 +17,7 @@ _BUSY: Labels = (("basis", "busy"),)
 
 # Not keys of TRL: `collectors.trainers.trl.collector` adds them, and no logger can write them.
 NONFINITE = "grad_norm is not finite"
+BETWEEN = "time between the rows"
 # Length of the samples that the asynchronous trainer trained, and of the rollouts that were scored during the step.
 # They differ by a quarter if few rollouts were scored. The second is used if the first is not logged.
 TRAINED_LENGTH, SCORED_LENGTH = "sample/trained_tokens_mean", "completions/mean_length"
@@ -30,6 +31,8 @@ _COMMON: Mapping[str, Key] = {
     "entropy": Key("entropy_mean"),
     "reward": Key("reward_mean"),
     SCORED_LENGTH: Key("response_tokens_mean"),
+    # Until version 0.16 (spring 2025).
+    "completion_length": Key("response_tokens_mean"),
     "completions/max_length": Key("response_tokens_max"),
     "completions/min_length": Key("response_tokens_min"),
     "completions/clipped_ratio": Key("truncation_ratio"),
@@ -47,6 +50,8 @@ _SYNC: Mapping[str, Key] = {
     REWARD: Key("reward_seconds"),
     WEIGHT_SYNC: Key("trainer_weight_sync_seconds"),
     "step_time": Key("trainer_step_seconds"),
+    # Until version 0.16 no key has the duration of a step.
+    BETWEEN: Key("trainer_step_seconds"),
     "frac_reward_zero_std": Key("groups_zero_advantage_ratio"),
     "reward_std": Key("reward_std"),
     "kl": Key("reference_kl_mean"),
@@ -132,6 +137,8 @@ IGNORED = re.compile(
 # HF's and wandb's bookkeeping (parts of a table included): a row with nothing else is no step.
 BOOKKEEPING = re.compile(r"epoch|global_step|step|total_flos|train_(?:runtime|loss|.*_per_second)|_.*|completions\..*")
 EVALUATION = re.compile(r"eval[/_].*")
+# Keys that no evaluation logs without the prefix: a row with one of them is of a training step.
+TRAINED = frozenset(("loss", "grad_norm", "learning_rate", "step_time", "perf/step_s"))
 
 PROFILING = "profiling/Time taken: "
 _GENERATE = frozenset(("vLLM.generate", "transformers.generate", "transformers.generate_batch"))

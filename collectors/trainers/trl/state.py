@@ -21,6 +21,8 @@ UNKNOWN_STEP_SECONDS = 1.0
 # Not a setting of TRL: the history has rewards, so it is not of supervised fine-tuning.
 REWARDED = "rewards in the history"
 
+# The second until version 0.16.
+LENGTHS = frozenset(("completions/mean_length", "completion_length"))
 _CHECKPOINT = re.compile(r"checkpoint-(\d{1,15})")
 
 
@@ -98,7 +100,7 @@ def _entry(entry: object, state: State) -> None:
 
 def is_reinforcement(state: State) -> bool:
     """Returns whether the history has GRPO's keys: supervised fine-tuning writes the same file."""
-    return any({"reward", "completions/mean_length"} <= row.keys() for row in state.rows[:20])
+    return any("reward" in row and not LENGTHS.isdisjoint(row) for row in state.rows[:20])
 
 
 def dated(state: State) -> Iterator[tuple[float, Mapping[str, Any]]]:
@@ -135,7 +137,7 @@ def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
         raise ScrapeError("missing", f"{NAME} was removed")
     state = read(state_path, limits)
     done = min(int(cursor.get("step", 0)), state.step)
-    new = [Logged(dict(row), int(row["step"]), ts) for ts, row in dated(state) if row["step"] > done]
+    new = [Logged(dict(row), int(row["step"]), ts, estimated=True) for ts, row in dated(state) if row["step"] > done]
     rows = new[: limits.tail_rows]
     config: dict[str, Any] = dict(state.facts)
     if any("reward" in row for row in state.rows):
