@@ -223,6 +223,12 @@ class _Tail:
             facts["run_name"] = logs.run_name
 
     def _seconds(self, row: Logged) -> float | None:
+        """The duration of the row's step, or the time since the previous row."""
+        before, elapsed = self.memory.get("elapsed"), number(row.values.get(self.framework.elapsed))
+        if elapsed is not None:
+            self.memory["elapsed"] = elapsed
+            if before is not None and elapsed > before:
+                return elapsed - float(before)
         values = (number(row.values.get(key)) for key in self.framework.seconds)
         return next((value for value in values if value is not None), None)
 

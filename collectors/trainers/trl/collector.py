@@ -1,10 +1,10 @@
 """TRL's GRPOTrainer and AsyncGRPOTrainer, through any logger they report to (TRL 1.16.0).
 
 trackio, MLflow and wandb have the configuration and the profiling rows, which give the phases of a synchronous step.
-TensorBoard and trainer_state.json do not have them, so the phases and (without a batch size) the samples are unknown.
-HF puts `train/` before every key except for MLflow and the state file. wandb and trackio count their own rows: the
-step is `train/global_step`. Of several logs in a run directory the best is read, and the state file for facts and the
-end.
+TensorBoard, trainer_state.json and the printed log do not have them, so the phases and (without a batch size) the
+samples are unknown. HF puts `train/` before every key except for MLflow, the state file and the printed log. wandb and
+trackio count their own rows: the step is `train/global_step`. Of several logs in a run directory the best is read, and
+the state file for facts and the end.
 
 Not available: solved and unsolved groups separately, turns of the synchronous trainer, its MFU, its wait (a synchronous
 step has none); the policy version of single rollouts. Rollout records (completions/*.parquet, trackio traces) have
@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from collectors.formats import console
+from collectors.formats.jsonl import number as number_of
 from collectors.formats.jsonl import parse
 from collectors.formats.mlflow import database as mlflow_database
 from collectors.formats.rows import Logged
@@ -24,6 +26,7 @@ from collectors.formats.wandb import log as wandb_log
 from collectors.model import Event, Limits, ScrapeError
 from collectors.trainers.trl import config as trl_config
 from collectors.trainers.trl import keys as trl_keys
+from collectors.trainers.trl import printed as trl_printed
 from collectors.trainers.trl import state as trl_state
 from collectors.training_logs.model import TRAINER, Context, Framework, Piece
 from collectors.training_logs.tail import collector_of
@@ -36,13 +39,15 @@ NEXT = "-1"
 ARGUMENTS = "args/text_summary"
 
 
-def _on_row(row: Logged, values: Mapping[str, float], context: Context) -> None:
+def on_row(row: Logged, values: Mapping[str, float], context: Context) -> None:
     if context.restarted:
         context.restarted = False
         context.memory.clear()
         context.events.append(Event("restart", f"restart:{row.ts or 0:.0f}", row.ts, "a new run in the log"))
     if context.sink == trl_state.NAME:
         context.facts["times_estimated"] = 1.0
+    if trl_printed.MAX_STEPS in values:
+        context.take({"max_steps": values[trl_printed.MAX_STEPS]})
     text = row.values.get(ARGUMENTS)
     if isinstance(text, str) and (arguments := parse(text)) is not None:
         context.take(trl_config.facts(arguments))
@@ -51,7 +56,7 @@ def _on_row(row: Logged, values: Mapping[str, float], context: Context) -> None:
         context.take({"mode": "async"})
 
 
-def _split(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
+def split(row: Logged, values: Mapping[str, float], context: Context) -> Iterator[Piece]:
     """One row: profiling (cached for its step), a step, an evaluation, the final row, or several."""
     profiling = {key: value for key, value in values.items() if key.startswith(trl_keys.PROFILING)}
     if profiling:
@@ -118,12 +123,16 @@ def _between(row: Logged, values: Mapping[str, float], number: int, memory: dict
     The time with an evaluation or a restart of the process in it is not the duration of a step.
     """
     memory["timed"] = timed = "step_time" in values or memory.get("timed", False)
-    step, ts = memory.get("step"), memory.get("ts")
-    if timed or row.ts is None or step is None or ts is None or number <= step:
+    elapsed_before, elapsed = memory.get("elapsed"), number_of(row.values.get(trl_printed.ELAPSED))
+    memory["elapsed"] = elapsed
+    step, ts, passed = memory.get("step"), memory.get("ts"), None
+    if elapsed is not None and elapsed_before is not None:
+        passed = elapsed - elapsed_before
+    elif row.ts is not None and ts is not None and not row.estimated and row.origin == memory.get("writer"):
+        passed = row.ts - ts
+    if timed or passed is None or passed <= 0 or step is None or number <= step or step == memory.get("evaluated"):
         return {}
-    if row.estimated or step == memory.get("evaluated") or row.origin != memory.get("writer"):
-        return {}
-    return {trl_keys.BETWEEN: (row.ts - ts) / (number - step)}
+    return {trl_keys.BETWEEN: passed / (number - step)}
 
 
 def _version(number: int, steps: float | None, memory: dict[str, Any]) -> int | None:
@@ -178,7 +187,7 @@ def _phases(number: int, steps: float | None, memory: dict[str, Any]) -> dict[st
     return seconds_by_phase if steps is not None else {}
 
 
-def _state_file(folder: Path, context: Context) -> None:
+def state_file(folder: Path, context: Context) -> None:
     """Facts and the end from a state file in the folder, unless it is older than the log's rows."""
     path = trl_state.find(folder)
     if path is None or context.sink == trl_state.NAME:
@@ -207,9 +216,16 @@ def _state_path(path: Path) -> str | None:
 
 FRAMEWORK = Framework(
     name="trl",
-    reads="TRL GRPO and AsyncGRPO runs (trackio, MLflow, wandb, TensorBoard, trainer_state.json)",
+    reads="TRL GRPO and AsyncGRPO runs (trackio, MLflow, wandb, TensorBoard, trainer_state.json, printed log)",
     versions="1.16.0 by source and recorded runs",
-    sinks=(trackio_log.SINK, mlflow_database.SINK, wandb_log.SINK, tensorboard_log.SINK, trl_state.SINK),
+    sinks=(
+        trackio_log.SINK,
+        mlflow_database.SINK,
+        wandb_log.SINK,
+        tensorboard_log.SINK,
+        trl_state.SINK,
+        console.sink(trl_printed.parse),
+    ),
     keys=trl_keys.KEYS,
     patterns=trl_keys.PATTERNS,
     ignored=trl_keys.IGNORED,
@@ -222,15 +238,17 @@ FRAMEWORK = Framework(
         # Versions before `frac_reward_zero_std` (summer 2025).
         ("reward", "reward_std", "completion_length|completions/mean_length"),
     ),
+    not_marks=trl_printed.MS_SWIFT,
     config_marks=("num_generations", "max_staleness", "vllm_mode", "steps_per_generation", trl_state.REWARDED),
     strip=("train/",),
-    split=_split,
+    split=split,
     needs=trl_keys.NEEDS,
     derive=trl_keys.derive,
     facts=trl_config.facts,
-    on_row=_on_row,
-    run_files=_state_file,
+    on_row=on_row,
+    run_files=state_file,
     seconds=("step_time", "perf/step_s"),
+    elapsed=trl_printed.ELAPSED,
     extra_path=_state_path,
     derives=(
         "reward_component_mean",

@@ -10,6 +10,7 @@ from typing import Any
 
 from collectors.formats.jsonl import number
 from collectors.model import Labels
+from collectors.trainers.trl.printed import ELAPSED, MAX_STEPS
 from collectors.training_logs.model import Context, Key, Out, Piece
 
 _WALL: Labels = (("basis", "wall"),)
@@ -114,7 +115,9 @@ _RENAMED: Mapping[str, Key] = {
     ASYNC_NAMES["kl"]: Key("mismatch_kl_mean"),
 }
 
-KEYS: Mapping[str, Key] = {**_COMMON, **_SYNC, **_ASYNC, **_RENAMED}
+# Of the synchronous trainer alone, for frameworks that extend it.
+SYNC_KEYS: Mapping[str, Key] = {**_COMMON, **_SYNC}
+KEYS: Mapping[str, Key] = {**SYNC_KEYS, **_ASYNC, **_RENAMED}
 
 # Only the asynchronous trainer logs these, from the first step on.
 ASYNC_MARKS = ("perf/rollout_wait_s", "sample/rollout_queue_size", "sample/staleness_mean")
@@ -135,7 +138,9 @@ IGNORED = re.compile(
     r"|perf/fwd_bwd_s|perf/forwarded_tok_s_wall_clock"
 )
 # HF's and wandb's bookkeeping (parts of a table included): a row with nothing else is no step.
-BOOKKEEPING = re.compile(r"epoch|global_step|step|total_flos|train_(?:runtime|loss|.*_per_second)|_.*|completions\..*")
+BOOKKEEPING = re.compile(
+    rf"{ELAPSED}|{MAX_STEPS}|epoch|global_step|step|total_flos|train_(?:runtime|loss|.*_per_second)|_.*|completions\..*"
+)
 EVALUATION = re.compile(r"eval[/_].*")
 # Keys that no evaluation logs without the prefix: a row with one of them is of a training step.
 TRAINED = frozenset(("loss", "grad_norm", "learning_rate", "step_time", "perf/step_s"))

@@ -13,6 +13,7 @@ from collectors.formats import jsonl
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs, Sink
 from collectors.model import Cursor, Limits, ScrapeError
+from collectors.trainers.trl.printed import MS_SWIFT
 
 NAME = "trainer_state.json"
 # For rows without the duration of their step. Any estimate keeps the order; one second does not look precise.
@@ -100,7 +101,10 @@ def _entry(entry: object, state: State) -> None:
 
 def is_reinforcement(state: State) -> bool:
     """Returns whether the history has GRPO's keys: supervised fine-tuning writes the same file."""
-    return any("reward" in row and not LENGTHS.isdisjoint(row) for row in state.rows[:20])
+    rows = state.rows[:20]
+    if any(re.fullmatch(mark, key) for row in rows for mark in MS_SWIFT for key in row):
+        return False
+    return any("reward" in row and not LENGTHS.isdisjoint(row) for row in rows)
 
 
 def dated(state: State) -> Iterator[tuple[float, Mapping[str, Any]]]:
