@@ -21,6 +21,8 @@ NOT_RECORDED: dict[str, set[str]] = {
     "atropos": {"queue_arrivals_samples_per_second", "queue_batches", "queue_samples", "queue_samples_now"},
     # The dashboard's and the event log's runs: in flight is in the console only, turns behind an option.
     "miles": {"in_flight_ratio", "in_flight_rollouts", "rollouts_in_flight", "staleness_bound_ratio", "turns"},
+    # Neither log has the configuration (the group size).
+    "ms_swift": {"zero_advantage_groups"},
     # TensorBoard has no configuration (the group size); the rest is logged by the SingleController.
     "nemo_rl": {
         "in_flight_ratio",

@@ -42,6 +42,8 @@ MAX_LINES = 50_000
 FOREIGN_LINES = 200
 # Characters. Evaluating a literal costs a hundred times the memory of its text.
 LITERAL_CHARS = 256 << 10
+# In the memory of a parser whose log is not read from its start.
+FROM_END = "from the end"
 
 _RAY = re.compile(r"^\((?:[^()\s]+(?:\([^()]*\))? )?pid=\d+(?:, ip=[^()\s]+)?\) ?")
 _REPEATED = re.compile(r"\s*\[repeated \d+x across (?:the )?cluster\](?:\s*\(Ray deduplicates logs.*)?$")
@@ -160,7 +162,7 @@ def _read(parse: Parse, path: Path, cursor: Cursor, limits: Limits) -> Logs:
 
 
 def _near_end(path: Path, size: int) -> Cursor:
-    return {"at": bytetail.near_end(path, size), "memory": {}}
+    return {"at": bytetail.near_end(path, size), "memory": {FROM_END: True}}
 
 
 def _further(parse: Parse, path: Path, limits: Limits) -> Logs:

@@ -85,6 +85,10 @@ class Sink:
         further: reads places of a log after its first ``limits.tail_bytes``, its end among them, for logs in which
             other processes print megabytes before the trainer does. Bounded, with gaps; not for numbers.
         near_end: (path, bytes) -> a cursor that many bytes before the end; None: the sink is read from its start.
+        run_of: identifies the run of a log whose every start of the process begins another log; logs with the same
+            text may be starts of one run.
+        ends: the first and the last rows of a log, bounded: they show whether a log continues another.
+        by_steps: `run_of` alone does not show that two logs are of one run; their steps have to continue, too.
     """
 
     name: str
@@ -95,6 +99,9 @@ class Sink:
     lag_seconds: float = 0.0
     further: Callable[[Path, Limits], Logs] | None = None
     near_end: Callable[[Path, int], Cursor] | None = None
+    run_of: Callable[[Path], str] | None = None
+    ends: Callable[[Path], tuple[list[Logged], list[Logged]]] | None = None
+    by_steps: bool = False
 
 
 def walk(folder: Path, matches: Callable[[Path], bool], depth: int = MAX_DEPTH) -> list[Path]:

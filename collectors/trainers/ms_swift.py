@@ -99,7 +99,7 @@ FRAMEWORK = Framework(
     sinks=(
         wandb_log.SINK,
         tensorboard_log.SINK,
-        jsonl_log.sink(("logging.jsonl",), unpack),
+        jsonl_log.sink(("logging.jsonl",), unpack, starts=True),
         console.sink(printed),
     ),
     keys=KEYS,

@@ -117,8 +117,8 @@ class Framework:
         folder_facts: facts from other files of the run directory (configs on disk).
         on_row: called with every row before the split: for events, and for gauges of the moment (`context.samples`).
         run_files: called after the rows: facts and `context.finished` from other files of the run directory.
+        elapsed: key with the seconds since the process began, for rows without a time; preferred to `seconds`.
         seconds: keys with the duration of a step, for rows without a time.
-        elapsed: key with the seconds since the process began, for rows without a time; better than `seconds`.
         mode: what most runs have. A guess for runs that do not report theirs: no number follows from it.
         only_mode: the framework has no other mode, so it is known.
         first_step: number of a run's first step on axis `trainer`; with fact `max_steps` it gives the last step.
@@ -147,8 +147,8 @@ class Framework:
     folder_facts: Callable[[Path], Mapping[str, str | float]] | None = None
     on_row: Callable[[Logged, Mapping[str, float], Context], None] | None = None
     run_files: Callable[[Path, Context], None] | None = None
-    seconds: tuple[str, ...] = ()
     elapsed: str = ""
+    seconds: tuple[str, ...] = ()
     mode: Mode = "sync_colocated"
     only_mode: bool = False
     first_step: int = 1

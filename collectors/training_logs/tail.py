@@ -130,7 +130,9 @@ def recent(framework: Framework, path: Path, limits: Limits, now: float, size: i
     head = tail(framework, path, {}, replace(limits, tail_bytes=HEAD_BYTES, tail_rows=HEAD_ROWS), now)
     memory: Memory = copied(head.cursor or {})
     sink = next((candidate for candidate in framework.sinks if candidate.name == memory["source"]["sink"]), None)
-    log = Path(memory["source"]["path"])
+    # Of a resumed run, the log of the newest start.
+    log = Path(memory["source"].pop("later", [memory["source"]["path"]])[-1])
+    memory["source"]["path"] = str(log)
     if sink is None or sink.near_end is None or log.stat().st_size <= size + HEAD_BYTES:
         return None
     kept_memory = {name: value for name, value in memory.items() if name not in ("axes", "totals", "ts", "finished")}
@@ -208,6 +210,7 @@ class _Tail:
     def _new_file(self) -> None:
         # Totals begin again. Steps may begin again, too: the store distinguishes a rewind from a continued run.
         self.memory["totals"] = {}
+        self.memory.pop("elapsed", None)
         self.memory["axes"] = {}
 
     def _facts(self, logs: Logs) -> None:
@@ -386,7 +389,7 @@ class _Tail:
             facts=dict(self.context.facts),
             unmapped=self.unmapped,
             cursor=self.memory,
-            more=logs.more,
+            more=logs.more or bool(self.source.later),
             dropped=logs.dropped + self.folds.dropped,
             why_dropped=logs.why or self.folds.why,
             samples_scraped=len(logs.rows),

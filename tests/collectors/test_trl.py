@@ -222,16 +222,18 @@ def test_profiling_over_a_logging_window_is_per_step(tmp_path: Path) -> None:
     assert sorted(by_step(reading.samples, "generation_seconds")) == [4]  # the first row's window is in no setting
 
 
-def test_a_second_run_in_the_database_takes_over(tmp_path: Path) -> None:
+# Steps that go back show the restart without an event.
+@pytest.mark.parametrize(("begins", "events"), [(1, []), (6, ["restart"])])
+def test_a_second_run_in_the_database_takes_over(tmp_path: Path, begins: int, events: list[str]) -> None:
     row = {"train/global_step": 5, "train/step_time": 1.0, "train/reward": 0.1}
     with closing(make(tmp_path / "x.db")) as writer:
         log(writer, "a", row)
         first = tail(tmp_path)
-        log(writer, "b", {**row, "train/global_step": 1})
+        log(writer, "b", {**row, "train/global_step": begins})
         second = tail(tmp_path, first.cursor)
     assert (first.facts["run_name"], second.facts["run_name"]) == ("A", "B")
-    assert sorted(by_step(second.samples, "reward_mean")) == [1]
-    assert [event.kind for event in second.events] == ["restart"]
+    assert sorted(by_step(second.samples, "reward_mean")) == [begins]
+    assert [event.kind for event in second.events] == events
 
 
 def test_a_finished_run_that_goes_on_runs(tmp_path: Path) -> None:

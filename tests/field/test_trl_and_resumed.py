@@ -10,7 +10,10 @@ import pytest
 
 from collectors.detect import detect_path
 from collectors.model import Limits
+from collectors.trainers import ms_swift
 from collectors.trainers.trl import collector as trl
+from tests.collectors import _events as event_file
+from tests.collectors import _wandb as wandb_file
 from tests.field.product import INPUTS, RUN, Product, watching
 
 ZERO = 'zero_advantage_ratio{basis="completed"}'
@@ -192,3 +195,158 @@ def test_ms_swift_megatron() -> None:
 
 # The dates of the lines have no zone.
 MEGATRON = datetime.fromisoformat("2026-11-25 10:40:35").timestamp()
+
+
+def steps_of(product: Product) -> list[tuple[int, int]]:
+    """(incarnation, step) of every step."""
+    return [(step.life, step.step) for step in product.reader.steps.times(RUN, 0, 2e9)]
+
+
+def restarts(product: Product) -> list[float]:
+    return [event.ts for event in product.reader.runs.events(RUN, 0, 2e9, ("restart",))]
+
+
+def test_a_resumed_run_in_two_offline_folders_of_wandb() -> None:
+    with watching([INPUTS / "05-wandb-offline-resumed"], 1795640590.0) as product:
+        product.step(60)
+        # Drift and plateaus compare all steps, because none of them is repeated.
+        assert steps_of(product) == [(0, n) for n in range(1, 61)]
+        assert restarts(product) == [1795640000.0]
+        # Steps 51 to 60: reward 0.2 + step / 200.
+        assert product.value('reward{stat="mean"}') == pytest.approx(0.4775)
+        assert product.value("trainer_step_seconds") == pytest.approx(30.0)
+
+
+def test_a_resumed_run_with_a_folder_of_events_per_start() -> None:
+    with watching([INPUTS / "13-tensorboard-resumed"], 1795630620.0) as product:
+        product.step(60)
+        assert steps_of(product) == [*((0, n) for n in range(1, 41)), *((1, n) for n in range(31, 61))]
+        assert restarts(product) == [1795630020.0]
+        assert product.value('reward{stat="mean"}') == pytest.approx(0.3555)
+        assert product.value("trainer_step_seconds") == pytest.approx(20.0)
+
+
+def events_of(folder: Path, first: int, last: int, begun: int, reward: float = 0.3) -> Path:
+    """A folder with one event file: steps of 20 s. The times of the files are those of a copy, all the same."""
+    folder.mkdir(parents=True)
+    out = b""
+    for step in range(first, last + 1):
+        values = {"reward": reward, "frac_reward_zero_std": 0.1, "step_time": 20.0, "loss": 0.01}
+        scalars = [event_file.simple(f"train/{key}", value) for key, value in values.items()]
+        out += event_file.record(event_file.event(begun + 20.0 * (step - first), step, *scalars))
+    file = folder / event_file.name(begun)
+    file.write_bytes(out)
+    for path in (file, folder):
+        os.utime(path, (NOW, NOW))
+    return file
+
+
+def watched_steps(folder: Path) -> list[tuple[int, int]]:
+    with watching([folder], NOW) as product:
+        product.step(120)
+        return steps_of(product)
+
+
+def test_three_starts_whose_names_are_not_in_order(tmp_path: Path) -> None:
+    events_of(tmp_path / "runs" / "Nov30_10-00-00_a", 1, 10, 1795690000)
+    events_of(tmp_path / "runs" / "Dec01_09-00-00_b", 11, 20, 1795691000)
+    events_of(tmp_path / "runs" / "Dec02_09-00-00_c", 16, 25, 1795692000)
+    assert watched_steps(tmp_path) == [*((0, n) for n in range(1, 21)), *((1, n) for n in range(16, 26))]
+
+
+def test_runs_of_a_sweep_are_not_joined(tmp_path: Path) -> None:
+    """Each begins at its first step, one with an evaluation before it; the newest is read."""
+    events_of(tmp_path / "runs" / "a", 0, 10, 1795690000)
+    events_of(tmp_path / "runs" / "b", 1, 10, 1795691000)
+    newest = events_of(tmp_path / "runs" / "c", 1, 10, 1795692000)
+    os.utime(newest, (NOW + 1, NOW + 1))
+    assert watched_steps(tmp_path) == [(0, n) for n in range(1, 11)]
+
+
+def test_runs_at_the_same_time_are_not_joined(tmp_path: Path) -> None:
+    events_of(tmp_path / "runs" / "a", 1, 40, 1795691000)
+    newest = events_of(tmp_path / "runs" / "b", 31, 40, 1795691200)
+    os.utime(newest, (NOW + 1, NOW + 1))
+    assert watched_steps(tmp_path) == [(0, n) for n in range(31, 41)]
+
+
+def wandb_of(folder: Path, run: str, first: int, last: int, begun: float) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [wandb_file.field(5, wandb_file.item("num_generations", 8))]
+    for step in range(first, last + 1):
+        values = {"train/reward": 0.3, "train/frac_reward_zero_std": 0.1, "train/step_time": 20.0, "train/loss": 0.1}
+        values |= {"train/global_step": step, "_step": step, "_timestamp": begun + 20.0 * (step - first)}
+        rows.append(wandb_file.field(2, b"".join(wandb_file.item(key, value) for key, value in values.items())))
+    file = wandb_file.write(folder / f"run-{run}.wandb", wandb_file.journal(rows))
+    os.utime(file, (NOW, NOW))
+
+
+def test_the_id_of_a_wandb_run_decides(tmp_path: Path) -> None:
+    """A run resumed from a checkpoint, and a run of another id that would continue its steps."""
+    wandb_of(tmp_path / "run-20261126_100000-aaa", "aaa", 1, 20, NOW - 3000)
+    wandb_of(tmp_path / "run-20261126_110000-bbb", "bbb", 21, 30, NOW - 2500)
+    wandb_of(tmp_path / "run-20261126_120000-aaa", "aaa", 15, 30, NOW - 2000)
+    assert watched_steps(tmp_path) == [*((0, n) for n in range(1, 21)), *((1, n) for n in range(15, 31))]
+
+
+def test_a_start_without_rows_is_the_newest(tmp_path: Path) -> None:
+    wandb_of(tmp_path / "run-20261126_100000-aaa", "aaa", 1, 20, NOW - 3000)
+    wandb_of(tmp_path / "run-20261126_120000-aaa", "aaa", 1, 0, NOW)
+    with watching([tmp_path], NOW) as product:
+        product.step(60)
+        wandb_of(tmp_path / "run-20261126_120000-aaa", "aaa", 21, 25, NOW + 60)
+        product.step(120)
+        assert steps_of(product) == [(0, n) for n in range(1, 26)]
+
+
+def test_dicts_without_bars_are_numbered(tmp_path: Path) -> None:
+    """Only stdout is in the file."""
+    row = {"loss": 0.1, "reward": 0.5, "completions/mean_length": 300.0, "reward_std": 0.2, "step_time": 30.0}
+    (tmp_path / "train.log").write_text(f"{row}\n" * 12)
+    at(tmp_path / "train.log", NOW)
+    assert watched_steps(tmp_path) == [(0, n) for n in range(1, 13)]
+
+
+def test_processes_that_share_a_wandb_run_are_not_joined(tmp_path: Path) -> None:
+    wandb_of(tmp_path / "run-20261126_100000-aaa", "aaa", 1, 20, NOW - 3000)
+    wandb_of(tmp_path / "run-20261126_100001-aaa", "aaa", 1, 20, NOW - 2999)
+    assert watched_steps(tmp_path) == [(0, n) for n in range(1, 21)]
+
+
+def test_a_run_that_is_resumed_while_it_is_watched(tmp_path: Path) -> None:
+    events_of(tmp_path / "runs" / "a", 1, 10, 1795690000)
+    with watching([tmp_path], NOW) as product:
+        product.step(30)
+        newest = events_of(tmp_path / "runs" / "b", 6, 15, 1795691000)
+        os.utime(newest.parent, (NOW + 1, NOW + 1))
+        product.step(60)
+        assert steps_of(product) == [*((0, n) for n in range(1, 11)), *((1, n) for n in range(6, 16))]
+
+
+def swift_of(folder: Path, first: int, last: int, padding: int = 0) -> Path:
+    folder.mkdir(parents=True)
+    lines = []
+    for step in range(first, last + 1):
+        row: dict[str, object] = {"loss": 0.1, "reward": step / 1000, "completions/mean_length": 100.0}
+        row |= {"global_step/max_steps": f"{step}/5000", "elapsed_time": f"{30 * (step - first + 1)}s"}
+        lines.append(json.dumps(row | {"train_speed(s/it)": 30.0, "note": "x" * padding}))
+    (folder / "logging.jsonl").write_text("\n".join(lines) + "\n")
+    return folder / "logging.jsonl"
+
+
+def test_ms_swift_makes_a_folder_per_start(tmp_path: Path) -> None:
+    """v10 is after v9; without times in the rows, the steps and the names have the order."""
+    at(swift_of(tmp_path / "v9-20261125-100000", 1, 30), NOW - 900)
+    at(swift_of(tmp_path / "v10-20261125-180000", 21, 40), NOW)
+    assert watched_steps(tmp_path) == [*((0, n) for n in range(1, 31)), *((1, n) for n in range(21, 41))]
+
+
+def test_the_newest_steps_of_a_long_resumed_log_are_found_first(tmp_path: Path) -> None:
+    at(swift_of(tmp_path / "v0-20261120-100000", 1, 300, 2000), NOW - 90_000)
+    newest = at(swift_of(tmp_path / "v1-20261121-100000", 201, 2000, 2000), NOW)
+    recent, tail = ms_swift.COLLECTOR.recent, ms_swift.COLLECTOR.tail
+    assert recent is not None and tail is not None
+    cursor = recent(tmp_path, Limits(), NOW, 100_000)
+    assert cursor is not None and cursor["source"]["path"] == str(newest)
+    steps = [sample.step for sample in tail(tmp_path, cursor, Limits(), NOW).samples if sample.metric == "reward_mean"]
+    assert steps[-1] == 2000 and (steps[0] or 0) > 1900

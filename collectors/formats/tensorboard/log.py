@@ -28,6 +28,9 @@ MAX_FILES = 256
 MIN_WINDOW = 256 << 10
 MAX_SHARES = 8
 
+# Bytes read at the start and at the end to compare logs.
+END_BYTES = 256 << 10
+
 _NAME = re.compile(r".*\btfevents\.(\d{9,11})\b.*")
 # add_hparams of torch and tensorboardX opens a separate writer in a folder named by the time.
 _HPARAMS = re.compile(r"\d{9,11}\.\d+")
@@ -222,4 +225,36 @@ def _hparams(path: Path, limits: Limits) -> dict[str, Any]:
     return config
 
 
-SINK = Sink("tensorboard", "events.out.tfevents.*", find, read, writers=True, lag_seconds=120.0)
+def parent(path: Path) -> str:
+    """The folder around a directory with event files: HF's trainer makes a directory in it at each start."""
+    return str(path.parent)
+
+
+def ends(path: Path) -> tuple[list[Logged], list[Logged]]:
+    """The first rows of the oldest file and the last rows of the newest. Raises `OSError`, `ScrapeError`."""
+    files = [file for file, _ in _files(path)]
+    return _at(files[0], 0), _at(files[-1], max(0, files[-1].stat().st_size - END_BYTES))
+
+
+def _at(file: Path, offset: int) -> list[Logged]:
+    """The rows of a window of a file, which may begin within a record."""
+    with file.open("rb") as opened:
+        opened.seek(offset)
+        data = opened.read(END_BYTES)
+        frames = tensorboard_records.split(data, len(data), END_BYTES, lost=bool(offset))
+        part = _Part(file.name, bytetail.Appended(opened, file.stat(), offset, restarted=False))
+        _rows(part, frames.records)
+    return [row.logged for row in part.rows]
+
+
+SINK = Sink(
+    "tensorboard",
+    "events.out.tfevents.*",
+    find,
+    read,
+    writers=True,
+    lag_seconds=120.0,
+    run_of=parent,
+    ends=ends,
+    by_steps=True,
+)

@@ -19,6 +19,8 @@ from collectors.transport import bytetail
 
 # Fields of Record.
 _HISTORY, _CONFIG, _RUN, _EXIT = 2, 5, 17, 18
+# Bytes read at the start and at the end to compare logs: some rows, several blocks of the journal.
+END_BYTES = 256 << 10
 # The setting with wandb's own telemetry.
 _TELEMETRY_KEY = "_wandb"
 
@@ -228,4 +230,30 @@ def _loads(text: bytes) -> Any:
         return None
 
 
-SINK = Sink("wandb", "run-*.wandb", find, read, lag_seconds=15.0)
+def run_id(path: Path) -> str:
+    """The run's id by the file's name: each start of a resumed run has a folder of its own with the same file name."""
+    return path.name
+
+
+def ends(path: Path) -> tuple[list[Logged], list[Logged]]:
+    """The first and the last rows. Raises `OSError`."""
+    size = path.stat().st_size
+    tail = max(0, size - END_BYTES) // journal.BLOCK_BYTES * journal.BLOCK_BYTES
+    with path.open("rb") as file:
+        head = file.read(END_BYTES)
+        file.seek(tail)
+        last = file.read(2 * END_BYTES) if tail else head
+    return _rows(head, 0), _rows(last, tail)
+
+
+def _rows(data: bytes, offset: int) -> list[Logged]:
+    """The rows of a window that begins at the file's start or at a block's."""
+    begin = 0 if offset else len(journal.MAGIC)
+    logs = Logs()
+    _records(
+        journal.split(data[begin:], offset + begin, END_BYTES, skipping=bool(offset)), Limits(tail_rows=END_BYTES), logs
+    )
+    return logs.rows
+
+
+SINK = Sink("wandb", "run-*.wandb", find, read, lag_seconds=15.0, run_of=run_id, ends=ends)

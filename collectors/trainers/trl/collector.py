@@ -42,8 +42,11 @@ ARGUMENTS = "args/text_summary"
 def on_row(row: Logged, values: Mapping[str, float], context: Context) -> None:
     if context.restarted:
         context.restarted = False
+        step, before = values.get("global_step", row.step), context.memory.get("step")
         context.memory.clear()
-        context.events.append(Event("restart", f"restart:{row.ts or 0:.0f}", row.ts, "a new run in the log"))
+        # When the steps go back, they show the restart themselves.
+        if before is None or step is None or step >= before:
+            context.events.append(Event("restart", f"restart:{row.ts or 0:.0f}", row.ts, "a new run in the log"))
     if context.sink == trl_state.NAME:
         context.facts["times_estimated"] = 1.0
     if trl_printed.MAX_STEPS in values:

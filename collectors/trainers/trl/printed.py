@@ -8,7 +8,7 @@ is the step with ``logging_steps=1``.
 import re
 from typing import Any
 
-from collectors.formats.console import ConsoleLine, Parsed, figure, literal
+from collectors.formats.console import FROM_END, ConsoleLine, Parsed, figure, literal
 from collectors.formats.rows import Logged
 
 # Names for what the bar has; no logger can write them.
@@ -65,14 +65,11 @@ def seconds(clock: str) -> float:
 
 
 def _number(text: str) -> Any:
-    # A text that is no number stays a text; "nan" becomes None as in other logs.
-    return (
-        None
-        if text.strip().lower().lstrip("+-") in ("nan", "inf")
-        else text
-        if (value := figure(text)) is None
-        else value
-    )
+    """A text that is no number stays a text; "nan" becomes None as in other logs."""
+    if text.strip().lower().lstrip("+-") in ("nan", "inf"):
+        return None
+    value = figure(text)
+    return text if value is None else value
 
 
 def _add_bar(step: int, total: int, elapsed: float, memory: dict[str, Any]) -> None:
@@ -80,8 +77,10 @@ def _add_bar(step: int, total: int, elapsed: float, memory: dict[str, Any]) -> N
     memory["bars"] = [*bars, (step, total, elapsed)][-_MAX_BARS:]
 
 
-def _training(values: dict[str, Any], ts: float | None, memory: dict[str, Any]) -> Logged:
+def _training(values: dict[str, Any], ts: float | None, memory: dict[str, Any]) -> Logged | None:
     bars = memory.pop("bars", None)
+    if not bars and "step" not in memory and memory.get(FROM_END):
+        return None  # the dicts before it are not counted
     step = int(memory.get("step", 0)) + 1
     if bars:
         step, total, elapsed = next((bar for bar in bars if bar[1] == memory.get("total")), bars[-1])
