@@ -49,15 +49,19 @@ NOT_RECORDED: dict[str, set[str]] = {
     },
     # Only in agentic runs; the recorded one is RLVR, without batch or group size.
     "roll": {"turns", "zero_advantage_groups"},
-    # The printed log without a configuration; single-turn.
+    # The printed log without a configuration (mode, group size); single-turn.
     "oat": {
         "compute_capacity_samples_per_second",
+        "scoring_busy_ratio",
+        "staleness_versions",
         "trainer_samples_per_second",
         "turns",
         "zero_advantage_group_ratio",
         "zero_advantage_low_ratio",
         "zero_advantage_ratio",
     },
+    # The recorded synchronous run has no configuration, which states the mode; an asynchronous run logs no versions.
+    "openrlhf": {"staleness_versions"},
     # The bound is a fact from the user: `finetune.max_lag` is in samples.
     "pipeline_rl": {"staleness_bound_ratio"},
     # The recorded folder lacks the orchestrator's log and its aggregates.
@@ -82,7 +86,8 @@ NOT_RECORDED: dict[str, set[str]] = {
     },
     # The bound is in a configuration that TensorBoard does not store; tokens are in newer versions only.
     "skyrl": {"staleness_bound_ratio", "trained_tokens_total"},
-    "slime": {"in_flight_ratio", "turns"},
+    # The recorded synchronous runs have no arguments, which show the mode.
+    "slime": {"in_flight_ratio", "staleness_versions", "turns"},
     # Waiting is reported only for steps that were watched.
     "tinker_cookbook": {
         "queue_arrivals_samples_per_second",
