@@ -27,10 +27,10 @@ from server.cli.options import Options, serving, settings
 from server.cli.program import Choice, Command
 from server.cli.serving import announcer, dashboard
 from server.clock import ScaledClock, WallClock
-from server.config.errors import ConfigError
+from server.config.errors import ConfigError, suggestion
 from server.config.secret import Secret
 from server.config.settings import RunSettings, TargetSettings
-from server.demo.faults import KINDS
+from server.demo.faults import KINDS, kinds_of
 from server.demo.faults import read as read_fault
 from server.demo.scenarios import SCENARIOS
 from server.derive.driver import TICK_SECONDS
@@ -179,9 +179,14 @@ def check_faults(scenario: str, inject: Sequence[str]) -> None:
         ConfigError: with every fault that does not exist or that the scenario cannot have.
     """
     problems = []
+    sandboxes = SCENARIOS[scenario].sandboxes is not None
     for text in inject:
+        kind, at, _ = text.partition("@")
+        if at and kind not in KINDS:
+            problems.append(f"--inject: no fault is named {kind!r}; {suggestion(kind, kinds_of(sandboxes))}")
+            continue
         try:
-            read_fault(text, SCENARIOS[scenario].sandboxes is not None)
+            read_fault(text, sandboxes)
         except ValueError as error:
             problems.append(f"--inject: {error}")
     if problems:

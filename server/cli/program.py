@@ -1,6 +1,5 @@
 """What click lacks for this program: commands that load on use, colour in help, suggestions for mistyped values."""
 
-import difflib
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +8,8 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+
+from server.config.errors import nearest
 
 NAME = "rollscope"
 
@@ -107,7 +108,7 @@ class Choice(click.Choice[str]):
     """A choice that suggests the value that was probably meant."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        near = difflib.get_close_matches(str(value), [str(choice) for choice in self.choices], 1)
+        near = nearest(str(value), map(str, self.choices))
         if near:
-            return f"{value!r} is not a choice. Did you mean {near[0]!r}?"
+            return f"{value!r} is not a choice. Did you mean {near!r}?"
         return f"{value!r} is not one of {', '.join(map(str, self.choices))}."

@@ -13,11 +13,17 @@ _TYPES: Mapping[type, str] = {
 }  # fmt: skip
 
 
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that was probably meant; None if none is similar."""
+    near = difflib.get_close_matches(name, list(candidates), 1)
+    return near[0] if near else None
+
+
 def suggestion(name: str, candidates: Iterable[str]) -> str:
     """``did you mean port?``, or every valid name if none is similar."""
     names = sorted(candidates)
-    near = difflib.get_close_matches(name, names, 1)
-    return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+    near = nearest(name, names)
+    return f"did you mean {near}?" if near else f"known: {', '.join(names)}"
 
 
 class ConfigError(Exception):

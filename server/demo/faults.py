@@ -42,6 +42,11 @@ class Fault:
     at: float
 
 
+def kinds_of(sandboxes: bool) -> list[str]:
+    """The kinds of faults that a scenario with or without sandboxes can have."""
+    return [kind for kind in KINDS if sandboxes or kind not in SANDBOX_KINDS]
+
+
 def read(text: str, sandboxes: bool = True) -> Fault:
     """Parses `KIND@TIME`, the time in seconds or with the unit s, m or h.
 
@@ -49,7 +54,7 @@ def read(text: str, sandboxes: bool = True) -> Fault:
         ValueError: unknown kind, invalid time, or a kind impossible in this scenario; lists the valid ones.
     """
     match = _TEXT.fullmatch(text)
-    kinds = [kind for kind in KINDS if sandboxes or kind not in SANDBOX_KINDS]
+    kinds = kinds_of(sandboxes)
     if match is None or match[1] not in KINDS:
         raise ValueError(
             f"{text!r} is not KIND@TIME with a time such as 90, 10m or 1.5h since the start and a kind of "

@@ -1,7 +1,6 @@
 """Resolves sources that the user named to targets: detects which collector reads a URL or a path."""
 
 import asyncio
-import difflib
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from collectors.formats import unreadable
 from collectors.model import Collector, Limits, ScrapeError, Target
 from collectors.transport.http import get
 from server.config.discovery import BY_URL, KINDS, DiscoverSettings
-from server.config.errors import ConfigError
+from server.config.errors import ConfigError, suggestion
 from server.config.run_names import check_name as check_name
 from server.config.run_names import clean, place_of, shown_url
 from server.config.run_names import run_name as run_name
@@ -98,9 +97,7 @@ def source_of(text: str) -> TargetSettings:
 
 
 def _no_collector(name: str) -> str:
-    names = sorted((*collectors.load(), *KINDS))
-    near = difflib.get_close_matches(name, names, 1)
-    return f"no collector is named {name}: " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}")
+    return f"no collector is named {name}: {suggestion(name, (*collectors.load(), *KINDS))}"
 
 
 def attach(

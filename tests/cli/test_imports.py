@@ -56,6 +56,9 @@ def test_help_of_each_command_is_the_same_both_ways(name: str, capsys: pytest.Ca
         (["wach"], "No such command 'wach'. Did you mean 'watch'?"),
         (["up", "--prot", "1"], "Did you mean one of: '--host', '--port', '--role'?"),
         (["demo", "--scenario", "genrator-bound"], "Did you mean 'generator-bound'?"),
+        (["demo", "--scenario", "helthy"], "'helthy' is not a choice. Did you mean 'healthy'?"),
+        (["export", "grafna"], "'grafna' is not a choice. Did you mean 'grafana'?"),
+        (["export", "nothing"], "'nothing' is not one of rules, grafana."),
         (["up", "--port", "abc"], "'--port': 'abc' is not a valid integer."),
         (["status", "--nothing"], "No such option '--nothing'."),
         (["--", "nothing"], "No such command 'nothing'."),
@@ -69,6 +72,20 @@ def test_bad_usage_is_explained(arguments: list[str], message: str, capsys: pyte
     found = capsys.readouterr()
     assert message in found.err and found.err.startswith("rollscope: ") and " --help\n" in found.err
     assert found.out == ""
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("engine-crsh@10m", "no fault is named 'engine-crsh'; did you mean engine-crash?"),
+        # Only faults that the scenario can have: this one has no sandboxes.
+        ("sandbox-outag@10m", "no fault is named 'sandbox-outag'; known: easy-tasks, engine-crash, engine-freeze, "
+         "length-drift, scoring-slow, trainer-hang, weight-sync-slow"),
+    ],
+)  # fmt: skip
+def test_an_unknown_fault_gets_the_nearest_name(fault: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--scenario", "healthy", "--inject", fault]) == 2
+    assert capsys.readouterr().err == f"rollscope: --inject: {message}\n"
 
 
 def test_without_arguments_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

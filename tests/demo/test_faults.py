@@ -48,7 +48,7 @@ def test_the_command_refuses_a_bad_fault_before_it_starts(capsys: pytest.Capture
     words = ["demo", "--scenario", "healthy", "--inject", "flood@5", "--inject", "sandbox-outage@5m"]
     assert main(words) == 2
     told = capsys.readouterr().err
-    assert "'flood@5' is not KIND@TIME" in told
+    assert "no fault is named 'flood'; known: easy-tasks, engine-crash" in told
     assert "sandbox-outage: this scenario has no sandboxes" in told
 
 
