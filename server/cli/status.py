@@ -39,6 +39,13 @@ WAIT_SECONDS = 5.0
 SHORT_LIST = 5
 # Names in the error for an unknown run.
 SHOWN_RUNS = 10
+# States of a signal that are marked in the output, worst first.
+FLAGGED = ("critical", "watch")
+# States of a run in which its signals and alerts are of the past, with the reason that is printed.
+NOT_JUDGED = {
+    "catching_up": "history is being read",
+    "not_collected": "nothing is collected for this run now",
+}
 
 
 def fetch(
@@ -171,18 +178,39 @@ def _from_store(run: str | None, url: str) -> dict[str, Any]:
         raise ConfigError([f"store: {error}"]) from None
 
 
+def _not_judged(status: Mapping[str, Any]) -> str:
+    """Why the states of health and the alerts of a status are of the past; "" if they are of the present."""
+    return NOT_JUDGED.get((status.get("state") or {}).get("name", ""), "")
+
+
+def _without_past_health(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The status without states of health and alerts if these are of the past; the pages leave them out, too."""
+    if not (why := _not_judged(status)):
+        return status
+    signals = {
+        name: signal if signal["value"] is None else {**signal, "state": "unknown", "why": f"not judged: {why}"}
+        for name, signal in status["signals"].items()
+    }
+    return {**status, "signals": signals, "alerts": []}
+
+
 def short(status: Mapping[str, Any]) -> str:
     """The lines that matter: verdict, evidence, flagged signals, targets that are down, alerts."""
-    flagged = [
-        (name, signal) for name, signal in _listed_signals(status) if signal["state"] in ("critical", "watch")
-    ]  # fmt: skip
-    flagged.sort(key=lambda item: item[1]["state"] != "critical")
+    status = _without_past_health(status)
+    flagged = [(name, signal) for name, signal in _listed_signals(status) if signal["state"] in FLAGGED]
+    flagged.sort(key=lambda item: FLAGGED.index(item[1]["state"]))
     down = [target for target in status["trust"] if not target["up"]]
     lines = [*_head(status), *verdict_text.brief(status["verdict"], status.get("now", 0.0), status["lifecycle"])]
     lines += _cut("flagged signals:", [_row(name, signal) for name, signal in flagged])
     lines += _cut("targets down:", [_target(target) for target in down])
     lines += _cut("alerts:", [_alert(alert) for alert in status["alerts"]])
+    lines += _judged_later(status)
     return "\n".join([*lines, _rest(status, len(flagged), len(down))])
+
+
+def _judged_later(status: Mapping[str, Any]) -> list[str]:
+    why = _not_judged(status)
+    return [f"signals and alerts are not judged: {why}"] if why else []
 
 
 def _cut(title: str, rows: list[str]) -> list[str]:
@@ -201,11 +229,12 @@ def _rest(status: Mapping[str, Any], flagged: int, down: int) -> str:
 
 def text(status: Mapping[str, Any]) -> str:
     """The complete status for a terminal: signals with a value first, then those without and the reason."""
+    status = _without_past_health(status)
     signals = _listed_signals(status)
     rows = [_row(name, signal) for name, signal in signals if signal["value"] is not None]
     gaps = [_gap(name, signal) for name, signal in signals if signal["value"] is None]
     targets = [_target(target) for target in status["trust"]]
-    alerts = ["alerts:", *map(_alert, status["alerts"])] if status.get("alerts") else []
+    alerts = ["alerts:", *map(_alert, status["alerts"])] if status.get("alerts") else _judged_later(status)
     verdict = verdict_text.lines(status["verdict"], status.get("now", 0.0), status["lifecycle"])
     return "\n".join(
         [*_head(status), *verdict, "signals:", *rows, "no value:", *gaps, "targets:", *targets, *alerts]
@@ -252,7 +281,7 @@ def _at(ts: float) -> str:
 
 
 def _row(name: str, signal: Mapping[str, Any]) -> str:
-    mark = "" if signal["state"] == "ok" else signal["state"].upper()
+    mark = signal["state"].upper() if signal["state"] in FLAGGED else ""
     return f"  {name:<58} {_number(signal['value']):>10} {signal['unit']:<10} {mark}".rstrip()
 
 
@@ -276,14 +305,20 @@ def _number(value: float) -> str:
 
 
 def dump(status: Mapping[str, Any]) -> str:
-    return json.dumps(status, indent=2)
+    """The status object as JSON."""
+    return json.dumps(_without_past_health(status), indent=2)
 
 
 @click.command(cls=Command)
 @common
 @click.argument("run", required=False, metavar="[RUN]", help="name of a run (default: the most recent)")
 @click.option("--all", "complete", is_flag=True, help="print every signal and target")
-@click.option("--json", "as_json", is_flag=True, help="print the API's complete status object")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print the complete status object; without health and alerts while history is read",
+)
 @click.option(
     "--url",
     default=None,

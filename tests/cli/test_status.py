@@ -1,6 +1,7 @@
 """`rollscope status --url URL`: what it says where no Rollscope server gives it a status."""
 
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.cli.status import stored
+from server.cli.status import dump, short, stored, text
 from server.config.retention import RetentionSettings
 from server.main import main
 from server.store import Store, migrate
@@ -81,6 +82,29 @@ def test_no_server_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--url", "http://user:secret@gpu-node-1.invalid:8050/x"]) == 2
     told = capsys.readouterr().err
     assert told == "rollscope: --url http://gpu-node-1.invalid:8050: host name not found (DNS)\n"
+
+
+def test_history_that_is_being_read_has_no_health() -> None:
+    wait = {"value": 0.4, "unit": "ratio", "state": "critical", "age_seconds": 5.0, "source": "trainer", "why": ""}
+    alert = {
+        "name": "TrainerStarved", "state": "firing", "severity": "warning", "age_seconds": 60.0, "muted": "",
+        "summary": "The trainer waits",
+    }  # fmt: skip
+    status = {
+        "run": "r", "framework": "verl", "mode": "async", "facts": {}, "lifecycle": "running", "now": 1000.0,
+        "state": {"name": "live", "since": None, "as_of": 995.0}, "trust": [], "alerts": [alert],
+        "signals": {"trainer_wait_ratio": wait}, "verdict": {"outcome": "unknown", "summary": "no verdict"},
+    }  # fmt: skip
+    for shown in (short(status), text(status)):
+        assert shown.count("CRITICAL") == 1 and "firing for 60 s: TrainerStarved" in shown
+    status["state"] = {"name": "catching_up", "since": 0.0, "as_of": 100.0, "progress": 0.1, "seconds_left": 60.0}
+    for shown in (short(status), text(status)):
+        assert "signals and alerts are not judged: history is being read" in shown.splitlines()
+        assert "CRITICAL" not in shown and "alerts:" not in shown and "flagged" not in shown
+    printed = json.loads(dump(status))
+    assert printed["alerts"] == [] and printed["signals"]["trainer_wait_ratio"] == wait | {
+        "state": "unknown", "why": "not judged: history is being read",
+    }  # fmt: skip
 
 
 KEPT = "kept: raw samples 15d, signals 90d, records 90d, rollups permanently"

@@ -108,9 +108,14 @@ def no_current_verdict(shown: Snapshot) -> Iterator[str]:
 
 
 def no_current_health(shown: Snapshot) -> Iterator[str]:
-    """While a run catches up or is not collected, no pill judges its present health."""
+    """While a run catches up or is not collected, no pill and no line judges its present health."""
     if shown.state not in ("catching_up", "not_collected"):
         return
+    if found := re.findall(r"^flagged signals:|^alerts:$|\b(?:WATCH|CRITICAL)$", shown.cli, re.MULTILINE):
+        yield f"rollscope status: {found} while {shown.state}"
+    judged = {name for name, one in shown.cli_json["signals"].items() if one["state"] in ("ok", "watch", "critical")}
+    if judged or shown.cli_json["alerts"]:
+        yield f"rollscope status --json: {sorted(judged)[:3]}, {len(shown.cli_json['alerts'])} alerts, {shown.state}"
     for page in RUN_PAGES:
         for key, word in shown.pages[page]["view"].items():
             if key.endswith(".p") and word in ("OK", "Watch", "Critical"):

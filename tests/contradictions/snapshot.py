@@ -1,5 +1,6 @@
 """Everything that Rollscope states about a run at one instant: all pages, API, `/metrics` and command line."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ class Snapshot:
         status, runs, alerts: answers of the API.
         metrics: (name, labels, value) of the run's samples.
         cli: what `rollscope status` and `rollscope status --all` print.
+        cli_json: what `rollscope status --json` prints.
         pages: page -> its load: ``view`` has the texts by key, ``figures`` the charts.
     """
 
@@ -42,6 +44,7 @@ class Snapshot:
     alerts: Sequence[Json]
     metrics: Sequence[tuple[str, Mapping[str, str], float]]
     cli: str
+    cli_json: Json
     pages: Mapping[str, Json] = field(default_factory=dict)
 
     def text(self, page: str, key: str) -> Any:
@@ -108,7 +111,7 @@ def take(scenario: str, moment: str, reader: Reader, client: TestClient, run: st
     return Snapshot(
         scenario, moment, run, status, _json(client, "/api/v1/runs"),
         _json(client, f"/api/v1/alerts?run={run}")["alerts"], samples,
-        f"{cli.short(status)}\n{cli.text(status)}", pages,
+        f"{cli.short(status)}\n{cli.text(status)}", json.loads(cli.dump(status)), pages,
     )  # fmt: skip
 
 
