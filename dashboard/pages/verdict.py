@@ -38,8 +38,6 @@ _UNKNOWN = {
 _CONFIDENCE = ((0.75, "high"), (0.45, "medium"), (0.0, "low"))
 EVIDENCE = 3
 MISSING = 2
-# In evidence with two waits: of the newest steps, and of the last ten, which the Trainer wait card shows.
-TWO_WAITS = "in the last ten"
 CONTRADICTIONS = 3
 """Lines of each kind that the banner has room for."""
 MOST = 200
@@ -124,9 +122,7 @@ def _texts(verdict: VerdictJson) -> list[str]:
 def _is_shown(verdict: VerdictJson, item: Mapping[str, Any]) -> bool:
     """Whether the banner needs this evidence: a single wait is in the headline and on a card already."""
     words = str(item.get("text"))
-    if item.get("signal") != "trainer_wait_ratio":
-        return True
-    return TWO_WAITS in words and words.lower() not in str(verdict.get("summary") or "").lower()
+    return item.get("signal") != "trainer_wait_ratio" and words.lower() not in str(verdict.get("summary") or "").lower()
 
 
 def next_steps(verdict: VerdictJson) -> list[str]:

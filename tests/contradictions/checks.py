@@ -45,8 +45,6 @@ PRESENT_TENSE = re.compile(
 )
 TIMELESS = re.compile(r"by definition|configured|not applicable", re.IGNORECASE)
 """In sentences about a definition or a configuration, which no end of a run changes."""
-RESTATED = ("generator_requests", "discarded_rollout_ratio")
-"""Signals that the rules restate over another span of time under the signal's own name; the rules must change."""
 
 
 def one_state(shown: Snapshot) -> Iterator[str]:
@@ -168,7 +166,7 @@ def evidence_equals_signals(shown: Snapshot) -> Iterator[str]:
         return
     for item in shown.verdict.get("evidence", ()):
         signal, value = item["signal"], item["value"]
-        if not signal or value is None or signal in RESTATED:
+        if not signal or value is None:
             continue
         values = [
             one["value"] for name, one in shown.status["signals"].items()

@@ -31,7 +31,7 @@ def overview(reader: MemoryReader) -> dict[str, Any]:
 def test_a_balanced_verdict_explains_the_wait_on_the_card() -> None:
     """The card shows 62% of the last ten steps: without the line "Balanced" contradicts it."""
     both = "The trainer waited 4% of the time in its last 4 steps (62% in the last ten)"
-    wait = {"signal": "trainer_wait_ratio", "text": both}
+    wait = {"signal": "", "text": both}
     summary = "Generator and trainer are matched"
     assert verdict.behind({"summary": summary, "evidence": [wait]})["b.e.0"] == both
     # A headline that has it is not repeated, and a single wait stands in the headline and on the card.

@@ -1,12 +1,21 @@
-"""The evidence of a verdict, most important first, and the missing sources. Pure."""
+"""The evidence of a verdict, most important first, and the missing sources. Pure.
+
+A number that is a signal's own value names the signal and its window. Other numbers are means over the judged steps:
+their text states that window, and they name no signal.
+"""
 
 from collections.abc import Iterator
 
-from server.verdict.explain.messages import opened, wait
+from server.verdict.explain.messages import is_reported_wait, opened, span, wait
 from server.verdict.facts.throughput import Numbers
 from server.verdict.inputs import VerdictInput
 from server.verdict.model import Evidence, Limiter
 from server.verdict.thresholds import DISAGREE, HALF_LIMIT, MOST_ENGINES, MOST_EVIDENCE, SHOWN_SHARE, SHOWN_STALE
+
+# Windows of signals, as their help texts define them.
+_MINUTES = "5 min mean"
+_STEPS = "last 10 steps"
+_VERSIONS = "last 10 versions"
 
 
 def evidence(n: Numbers, ranked: tuple[Limiter, ...], own_limiter: Limiter | None) -> tuple[Evidence, ...]:
@@ -32,7 +41,7 @@ def _liveness(n: Numbers) -> Iterator[Evidence]:
         text = f"The open step has lasted {stall:.0%} of the limit for a step (6 x its median, at least 30 min)"
         yield _of(n, text, "trainer_stall_ratio", stall, "ratio", 1.0)
     elif n.opened is not None and n.opened.late:
-        yield _of(n, opened(n.opened), "trainer_stall_ratio", n.opened.seconds, "seconds", n.opened.usual)
+        yield Evidence(opened(n.opened), value=n.opened.seconds, unit="seconds", bound=n.opened.usual)
     for state, defect in (("hung", "run requests and generate no token"), ("down", "do not answer")):
         if n.engines.get(state, 0.0) >= MOST_ENGINES * sum(n.engines.values()) > 0:
             text = f"{n.engines[state]:.0f} of {sum(n.engines.values()):.0f} engines {defect}"
@@ -41,21 +50,43 @@ def _liveness(n: Numbers) -> Iterator[Evidence]:
 
 def _trainer(n: Numbers) -> Iterator[Evidence]:
     if n.wait is not None:
-        text = wait(n)
-        yield _of(n, text[0].upper() + text[1:], "trainer_wait_ratio", n.wait, "ratio")
+        # The text states its own window.
+        text, is_own = wait(n), is_reported_wait(n)
+        value = n.reported if is_own and n.reported is not None else n.wait
+        yield _of(n, text[0].upper() + text[1:], "trainer_wait_ratio" if is_own else "", value, "ratio")
     if n.capacity is not None and n.trained is not None:
+        is_own = _is_own(n, capacity_samples_per_second=n.capacity, trainer_samples_per_second=n.trained)
         text = f"The trainer consumes {n.trained:.3g} samples/s; its capacity is {n.capacity:.3g}"
-        yield _of(n, text, "capacity_samples_per_second", n.capacity, "samples/s", n.trained)
+        text = f"{text} ({_STEPS if is_own else _judged_steps(n)})"
+        yield _of(n, text, "capacity_samples_per_second" if is_own else "", n.capacity, "samples/s", n.trained)
     if n.arrivals is not None and n.capacity is not None:
-        text = f"Cross-check: arrivals ({n.arrivals:.3g} samples/s) predict a wait of {n.predicted_wait or 0.0:.0%}"
-        yield _of(n, text, "queue_arrivals_samples_per_second", n.arrivals, "samples/s", n.capacity)
+        yield _arrivals(n, n.arrivals, n.capacity)
     if n.hold_ratio:
-        yield _of(
-            n, f"Production was held {n.hold_ratio:.0%} of the time", "generation_held_ratio", n.hold_ratio, "ratio"
-        )
+        is_own = _is_own(n, generation_held_ratio=n.hold_ratio)
+        text = f"Production was held {n.hold_ratio:.0%} of the time ({_STEPS if is_own else _judged_steps(n)})"
+        yield _of(n, text, "generation_held_ratio" if is_own else "", n.hold_ratio, "ratio")
     if n.stale is not None and n.stale >= SHOWN_STALE:
-        text = f"{n.stale:.0%} of the samples were dropped as stale"
-        yield _of(n, text, "discarded_rollout_ratio", n.stale, "ratio")
+        yield _stale(n, n.stale)
+
+
+def _arrivals(n: Numbers, arrivals: float, capacity: float) -> Evidence:
+    signal = "queue_arrivals_samples_per_second"
+    is_own = _is_own(n, queue_arrivals_samples_per_second=arrivals, capacity_samples_per_second=capacity)
+    window = _STEPS if is_own else _judged_steps(n)
+    if n.seen.get(signal) is None:
+        window = f"from records, {_VERSIONS}"
+    predicted = f"{n.predicted_wait or 0.0:.0%}"
+    text = f"Cross-check: arrivals ({arrivals:.3g} samples/s) predict a wait of {predicted} ({window})"
+    return _of(n, text, signal if is_own else "", arrivals, "samples/s", capacity)
+
+
+def _stale(n: Numbers, share: float) -> Evidence:
+    signal, window = "", _judged_steps(n)
+    if _is_own(n, rollout_exit_ratio=share):
+        signal, window = "rollout_exit_ratio", _VERSIONS
+    elif _is_own(n, discarded_rollout_ratio=share):
+        signal, window = "discarded_rollout_ratio", _STEPS
+    return _of(n, f"{share:.0%} of the samples were dropped as stale ({window})", signal, share, "ratio")
 
 
 def _limiters(n: Numbers, ranked: tuple[Limiter, ...]) -> Iterator[Evidence]:
@@ -67,13 +98,16 @@ def _limiters(n: Numbers, ranked: tuple[Limiter, ...]) -> Iterator[Evidence]:
 
 def _engines(n: Numbers) -> Iterator[Evidence]:
     if n.running is not None:
-        room = f" of {n.limit:.0f} that fit" if n.limit else ""
-        waiting = f", {n.waiting:.0f} wait" if n.waiting is not None else ""
-        yield _of(
-            n, f"Engines run {n.running:.0f} requests{room}{waiting}", "generator_requests", n.running, "requests"
+        is_own = n.running == n.seen.total("generator_requests", state="running") and (
+            n.waiting is None or n.waiting == n.seen.total("generator_requests", state="waiting")
         )
+        verbs, window = (("run", "wait"), _MINUTES) if is_own else (("ran", "waited"), _judged_instants(n))
+        room = f" of {n.limit:.0f} that fit" if n.limit else ""
+        waiting = f", {n.waiting:.0f} {verbs[1]}" if n.waiting is not None else ""
+        text = f"Engines {verbs[0]} {n.running:.0f} requests{room}{waiting} ({window})"
+        yield _of(n, text, "generator_requests" if is_own else "", n.running, "requests")
     if n.kv is not None:
-        yield _of(n, f"KV cache {n.kv:.0%} full", "kv_cache_usage_ratio", n.kv, "ratio")
+        yield _of(n, f"KV cache {n.kv:.0%} full ({_MINUTES})", "kv_cache_usage_ratio", n.kv, "ratio")
 
 
 _PHASE_TEXTS = {"booting": "booting", "in_tool": "in tools", "scoring": "in scoring", "generating": "in the engines"}
@@ -82,15 +116,36 @@ _PHASE_TEXTS = {"booting": "booting", "in_tool": "in tools", "scoring": "in scor
 def _time_shares(n: Numbers) -> Iterator[Evidence]:
     parts = [f"{share:.0%} {_PHASE_TEXTS[phase]}" for phase, share in n.time_shares.items() if share >= SHOWN_SHARE]
     if parts:
-        yield Evidence("A rollout's time: " + ", ".join(parts))
+        window = _judged_instants(n) if n.in_flight.counted else _STEPS
+        yield Evidence(f"A rollout's time: {', '.join(parts)} ({window})")
     if n.cap is not None:
-        yield _of(n, f"In flight: {n.cap:.0%} of the limit", "in_flight_ratio", n.cap, "ratio")
+        is_own = _is_own(n, in_flight_ratio=n.cap)
+        text = f"In flight: {n.cap:.0%} of the limit ({'now' if is_own else _judged_instants(n)})"
+        yield _of(n, text, "in_flight_ratio" if is_own else "", n.cap, "ratio")
 
 
 def _queue(n: Numbers) -> Iterator[Evidence]:
     if n.batches is not None:
-        text = f"{n.batches:.2g} batches wait in the queue"
-        yield _of(n, text, "queue_batches", n.batches, "batches", 1.0)
+        is_own = _is_own(n, queue_batches=n.batches)
+        waits, window = ("wait", _MINUTES) if is_own else ("waited", f"mean of the {_judged_steps(n)}")
+        text = f"{n.batches:.2g} batches {waits} in the queue ({window})"
+        yield _of(n, text, "queue_batches" if is_own else "", n.batches, "batches", 1.0)
+
+
+def _is_own(n: Numbers, **values: float) -> bool:
+    """Returns whether each of these numbers is a current value of the signal of that name."""
+    return all(any(value == number for _, value in n.seen.rows(name)) for name, number in values.items())
+
+
+def _judged_steps(n: Numbers) -> str:
+    """Returns the window of the trainer's numbers if they are not the signals' own."""
+    return f"last {n.steps} steps" if n.steps > 1 else "open step"
+
+
+def _judged_instants(n: Numbers) -> str:
+    """Returns the window of the means of requests and rollouts; "now" for the newest counts alone."""
+    seconds = 0.0 if n.begun is None else n.seen.now - n.begun
+    return f"mean of the last {span(seconds)}" if seconds > 0 else "now"
 
 
 def _of(

@@ -83,11 +83,17 @@ def opened(step: Late) -> str:
     return f"The trainer's step{after} has been open for {span(step.seconds)}, {step.times:.2g} times its usual length"
 
 
+def is_reported_wait(n: Numbers) -> bool:
+    """Returns whether the wait of the judged steps is that of the signal, so that its text needs no steps."""
+    return n.reported is None or abs((n.wait or 0.0) - n.reported) < SAME_WAIT
+
+
 def wait(n: Numbers) -> str:
     """Returns the text on the trainer's wait, with its steps if they are not the last ten of the signal."""
     share = n.wait or 0.0
-    if n.reported is None or abs(share - n.reported) < SAME_WAIT:
-        return f"the trainer waits {share:.0%} of each step"
+    if n.reported is None or is_reported_wait(n):
+        # The number of the Trainer wait card, so that the two do not differ by a rounding.
+        return f"the trainer waits {share if n.reported is None else n.reported:.0%} of each step"
     last = f"in its last {n.steps} steps" if n.steps > 1 else "in its open step"
     return f"the trainer waited {share:.0%} of the time {last} ({n.reported:.0%} in the last ten)"
 

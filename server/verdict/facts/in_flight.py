@@ -37,6 +37,7 @@ class InFlight:
 
     Attributes:
         time_shares: share of a rollout's time per phase (`PHASES`); below 1 in total if no source places the rest.
+        counted: the shares follow from counts of rollouts, requests or sandboxes, not from phases in the log.
         unscored: share of their time that rollouts have ended and are not scored, for any reason.
         queued, starting: sandboxes that are not ready; None: no provider reports them.
         starting_limit: highest number that starts at once, if it is constant while others wait; None: no plateau.
@@ -44,6 +45,7 @@ class InFlight:
     """
 
     time_shares: Counts = field(default_factory=dict)
+    counted: bool = False
     unscored: float | None = None
     queued: float | None = None
     starting: float | None = None
@@ -93,7 +95,8 @@ def in_flight(seen: VerdictInput, requests: float | None, scorer_busy: float | N
     if seen.fact("has_sandbox") == 0:
         _without_sandboxes(sources)
     unscored = sources.rollouts["scoring"] / sources.total if sources.total and "scoring" in sources.rollouts else None
-    if len(sources.rollouts) >= _DETAILED and sources.total > 0:
+    by_state = len(sources.rollouts) >= _DETAILED and sources.total > 0
+    if by_state:
         _within_requests(sources)
         _within_sandboxes(sources)
         time_shares = _of_census(_at_the_scorer(seen, sources.rollouts, scorer_busy))
@@ -103,6 +106,7 @@ def in_flight(seen: VerdictInput, requests: float | None, scorer_busy: float | N
         time_shares = _of_log(sources)
     return InFlight(
         time_shares=time_shares,
+        counted=by_state or sources.pending is not None or not sources.splits,
         unscored=unscored if unscored is not None else time_shares.get("scoring"),
         queued=sources.boxes.get("queued"),
         starting=sources.boxes.get("starting"),

@@ -62,7 +62,7 @@ def means(window: Sequence[Instant], since: float = -inf) -> dict[str, float]:
     states come from another source and are left out. Zero sandboxes before the first sandbox are left out too, because
     history is judged before the provider is read.
     """
-    within = [entry for entry in window if entry[0] >= since] or list(window[-1:])
+    within = judged(window, since)
     first_box = first_sandboxes(window)
     names = _rollout_states(within[-1][1]) if within else frozenset()
     totals: dict[str, float] = {}
@@ -79,6 +79,11 @@ def means(window: Sequence[Instant], since: float = -inf) -> dict[str, float]:
             counts[kind] = counts.get(kind, 0) + 1
     means_ = {name: total / counts[_kind(name)] for name, total in totals.items()}
     return means_ | _bubble([values.get(REQUESTS + "running", 0.0) for _, values in within])
+
+
+def judged(window: Sequence[Instant], since: float) -> list[Instant]:
+    """Returns the instants from ``since`` on, at least the newest."""
+    return [entry for entry in window if entry[0] >= since] or list(window[-1:])
 
 
 def first_sandboxes(window: Sequence[Instant]) -> float:

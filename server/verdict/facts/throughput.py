@@ -56,6 +56,7 @@ class Numbers:
         opened: the trainer's open step compared with those before it.
         changed: the last ten steps contain a clear change, and the numbers cover the steps after it.
         first: the first step that belongs to the present as a whole, as `VerdictInput.first`.
+        begun: time of the first instant of the means of requests and rollouts; None: these are the signals' values.
     """
 
     seen: VerdictInput
@@ -90,6 +91,7 @@ class Numbers:
     opened: Late | None = None
     changed: bool = False
     first: tuple[int, int] | None = None
+    begun: float | None = None
     extra: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -266,7 +268,7 @@ def _over(numerator: float | None, denominator: float | None) -> float | None:
 
 def numbers(seen: VerdictInput) -> Numbers:
     """Computes all numbers from the signals of one instant."""
-    trainer_facts = present(seen)
+    trainer_facts, first_instant = present(seen), None
     if seen.instants:
         # The means of engines and rollouts cover the same steps as the trainer's numbers.
         begun = max(seen.now - MOST_SECONDS, trainer_facts.begun) if trainer_facts.begun is not None else -inf
@@ -274,6 +276,7 @@ def numbers(seen: VerdictInput) -> Numbers:
             begun = max(begun, seen.now - PLATEAU_SECONDS)  # the queue behind a limit grows: its mean would lag
         begun = -inf if seen.synchronous else min(begun, seen.now - LEAST_WINDOW)
         seen = replace(seen, recent=instants.means(seen.instants, begun))
+        first_instant = instants.judged(seen.instants, begun)[0][0]
     produced = seen.get("production_samples_per_second", stage="delivered")
     running, waiting = (instants.requests(seen, state) for state in ("running", "waiting"))
     batches = trainer_facts.batches if trainer_facts.batches is not None else seen.get("queue_batches")
@@ -320,6 +323,7 @@ def numbers(seen: VerdictInput) -> Numbers:
         opened=open_since(seen),
         changed=trainer_facts.since,
         first=trainer_facts.first,
+        begun=first_instant,
         extra={
             "tail_index_ratio": max((value for _, value in seen.rows("tail_index_ratio")), default=None),
             "tail_bubble_ratio": instants.bubble(seen),
