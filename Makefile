@@ -70,8 +70,8 @@ faults: $(VENV)/.dev ## kill -9 at 50 random moments under load, on both databas
 	@$(BIN)/python -m bench.kills $(ARGS)
 
 eval-verdict: $(VENV)/.dev ## is the verdict right? simulated runs against measured truth, recorded real runs, live demos (30 minutes)
-	@$(BIN)/python -m pytest -q -m long tests/demo/test_verdicts.py
-	@failed=0; for part in "eval_verdict $(ARGS)" real_runs verdict.demo_live; do \
+	@failed=0; $(BIN)/python -m pytest -q -m long tests/demo/test_verdicts.py || failed=1; \
+	for part in "eval_verdict $(ARGS)" real_runs verdict.demo_live; do \
 	  $(BIN)/python -m bench.$$part || failed=1; done; exit $$failed
 
 screenshots: $(VENV)/.dev $(PLOTLY) node_modules/.ready ## every page, light and dark, wide and narrow, from demos whose clock stands still (4 minutes)

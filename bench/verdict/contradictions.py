@@ -175,7 +175,9 @@ def _judged_wait(answer: Answer) -> float:
         found = BOTH_WAITS.search(str(item["text"]))
         # The second share must be the signal's: otherwise the text explains no difference.
         if found is not None and abs(int(found[2]) / 100 - _wait(answer)) <= ROUNDING:
-            return int(found[1]) / 100
+            exact, stated = answer.number("wait_ratio"), int(found[1]) / 100
+            # The text states whole percent: 49.8% reads 50% and is below a limit of one half.
+            return exact if exact is not None and abs(exact - stated) <= ROUNDING else stated
     return _wait(answer)
 
 

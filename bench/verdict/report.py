@@ -17,14 +17,15 @@ WORST = 15
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One target and whether it is met."""
+    """One target and whether it is met. ``required``: a miss is an error; otherwise it is a goal not met so far."""
 
     name: str
     text: str
     ok: bool
+    required: bool = True
 
     def __str__(self) -> str:
-        return f"{'ok  ' if self.ok else 'MISS'} {self.name}: {self.text}"
+        return f"{'ok  ' if self.ok else 'MISS'} {self.name}{'' if self.required else ' (goal)'}: {self.text}"
 
 
 def matrix(runs: Sequence[Steady]) -> Iterable[str]:
@@ -108,7 +109,7 @@ def noise(runs: Sequence[Noisy]) -> Line:
     none = sum(one.unknown for one in runs) / max(1, len(runs))
     text = f"{good} of {len(runs)} right at the end; of all ticks {share:.1%} right, {none:.1%} without a verdict; "
     text += f"wrong at 0.5 and above in {len(wrong)} runs, {sum(one.believed for one in wrong)} ticks"
-    return Line("f noise of recorded runs", text, good >= ACCURACY * len(runs) and not wrong)
+    return Line("f noise of recorded runs", text, good >= ACCURACY * len(runs) and not wrong, required=False)
 
 
 def contradicted(runs: Sequence[Noisy]) -> Line:
@@ -120,11 +121,11 @@ def contradicted(runs: Sequence[Noisy]) -> Line:
 
 
 def dead_engine(runs: Sequence[Changed]) -> Line:
-    """Runs with a dead engine, without a target: most do not change their limiter and must keep their verdict."""
+    """Runs with a dead engine: most do not change their limiter and must keep their verdict."""
     late = [one for one in runs if one.seconds > one.limit]
     text = f"{len(runs) - len(late)} of {len(runs)} right within max(2 min, 2 steps) "
     text += str([f"{one.config.seed} {one.after.top}" for one in late])
-    return Line("h one engine dies", text, len(late) <= (1 - ACCURACY) * len(runs))
+    return Line("h one engine dies", text, len(late) <= (1 - ACCURACY) * len(runs), required=False)
 
 
 def noisiest(runs: Sequence[Noisy]) -> Iterable[str]:

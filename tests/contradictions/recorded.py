@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,34 +36,56 @@ from tests.demo.watched import START, Posted, Same
 MOMENTS = ("catching up", "no pushes", "live", "not collected", "stale", "finished")
 # Seconds between two reads: a mean of 5 minutes then has 20 instants.
 EVERY = 15.0
-# The collector is attached this long before the end of the demo's first hour: each window of 5 minutes is full then.
-ATTACHED_SECONDS = 300.0
-# Records are pushed for this long before the live snapshot.
-PUSHED_SECONDS = 120.0
 # While the run catches up, the collector heads for a present that is this far ahead.
 BEHIND_SECONDS = 1_800.0
 # A run is stale this long after its last target answered, at the latest.
 STALE_SECONDS = 300.0
 
 
-@lru_cache(maxsize=len(SCENARIOS))
-def moments(scenario: str) -> tuple[Snapshot, ...]:
-    """The snapshots of a scenario, in the order of `MOMENTS`."""
-    live = START + HISTORY_SECONDS
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long a scenario is driven.
+
+    Attributes:
+        history_seconds: simulated time before the live phase.
+        attached_seconds: the collector is attached this long before the live phase.
+        pushed_seconds: records are pushed for this long before the live snapshot.
+        moments: of `MOMENTS`, the situations of which a snapshot is taken; the run ends with the last one.
+    """
+
+    history_seconds: float
+    attached_seconds: float
+    pushed_seconds: float
+    moments: tuple[str, ...]
+
+
+# The demo's first hour. Each window of 5 minutes is full at its end.
+WHOLE = Length(HISTORY_SECONDS, 300.0, 120.0, MOMENTS)
+# 2 to 4 s of CPU: most of the time of a whole run is simulating and reading the first hour.
+BRIEF = Length(300.0, 75.0, 30.0, ("catching up", "live"))
+# Steps of minutes: a chart needs more than the first of them.
+BRIEF_LONG_STEPS = replace(BRIEF, history_seconds=420.0)
+BRIEF_ALL_MOMENTS = replace(BRIEF, moments=MOMENTS)
+
+
+@lru_cache(maxsize=2 * len(SCENARIOS))
+def moments(scenario: str, length: Length = WHOLE) -> tuple[Snapshot, ...]:
+    """The snapshots of a scenario, in the order of `Length.moments`."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/store.db"
         migrate(url)
         with closing(Store.open(url)) as store, closing(Writer(store)) as writer:
-            return asyncio.run(_Drive(scenario, store, writer, Path(folder) / "demo", live).run())
+            return asyncio.run(_Drive(scenario, length, store, writer, Path(folder) / "demo").run())
 
 
 class _Drive:
     """One scenario, its collector and its readers, on a clock that only `step` moves."""
 
-    def __init__(self, scenario: str, store: Store, writer: Writer, folder: Path, live: float) -> None:
-        self.scenario, self.folder, self.live = scenario, folder, live
-        self.t = live - ATTACHED_SECONDS
-        self.demo = begin(scenario, 1, folder, START, live - RECORDS_SECONDS)
+    def __init__(self, scenario: str, length: Length, store: Store, writer: Writer, folder: Path) -> None:
+        self.scenario, self.length, self.folder = scenario, length, folder
+        self.live = START + length.history_seconds
+        self.t = self.live - length.attached_seconds
+        self.demo = begin(scenario, 1, folder, START, self.live - RECORDS_SECONDS)
         self.demo.advance(self.t)
         self.clock, alerts = ScaledClock(self.t), defaults()
         run = attach(Same(self.demo).settings())
@@ -79,48 +102,52 @@ class _Drive:
         self.api = api
 
     async def run(self) -> tuple[Snapshot, ...]:
+        found: list[Snapshot] = []
         with TestClient(self.api, base_url="http://127.0.0.1") as client:
             try:
-                return tuple([snapshot async for snapshot in self._moments(client)])
+                async for moment in self._moments(client):
+                    if moment in self.length.moments:
+                        found.append(take(self.scenario, moment, self.reader, client, self.name))
+                    if moment == self.length.moments[-1]:
+                        break
+                return tuple(found)
             finally:
                 await self.loop.close()
                 self.demo.close()
 
-    async def _moments(self, client: TestClient) -> AsyncIterator[Snapshot]:
-        def snapshot(moment: str) -> Snapshot:
-            return take(self.scenario, moment, self.reader, client, self.name)
-
+    async def _moments(self, client: TestClient) -> AsyncIterator[str]:
+        """Yields the name of each situation when the run is in it."""
         # A collector that works off history: its present is ahead of what it has derived.
         self.loop.present = lambda t: t + BEHIND_SECONDS
         await self._until(self.t + 4 * EVERY)
-        yield snapshot("catching up")
+        yield "catching up"
         self.loop.present = lambda t: t
         await self._until(self.live)
-        yield snapshot("no pushes")
+        yield "no pushes"
         if self.demo.teller is not None:
             self.demo.poster = Posted(client, self.name)
             self.demo.go_live()
-        await self._until(self.live + PUSHED_SECONDS)
-        yield snapshot("live")
+        await self._until(self.live + self.length.pushed_seconds)
+        yield "live"
         self.clock.set(self.t + NOT_COLLECTED_SECONDS + EVERY)
-        yield snapshot("not collected")
+        yield "not collected"
         # The cluster is gone: no engine answers, and its files cannot be read.
         self.demo.close()
         shutil.rmtree(self.folder)
         self.t += NOT_COLLECTED_SECONDS + EVERY
         while not self._is_stale():
-            assert self.t < self.live + PUSHED_SECONDS + STALE_SECONDS, self.reader.status(self.name).state
+            assert self.t < self.live + self.length.pushed_seconds + STALE_SECONDS, self.reader.status(self.name).state
             self.t += UNANSWERED_SECONDS
             self.clock.set(self.t)
             await self.loop.step(self.t, patient=True)
-        yield snapshot("stale")
+        yield "stale"
         # What a collector reports when the trainer's log ends.
         self.loop.driver.feed(Arrivals(facts={"lifecycle": "finished"}))
         for _ in range(2):
             self.t += EVERY
             self.clock.set(self.t)
             await self.loop.step(self.t, patient=True)
-        yield snapshot("finished")
+        yield "finished"
 
     async def _until(self, end: float) -> None:
         while self.t < end:

@@ -8,21 +8,23 @@ import pytest
 from server.demo.scenarios import SCENARIOS
 from tests.contradictions import checks
 from tests.contradictions.checks import CHECKS, Check
-from tests.contradictions.recorded import MOMENTS, moments
+from tests.contradictions.recorded import BRIEF, BRIEF_ALL_MOMENTS, BRIEF_LONG_STEPS, MOMENTS, WHOLE, Length, moments
 from tests.contradictions.snapshot import Snapshot
 
-# One of each stack; the others take 10 to 25 s of CPU each.
-SHORT = ("glm5-easy-curriculum", "math-sync-colocated", "qwen3-235b-slime")
+# `make test` drives this scenario through all moments, and the others until they are live.
+ALL_MOMENTS = "glm5-easy-curriculum"
+LENGTHS = {ALL_MOMENTS: BRIEF_ALL_MOMENTS, "qwen3-235b-slime": BRIEF_LONG_STEPS}
+STATES = dict(zip(MOMENTS, ("catching_up", "live", "live", "not_collected", "stale", "finished"), strict=True))
+CASES = [
+    *(pytest.param(name, LENGTHS.get(name, BRIEF), id=f"{name}-brief") for name in SCENARIOS),
+    *(pytest.param(name, WHOLE, id=f"{name}-whole", marks=pytest.mark.long) for name in SCENARIOS),
+]
 
 
-@pytest.mark.parametrize(
-    "scenario", [pytest.param(name, marks=() if name in SHORT else pytest.mark.long) for name in SCENARIOS]
-)
-def test_no_page_contradicts_another(scenario: str) -> None:
-    found = moments(scenario)
-    assert tuple(shown.moment for shown in found) == MOMENTS
-    expected = ["catching_up", "live", "live", "not_collected", "stale", "finished"]
-    assert [shown.state for shown in found] == expected
+@pytest.mark.parametrize(("scenario", "length"), CASES)
+def test_no_page_contradicts_another(scenario: str, length: Length) -> None:
+    found = moments(scenario, length)
+    assert [(shown.moment, shown.state) for shown in found] == [(name, STATES[name]) for name in length.moments]
     contradictions = [
         f"{shown.moment}: {check.__name__}: {words}" for shown in found for check in CHECKS for words in check(shown)
     ]
@@ -69,7 +71,7 @@ PLANTED: dict[Check, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_each_check_finds_its_contradiction(check: Check) -> None:
     moment, planted = PLANTED[check]
-    shown = next(one for one in moments(SHORT[0]) if one.moment == moment)
+    shown = next(one for one in moments(ALL_MOMENTS, BRIEF_ALL_MOMENTS) if one.moment == moment)
     assert list(check(shown)) == []
     assert list(check(_with(shown, planted))) != []
 

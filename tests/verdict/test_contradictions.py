@@ -142,6 +142,19 @@ def test_what_needs_a_minute_is_not_found_before() -> None:
     assert [at for at, _ in walker.found["dead engines without a stall"]] == [60.0]
 
 
+def test_a_stated_wait_is_a_rounded_number() -> None:
+    """49.8% reads 50%, and only half of a step or more contradicts a trainer that limits the run."""
+    for exact, contradicts in ((0.498, False), (0.502, True)):
+        walker = Walker()
+        text = "The trainer waited 50% of the time in its last 2 steps (5% in the last ten)"
+        verdict = {
+            "outcome": "trainer_bound", "cause": "compute", "confidence": 0.3, "summary": "", "advice": "",
+            "limiters": [], "numbers": {"wait_ratio": exact}, "evidence": [{"text": text, "signal": ""}],
+        }  # fmt: skip
+        walker.check(0.0, verdict, {"trainer_wait_ratio": 0.05}, {}, "async")
+        assert ("slow trainer that waits" in walker.found) == contradicts
+
+
 def test_a_second_wait_that_is_not_the_signal_explains_nothing() -> None:
     """The text must have the number of the card: 82% explains 82%, and no 62%."""
     for signal, contradicts in ((0.82, False), (0.62, True)):
