@@ -113,6 +113,7 @@ class Event:
         "lifecycle",
         "hardware",
         "drift",
+        "source",
     ]
     key: str
     ts: float | None = None

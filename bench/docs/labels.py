@@ -11,6 +11,7 @@ _BY_ENVIRONMENT = ("environment",)
 LABELS: Mapping[str, tuple[str, ...]] = {
     "bottleneck": ("verdict",),
     "cost_usd_per_million_tokens": ("of",),
+    "drift_baseline": ("environment", "of"),
     "drift_since_step": ("environment", "of"),
     "drift_slope_ratio": ("environment", "of"),
     "e2e_request_seconds": _STAT,

@@ -67,7 +67,7 @@
     const some = (name, words, rows) => rows.some(inside) && found.push([name, words]);
     // Pages with a text on weight updates show their mark there.
     if (!noted) some("published", "weight update", RS.marks().filter((row) => !row[2]));
-    some("drifted", "behaviour changed", RS.marks().filter((row) => row[2]));
+    some("drifted", "behaviour or source changed", RS.marks().filter((row) => row[2]));
     some("turned", "verdict changed", RS.turns());
     for (const [name, words, rows] of LAYERS) some(name, words.replace(/^an? /, ""), rows());
     return found;

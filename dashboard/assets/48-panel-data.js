@@ -62,10 +62,12 @@
     return `from ${clock(start)} to ${clock(end)}`;
   }
 
-  function lineWords(el, values, first) {
+  function lineWords(el, line, values, first) {
     const ys = values.filter(known), last = values[values.length - 1], [bare, whole] = units(el);
     if (!ys.length) return "";
-    const now = known(last) ? `now ${whole(last)}` : "no value now", low = Math.min(...ys), high = Math.max(...ys);
+    // The legend's value is the newest; the last point is the mean of its stretch of time.
+    const legend = el.querySelector(`[data-slot="${line.slot}"]`), shown = RS.boot.follow && !RS.zoom && legend ? legend.textContent : "";
+    const now = known(last) ? `now ${shown || whole(last)}` : "no value now", low = Math.min(...ys), high = Math.max(...ys);
     const between = bare(low) === bare(high) ? `always ${whole(low)}` : `between ${bare(low)} and ${whole(high)}`;
     return [now, first ? `${between} ${over()}` : between, trend(ys)].join(", ");
   }
@@ -74,7 +76,7 @@
   RS.summaryOf = function (el) {
     const lines = RS.linesOf(el).filter((line) => !line.behind), values = spoken(el, lines), found = [], title = RS.titleOf(el);
     lines.forEach((line, i) => {
-      const words = lineWords(el, values[i], !found.length), named = lines.length > 1 && line.label !== "now";
+      const words = lineWords(el, line, values[i], !found.length), named = lines.length > 1 && line.label !== "now";
       if (words) found.push(named ? `${line.label} ${words}` : words);
     });
     return `${title}: ` + (found.length ? found.join("; ") : `no data. ${el.querySelector(".why p").textContent}`);

@@ -99,9 +99,29 @@ def card_of(card: Card) -> Any:
     return html.Section(
         [
             html.Div([html.H2(card.title), pill(key)], className="row"),
-            html.P([t(html.B, f"{key}.v", "num"), t(html.Span, f"{key}.u", "unit")], className="big"),
-            t(html.P, f"{key}.n", "note", h=f"{key}.tip"),
-            html.Div(className=f"spark c-{card.colour}", **{"data-spark": key}),
+            html.P(
+                [t(html.B, f"{key}.v", "num"), t(html.Span, f"{key}.u", "unit")],
+                className="big",
+            ),
+            html.P(
+                [
+                    html.Span(
+                        ["alert ", html.Span(**{"data-d": f"{key}.since"}), " · "],
+                        className="alerting",
+                        **{"data-s": f"{key}.a"},
+                    ),
+                    t(html.Span, f"{key}.n"),
+                ],
+                className="note",
+                **{"data-h": f"{key}.tip"},
+            ),
+            html.Div(
+                [
+                    t(html.Span, f"{key}.w", "window"),
+                    html.Div(className=f"spark c-{card.colour}", **{"data-spark": key}),
+                ],
+                className="foot",
+            ),
         ],
         className="card kpi",
         id=f"card-{card.key}",
@@ -123,6 +143,7 @@ def panel_of(panel: Panel) -> Any:
         [
             html.Div(title, className="row"),
             _legend(panel),
+            *([t(html.P, f"{key}.d", "drift", s=f"{key}.ds")] if panel.drift else ()),
             html.Div([graph, html.I(className="cross")], className="plot"),
             why,
             t(html.P, f"{key}.src", "src"),
@@ -140,7 +161,7 @@ def panel_of(panel: Panel) -> Any:
 
 def _legend(panel: Panel) -> Any:
     items = [_item(slot, line) for slot, line in panel.slots()]
-    bands = [t(html.Span, f"p.{panel.key}.{level}", f"limit {level}") for level in ("watch", "critical")]
+    bands = [t(html.Span, f"p.{panel.key}.{level}", f"limit {level}") for level in ("base", "watch", "critical")]
     return html.P([*items, *bands], className="legend")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from dashboard.charts.panels import Panel
 from dashboard.state.status import StatusFacts
-from dashboard.widgets.format import text
+from dashboard.widgets.format import number, text
 from server.query.types import RuleInfo, SignalInfo
 
 MOST = 3
@@ -22,13 +22,35 @@ _FACTS = {
 
 def limits(panel: Panel, facts: StatusFacts, infos: Mapping[str, SignalInfo]) -> list[Limit]:
     """Lines as (level, value, text); the value is in the unit of the panel's axis."""
+    if panel.drift and panel.limits == "":
+        return _initial(panel, facts, infos)
     if panel.limits in _FACTS:
-        name, unit, level, words = _FACTS[panel.limits]
+        name, _, level, _ = _FACTS[panel.limits]
         value = facts.number(name)
-        return [(level, value, f"{words} {text(value, unit).removesuffix(' ' + unit)}")] if value is not None else []
+        return [(level, value, fixed_limit(panel.limits, facts))] if value is not None else []
     info = infos.get(panel.limits)
     bands = (("watch", info.watch), ("critical", info.critical)) if info else ()
     return [(level, band, f"{level} {text(band, info.unit)}") for level, band in bands if info and band is not None]
+
+
+def fixed_limit(limit: str, facts: StatusFacts) -> str:
+    """A limit of the run's configuration as text ("bound 8"); "" if there is none."""
+    if limit not in _FACTS:
+        return ""
+    name, unit, _, words = _FACTS[limit]
+    value = facts.number(name)
+    return f"{words} {text(value, unit).removesuffix(' ' + unit)}" if value is not None else ""
+
+
+def _initial(panel: Panel, facts: StatusFacts, infos: Mapping[str, SignalInfo]) -> list[Limit]:
+    """The behaviour's initial level, and where it has moved as far as its band allows."""
+    level, info = facts.value("drift_baseline", of=panel.drift), infos.get(f"{panel.drift}_drift_ratio")
+    if level is None:
+        return []
+    lines: list[Limit] = [("base", level, f"first steps {number(level)}")]
+    if info is not None and info.watch is not None:
+        lines.append(("watch", info.watch * level, f"x{info.watch:g}"))
+    return lines
 
 
 def thresholds(

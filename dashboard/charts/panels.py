@@ -42,6 +42,8 @@ class Panel:
     limits: str = ""
     ceiling: float | None = None
     from_zero: bool = True
+    # The behaviour whose drift is stated below the legend, and whose initial level is drawn (`drift_since_step{of}`).
+    drift: str = ""
 
     def slots(self) -> list[tuple[str, PanelLine]]:
         """``queue.0``, ``queue.1``: ids on the wire and in the page, 12 times shorter than series names."""
@@ -50,14 +52,26 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One number with its state. ``judge``: another signal whose bands decide the state."""
+    """One number with its state.
+
+    Attributes:
+        judges: other signals whose bands decide the state, too: the worst counts.
+        window: what the number covers ("last 10 steps").
+        drift: the behaviour whose drift is the card's first note (`drift_since_step{of}`).
+    """
 
     key: str
     title: str
     colour: str
     wants: tuple[Want, ...]
-    judge: Want | None = None
+    judges: tuple[Want, ...] = ()
     notes: tuple[tuple[str, Want], ...] = ()
+    window: str = ""
+    drift: str = ""
+    # A limit of the run's configuration, as `Panel.limits` names it.
+    limit: str = ""
+    # Further notes, shown while they are beyond their bands.
+    flags: tuple[tuple[str, Want], ...] = ()
     # Its small line shows the highest value of each bucket, not the mean.
     peaks: bool = False
 
@@ -71,6 +85,11 @@ def want(signal: str, **labels: str) -> Want:
     """A signal with these labels."""
     return Want(signal, tuple(labels.items()))
 
+
+STEPS = "last 10 steps"
+"""Window of the trainer's signals."""
+SPINUP_P95 = want("sandbox_spinup_latency_seconds", image="all", stat="p95")
+OLDEST_PENDING = want("sandbox_oldest_pending_seconds")
 
 _MEAN_STALENESS = want("staleness_versions", level="trajectory", stat="mean")
 _KV = want("kv_cache_usage_ratio")
@@ -88,19 +107,24 @@ REWARD: tuple[PanelLine, ...] = (PanelLine("mean", want("reward", stat="mean"), 
 """Lines that the overview and an actor's page both draw."""
 
 
+def _mean_of(signal: str, colour: str) -> PanelLine:
+    return PanelLine("mean", want(signal, stat="mean"), colour)
+
+
 def _cause(cause: str) -> Want:
     return want("zero_advantage_group_ratio", basis="completed|admitted", cause=cause)
 
 
 CARDS: tuple[Card, ...] = (
-    Card("wait", "Trainer wait", "orange", (want("trainer_wait_ratio"),)),
+    Card("wait", "Trainer wait", "orange", (want("trainer_wait_ratio"),), window=STEPS),
     Card(
         "queue",
         "Queue depth",
         "teal",
         (want("queue_samples_now"), want("queue_samples"), want("queue_batches")),
-        judge=want("queue_batches"),
+        judges=(want("queue_batches"),),
         notes=(("5 min mean", want("queue_batches")),),
+        window="now",
     ),
     Card(
         "staleness",
@@ -108,16 +132,32 @@ CARDS: tuple[Card, ...] = (
         "blue",
         (_MEAN_STALENESS, want("staleness_versions")),
         notes=(("max", want("staleness_versions", level="trajectory", stat="max")),),
+        window=STEPS,
+        limit="bound",
     ),
-    Card("zero", "Zero advantage", "gold", (want("zero_advantage_ratio", basis="completed|admitted"),)),
+    Card("zero", "Zero advantage", "gold", (want("zero_advantage_ratio", basis="completed|admitted"),), window=STEPS),
     Card(
         "length",
         "Response length",
         "orange",
         (want("response_tokens", stat="mean"), want("response_tokens")),
-        # Lengths have no band; how many answers the cap cuts off has.
-        judge=want("truncation_ratio"),
-        notes=(("p90", want("response_tokens", stat="p90")), ("truncated", want("truncation_ratio"))),
+        # Lengths have no band; how far they have moved, and how many answers the cap cuts off, have.
+        judges=(want("response_length_drift_ratio"), want("truncation_ratio")),
+        flags=(("truncated", want("truncation_ratio")),),
+        window=STEPS,
+        drift="response_length",
+    ),
+    Card(
+        "spinup",
+        "Spin-up p95",
+        "purple",
+        (SPINUP_P95,),
+        judges=(OLDEST_PENDING,),
+        notes=(
+            ("p50", want("sandbox_spinup_latency_seconds", image="all", stat="p50")),
+            ("oldest pending", OLDEST_PENDING),
+        ),
+        window="ready in 5 min",
     ),
     Card(
         "kv",
@@ -128,10 +168,11 @@ CARDS: tuple[Card, ...] = (
             ("fullest", want("kv_cache_engine_usage_ratio", stat="max")),
             ("room for", want("kv_concurrency_limit")),
         ),
+        window="5 min mean",
     ),
 )
 
-PANELS: tuple[Panel, ...] = (
+FIRST: tuple[Panel, ...] = (
     Panel(
         "steps",
         "Where each step goes",
@@ -178,11 +219,16 @@ PANELS: tuple[Panel, ...] = (
         limits="zero_advantage_ratio",
     ),
     Panel(
-        "length",
-        "Response length",
-        "tokens",
-        "tokens",
-        LENGTH,
+        "spinup",
+        "Sandbox spin-up",
+        "ready in 5 min, and pending",
+        "seconds",
+        (
+            PanelLine("p50", want("sandbox_spinup_latency_seconds", image="all", stat="p50"), "purple"),
+            PanelLine("p95", SPINUP_P95, "purple", "band", thin=True),
+            PanelLine("oldest pending", OLDEST_PENDING, "orange"),
+        ),
+        limits="sandbox_spinup_latency_seconds",
     ),
     Panel(
         "requests",
@@ -237,6 +283,32 @@ PANELS: tuple[Panel, ...] = (
         from_zero=False,
     ),
 )
+
+
+BEHAVIOUR: tuple[Panel, ...] = (
+    Panel("length", "Response length", "tokens, last 10 steps", "tokens", LENGTH, drift="response_length"),
+    Panel("turns", "Turns", "per rollout, last 10 steps", "turns", (_mean_of("turns", "orange"),), drift="turns"),
+    Panel(
+        "tool_calls",
+        "Tool calls",
+        "per rollout, last 10 steps",
+        "calls",
+        (_mean_of("tool_calls", "purple"),),
+        drift="tool_calls",
+    ),
+    Panel(
+        "prefill",
+        "Prefill share",
+        "against the first steps",
+        "",
+        (PanelLine("factor", want("prefill_decode_drift_ratio"), "orange"),),
+        limits="prefill_decode_drift_ratio",
+        drift="prefill_decode",
+    ),
+)
+"""How the policy behaves, against its first steps: one row of the overview."""
+PANELS = (*FIRST, *BEHAVIOUR)
+"""All charts of the overview."""
 
 
 def slots(panels: Sequence[Panel] = PANELS, cards: Sequence[Card] = CARDS) -> dict[str, Want]:

@@ -1,7 +1,7 @@
 """Weight updates and change points as cells: for the ticks and lines that every chart has.
 
 ``w.N``: [[seconds into column N, version or None], ...]; so a tick sends the newest column, and that when
-there is a new version. ``w.d.N``: [[seconds into column N, which behaviour changed and how], ...].
+there is a new version. ``w.d.N``: [[seconds into column N, which behaviour or source changed], ...].
 `assets/45-updates.js` draws them.
 """
 
@@ -18,9 +18,9 @@ from server.query.rollouts.types import EventInfo
 MOST = 200
 """Drawn at once: more are a grey wall."""
 
-_DRIFT = "drift"
+_CHANGES = ("drift", "source")
 _PUBLISHED = "weights_published"
-_KINDS = (_PUBLISHED, _DRIFT, *RESTARTS)
+_KINDS = (_PUBLISHED, *_CHANGES, *RESTARTS)
 _READ = 10_000
 # Of more than `MOST`, the first few of each column: which these are does not change while time goes on.
 _PER_COLUMN = 3
@@ -39,7 +39,7 @@ def updates(reader: Reader, run: str, span: Span, shared: TimedCache) -> View:
 
 def cells(events: Sequence[EventInfo], columns: Grid) -> View:
     """``w.width``: of a column, seconds; ``w.n``: how many there are; ``w.note``: what the ticks are."""
-    changes = [event for event in events if event.kind == _DRIFT]
+    changes = [event for event in events if event.kind in _CHANGES]
     return _published([event for event in events if event.kind == _PUBLISHED], columns) | _changed(changes, columns)
 
 

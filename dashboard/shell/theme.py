@@ -21,7 +21,7 @@ TRACE: Mapping[str, str] = {
 # three simulations) and 3:1 on both backgrounds; the second four runs have the same hues, dashed. Every line has a
 # letter.
 LINES: tuple[str, ...] = ("#2b6ad7", "#d45b1a", "#aa85bc", "#915b83")
-LIMIT: Mapping[str, str] = {"watch": "#b58900", "critical": "#cf3f55"}
+LIMIT: Mapping[str, str] = {"base": "#7b8794", "watch": "#b58900", "critical": "#cf3f55"}
 
 LIGHT: Mapping[str, str] = {
     "bg": "#f4f5f7",

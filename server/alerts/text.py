@@ -16,7 +16,7 @@ from server import signals
 from server.alerts.model import Alert, Condition, Rule
 
 NAMES: Mapping[str, str] = {
-    "value": "the value with its unit: 64%, 41.2 s",
+    "value": "the value with its unit: 64%, 41.2 s; of a forecast: in 4.2 h, or now",
     "raw_value": "the value as a number",
     "threshold": "the threshold with its unit",
     "signal": "name of the signal or metric",
@@ -113,6 +113,8 @@ def formatted(value: float | None, unit: str) -> str:
         return f"{_number(value / size)} {word}"
     if unit in ("usd", "usd/h"):
         return f"${value:,.2f}{unit.removeprefix('usd')}"
+    if unit == "x":
+        return f"{value:.2g} times"
     return f"{_number(value)} {unit}".rstrip()
 
 
@@ -213,6 +215,8 @@ class _Names(Mapping[str, str]):
         if name == "raw_value":
             return UNKNOWN if value is None else _raw(value)
         unit = unit_of(condition)
+        if name == "value" and condition.kind == "forecast" and value is not None:
+            return f"in {formatted(value, unit)}" if value > 0 else "now"
         return unit if name == "unit" else formatted(value if name == "value" else condition.threshold, unit)
 
     def __iter__(self) -> Iterator[str]:

@@ -140,8 +140,9 @@ class _Names(Mapping[str, str]):
         condition = rule.condition
         unit = text.unit_of(condition)
         shown = f"{{{{ $value | {_FORMATS[unit]} }}}}" if unit in _FORMATS else '{{ $value | printf "%.3g" }}'
+        value = f"{shown} {unit}".strip() if unit not in _FORMATS else shown
         self._values = {
-            "value": f"{shown} {unit}".strip() if unit not in _FORMATS else shown,
+            "value": f"in {value}" if condition.kind == "forecast" else value,
             "raw_value": "{{ $value }}",
             "reason": text.NO_REASON,
             "threshold": text.formatted(condition.threshold, unit),

@@ -28,6 +28,8 @@ Emission = tuple[str, float, Answer]
 
 DONE = "steps"
 GENERATED = "generator_generated_tokens_total"
+# Gauges that come with steps hold for so many steps, and for this time (s) at most: a later step is late.
+HELD_STEPS, MOST_HELD_SECONDS = 1.5, 1800.0
 # Seconds. Loading and compiling take 10 to 40 minutes (DESIGN); engines that generate for an hour serve a run.
 STARTING_SECONDS = 3600.0
 # Key of the stored state: the start of the run and its incarnation.
@@ -159,6 +161,7 @@ class Deriver:
         window = self.facts.get("logging_steps") if axis == TRAINER else None
         self.counting.step(axis, incarnation, number, counted, window if isinstance(window, (int, float)) else None)
         self._remember(axis, incarnation, number, ts, target, counted)
+        self._hold_gauges(self.book.get(axis, incarnation, number - 1), ts, target, counted)
         if self.lifecycle == "starting":
             self.begin(ts)
         if incarnation > self.incarnation:
@@ -175,6 +178,14 @@ class Deriver:
             return self._answers(ts if kept is None else kept.ts, metrics)
         # A row of another axis counts when the trainer has consumed its step; a later row counts at once.
         return self._answers(trained.ts, metrics) if number <= trained.number else []
+
+    def _hold_gauges(self, before: Step | None, ts: float, target: str, values: Iterable[StepKey]) -> None:
+        """Holds gauges that come with a step until the next step: a log of slow steps is not silent in between."""
+        held = min(MOST_HELD_SECONDS, HELD_STEPS * (ts - before.ts)) if before is not None else 0.0
+        for metric, labels in values if held > 0 else ():
+            gauge = self.gauges.get(metric, {}).get((target, labels))
+            if gauge is not None:
+                gauge.widen(held)
 
     def recall(
         self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]

@@ -20,7 +20,7 @@ from server.config.alerts import AlertSettings
 from server.derive import recovery, rollout_recovery
 from server.derive.counted_pushes import CountedPushes
 from server.derive.deriver import Deriver
-from server.derive.drift_events import DriftEvents
+from server.derive.drift_events import DriftEvents, SourceEvents
 from server.derive.results import SignalResults
 from server.derive.run_alerts import RunAlerts
 from server.derive.source_priority import SourcePriority
@@ -32,6 +32,7 @@ from server.ingest.updates import RolloutArrival
 from server.ingest.validation import implausible_reason
 from server.signals.model import TICK_WINDOW_SECONDS, TargetHealth, is_gap
 from server.signals.step_windows import row_limit
+from server.signals.window import TRAINER
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, RunRow, SeriesKey
 
@@ -82,7 +83,7 @@ class RunDriver:
         self._alerts = RunAlerts(store.alerts, run, alerts or AlertSettings(), (row.watermark or 0) / 1000)
         self.deriver = Deriver(self._items.values(), carry, self._alerts.metrics, trust)
         self._answers, self._verdicts = SignalResults(store, run, self._items, self.deriver), VerdictTracker(run, judge)
-        self._marks = DriftEvents()
+        self._marks, self._sources = DriftEvents(), SourceEvents()
         self._samples: deque[SampleArrival] = deque()
         self._steps: deque[StepArrival] = deque()
         self.sandboxes: deque[SandboxArrival] = deque()
@@ -91,6 +92,8 @@ class RunDriver:
         self._published: deque[tuple[float, int]] = deque()
         self._healths: deque[TargetHealth] = deque()
         self._written: dict[str, object] = {}
+        # Whether steps were followed live: since this process began, or before, because the run was derived up to then.
+        self._followed = row.watermark is not None
         self._revived = ""
         # While history is worked off, readers are shown the present by another driver (`server.scrape.recent_first`):
         # this one then keeps its newest answers and its verdict under names of their own.
@@ -245,6 +248,7 @@ class RunDriver:
         tick = self._first_tick(t)
         while tick is not None and tick <= t and not self.stopped:
             self._feed_until(tick, batch)
+            self._note_end(tick, t)
             self._reach_the_present(tick)
             over = self.deriver.lifecycle == "finished"
             # A finished run stands as of its end: what still reports goes on, what fell silent is not news.
@@ -275,6 +279,28 @@ class RunDriver:
             wait.result()
         if batch.outbox:
             self.on_outbox()
+
+    def _note_end(self, tick: float, t: float) -> None:
+        """Ends a run whose log was already old when it was attached: nothing shows that the run still exists.
+
+        A log without a closing row looks the same for a run that ended and for one that hangs. If the newest step is
+        older than a step may be open, and no engine, provider or client answers, the run ended with that step. A run
+        that was followed live has stalled instead.
+        """
+        newest = self.deriver.book.newest_of_all()
+        if self._followed or t < self._present or newest is None or tick <= newest.ts or self._upcoming() is not None:
+            return
+        answers = any(target.up and not reads_files(target.kind) for target in self._all_health())
+        age = self._present - newest.ts
+        if answers or self._lifecycle in ("finished", "crashed") or age <= row_limit(self.deriver.book):
+            self._followed = True
+            return
+        self._lifecycle = "finished"
+        self.deriver.facts["lifecycle_why"] = "the newest step was already old when its log was first read"
+
+    def _all_health(self) -> Iterator[TargetHealth]:
+        yield from self.deriver.health.values()
+        yield from self._healths
 
     def _give_up(self, now: float) -> None:
         """Set a run to crashed after a day without a step or an engine, because a killed run does not report its end.
@@ -356,6 +382,8 @@ class RunDriver:
         answers = self.deriver.step(step.axis, step.incarnation, step.number, step.ts, step.target, step.values)
         self._answers.write(answers, batch)
         batch.events += self._marks.fresh(self.deriver)
+        if step.axis == TRAINER:
+            batch.events += self._sources.fresh(self.deriver, step.ts)
 
     def _late(self, t: float, batch: Batch) -> None:
         """Steps that wait for a tick beyond `t` are shown at once: a step is an event, not a state."""

@@ -378,7 +378,7 @@ _COPIED = tuple(name for name in (*_PLAIN, *sorted(_TIMES), "turn_count") if nam
 
 KINDS: tuple[str, ...] = get_args(get_type_hints(Event)["kind"])
 # Drift is detected by Rollscope itself, so it cannot be pushed.
-EVENTS = tuple(kind for kind in KINDS if kind != "drift")
+EVENTS = tuple(kind for kind in KINDS if kind not in ("drift", "source"))
 # Fields of `collectors.model.Event`; only `kind` is required.
 EVENT_FIELDS = ("kind", "key", "ts", "detail", "version")
 

@@ -216,6 +216,7 @@ class AlertNow(TypedDict):
     """An alert within a run's status: what a script acts on. ``since``: epoch seconds at which it began."""
 
     name: str
+    signal: str
     state: str
     severity: str
     value: float | None
@@ -334,6 +335,7 @@ def alert_now(alert: AlertInfo, now: float) -> AlertNow:
     """An alert within a run's status."""
     return {
         "name": alert.name,
+        "signal": alert.signal,
         "state": alert.state,
         "severity": alert.severity,
         "value": alert.value,

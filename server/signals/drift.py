@@ -1,8 +1,11 @@
 """Whether behaviour moved away from the run's first steps."""
 
-from server.signals.drift_answers import of_all, ratio, since, slope_value
+from server.signals.drift_answers import level, of_all, ratio, since, slope_value
 from server.signals.drift_points import PREFILL_DECODE, RESPONSE_LENGTH, TOOL_CALLS, TURNS, WATCHED
 from server.signals.model import Counter, Signal, fold
+
+# At 1.5 times the initial level, step time and KV ceiling have changed too: as the rule ResponseLengthDrift.
+MOVED_FAR = 1.5
 
 # ---- drift_since_step
 
@@ -22,6 +25,27 @@ DRIFT_SINCE_STEP = Signal(
     hint=_DRIFT_SINCE_STEP_HINT,
     records=True,
     **fold(of_all(since, _DRIFT_SINCE_STEP_HINT, announce=True)),
+)
+
+
+# ---- drift_baseline
+
+# The level of a behaviour in the run's own first steps.
+
+_DRIFT_BASELINE_HINT = "no response length, turns, tool calls or tokens by step: log them, or give rollout records"
+
+DRIFT_BASELINE = Signal(
+    name="drift_baseline",
+    title="Initial level",
+    unit="",
+    actor="generator",
+    help="Level in the run's own first steps of response_length (tokens), turns, tool_calls and prefill_decode (prompt "
+    "tokens per generated token): what the drift ratios compare with.",
+    inputs=tuple(dict.fromkeys(("trainer_step_seconds", *(name for one in WATCHED for name in one.inputs)))),
+    cadence="step",
+    hint=_DRIFT_BASELINE_HINT,
+    records=True,
+    **fold(of_all(level, _DRIFT_BASELINE_HINT)),
 )
 
 
@@ -58,7 +82,7 @@ _PREFILL_DECODE_DRIFT_RATIO_HINT = (
 PREFILL_DECODE_DRIFT_RATIO = Signal(
     name="prefill_decode_drift_ratio",
     title="Prefill to decode drift",
-    unit="ratio",
+    unit="x",
     actor="generator",
     help="Prompt tokens per generated token, median of the last 10 steps / the run's own first steps (30 after 5 of "
     "burn-in, or the first 10 of a run that drifts from its start). From the trainer's log of both, or else from the "
@@ -66,6 +90,7 @@ PREFILL_DECODE_DRIFT_RATIO = Signal(
     inputs=("trainer_step_seconds", *PREFILL_DECODE.inputs),
     cadence="step",
     hint=_PREFILL_DECODE_DRIFT_RATIO_HINT,
+    watch=MOVED_FAR,
     **fold(ratio(PREFILL_DECODE, _PREFILL_DECODE_DRIFT_RATIO_HINT)),
 )
 
@@ -82,7 +107,7 @@ _RESPONSE_LENGTH_DRIFT_RATIO_HINT = (
 RESPONSE_LENGTH_DRIFT_RATIO = Signal(
     name="response_length_drift_ratio",
     title="Response length drift",
-    unit="ratio",
+    unit="x",
     actor="generator",
     help="Median response length of the last 10 steps / the run's own first steps (30 after 5 of burn-in, or the "
     "first 10 of a run that drifts from its start), by environment if records name it. Compare with the truncation "
@@ -91,6 +116,7 @@ RESPONSE_LENGTH_DRIFT_RATIO = Signal(
     cadence="step",
     hint=_RESPONSE_LENGTH_DRIFT_RATIO_HINT,
     records=True,
+    watch=MOVED_FAR,
     **fold(ratio(RESPONSE_LENGTH, _RESPONSE_LENGTH_DRIFT_RATIO_HINT)),
 )
 
@@ -104,7 +130,7 @@ _TOOL_CALLS_DRIFT_RATIO_HINT = "no tool calls by step: log them (TRL `tools/call
 TOOL_CALLS_DRIFT_RATIO = Signal(
     name="tool_calls_drift_ratio",
     title="Tool calls drift",
-    unit="ratio",
+    unit="x",
     actor="sandbox",
     help="Median tool calls of the last 10 steps / the run's own first steps (30 after 5 of burn-in, or the first 10 "
     "of a run that drifts from its start), by environment if records name it.",
@@ -112,6 +138,7 @@ TOOL_CALLS_DRIFT_RATIO = Signal(
     cadence="step",
     hint=_TOOL_CALLS_DRIFT_RATIO_HINT,
     records=True,
+    watch=MOVED_FAR,
     **fold(ratio(TOOL_CALLS, _TOOL_CALLS_DRIFT_RATIO_HINT)),
 )
 
@@ -127,7 +154,7 @@ _TURNS_DRIFT_RATIO_HINT = (
 TURNS_DRIFT_RATIO = Signal(
     name="turns_drift_ratio",
     title="Turns drift",
-    unit="ratio",
+    unit="x",
     actor="generator",
     help="Median turns of the last 10 steps / the run's own first steps (30 after 5 of burn-in, or the first 10 of a "
     "run that drifts from its start), by environment if records name it.",
@@ -135,12 +162,14 @@ TURNS_DRIFT_RATIO = Signal(
     cadence="step",
     hint=_TURNS_DRIFT_RATIO_HINT,
     records=True,
+    watch=MOVED_FAR,
     **fold(ratio(TURNS, _TURNS_DRIFT_RATIO_HINT)),
 )
 
 
 SIGNALS: tuple[Signal | Counter, ...] = (
     DRIFT_SINCE_STEP,
+    DRIFT_BASELINE,
     DRIFT_SLOPE_RATIO,
     PREFILL_DECODE_DRIFT_RATIO,
     RESPONSE_LENGTH_DRIFT_RATIO,

@@ -134,6 +134,11 @@ def since(row: Shown) -> tuple[float, str]:
     return (row.watch.since[0] if row.watch.since is not None else math.nan), row.text
 
 
+def level(row: Shown) -> tuple[float, str]:
+    """(level of the baseline, text)."""
+    return (row.watch.base.level if row.watch.base is not None else math.nan), row.text
+
+
 @dataclass(frozen=True, slots=True)
 class Slope:
     """Change per step as a share of the baseline's level, with its 95 % interval."""

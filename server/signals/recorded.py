@@ -61,10 +61,22 @@ def covers(view: View, found: Window) -> bool:
     return all(whole) or (len(found.versions) >= WINDOW_VERSIONS and not any(whole))
 
 
-def either(compute: Recorded, reported: Callable[[View], Answer]) -> Callable[[View], Answer]:
+def basis(view: View) -> str:
+    """What the values of `either` come from: ``log`` or ``records``."""
+    found = window(view)
+    return "log" if found.why or found.sampled or not covers(view, found) else "records"
+
+
+def either(
+    compute: Recorded, reported: Callable[[View], Answer], *, log_first: bool = False
+) -> Callable[[View], Answer]:
     """Uses records, and for values missing in them the trainer's log.
 
     Records of a sample, and those that do not hold all that was consumed yet, come after the log.
+
+    Args:
+        log_first: the log comes first in any case. For means of the trained samples: their population must not change
+            when records begin, because it would look like a change of behaviour.
     """
 
     def asked(view: View) -> Answer:
@@ -73,9 +85,9 @@ def either(compute: Recorded, reported: Callable[[View], Answer]) -> Callable[[V
         found = window(view)
         own = Unknown(found.why) if found.why else compute(view, found)
         told = reported(view)
-        first, second = (told, own) if found.sampled or not covers(view, found) else (own, told)
+        first, second = (told, own) if log_first or found.sampled or not covers(view, found) else (own, told)
         if known(first):
-            return _filled(first, second)
+            return _joined(first, second) if log_first else _filled(first, second)
         if known(second):
             return second
         # A user with records needs the reason why they do not suffice.
@@ -91,6 +103,15 @@ def _filled(answer: Answer, other: Answer) -> Answer:
     found: list[Value] = list(answer)
     others: dict[Labels, Value] = {value.labels: value for value in other}
     return [others.get(value.labels, value) if math.isnan(value.value) else value for value in found]
+
+
+def _joined(answer: Answer, other: Answer) -> Answer:
+    """As `_filled`, with the statistics that only the second has."""
+    filled = _filled(answer, other)
+    if not isinstance(filled, (list, tuple)) or not isinstance(other, (list, tuple)):
+        return filled
+    labels = {value.labels for value in filled}
+    return [*filled, *(value for value in other if value.labels not in labels)]
 
 
 def spread(values: Sequence[float], *names: str) -> list[Value]:

@@ -315,12 +315,14 @@ TURNS = Signal(
     title="Turns",
     unit="turns",
     actor="generator",
-    help="Turns per trained rollout of the last 10 consumed versions; from a trainer's log, the mean of the last 10 "
-    "steps.",
+    help="Turns per trained rollout: mean of the last 10 steps in the trainer's log. What the log lacks comes from "
+    "records of the last 10 consumed versions.",
     inputs=("turns_mean",),
     cadence="step",
     compute=either(
-        distribution("turns", "turns", "mean", "p50", "p90", "max"), stats(_TURNS_HINT, ("mean", "turns_mean", average))
+        distribution("turns", "turns", "mean", "p50", "p90", "max"),
+        stats(_TURNS_HINT, ("mean", "turns_mean", average)),
+        log_first=True,
     ),
     hint=_TURNS_HINT,
     records=True,
@@ -338,13 +340,14 @@ TOOL_CALLS = Signal(
     title="Tool calls",
     unit="calls",
     actor="sandbox",
-    help="Tool calls per trained rollout of the last 10 consumed versions; from a trainer's log, the mean of the last "
-    "10 steps.",
+    help="Tool calls per trained rollout: mean of the last 10 steps in the trainer's log. What the log lacks comes "
+    "from records of the last 10 consumed versions.",
     inputs=("tool_calls_mean",),
     cadence="step",
     compute=either(
         distribution("tool_calls", "tool_calls", "mean", "p50", "p90", "max"),
         stats(_TOOL_CALLS_HINT, ("mean", "tool_calls_mean", average)),
+        log_first=True,
     ),
     hint=_TOOL_CALLS_HINT,
     records=True,
@@ -387,11 +390,14 @@ RESPONSE_TOKENS = Signal(
     title="Response length",
     unit="tokens",
     actor="generator",
-    help="Response tokens per trained rollout of the last 10 consumed versions. From a trainer's log: mean of the "
-    "last 10 steps' means, weighted by samples; mean of their p90s; maximum of their maxima.",
+    help="Response tokens per trained rollout. From the trainer's log: mean of the last 10 steps' means, weighted by "
+    "samples; mean of their p90s; maximum of their maxima. What the log lacks comes from records of the last 10 "
+    "consumed versions.",
     inputs=("response_tokens_mean", "response_tokens_p90", "response_tokens_max", "trainer_samples"),
     cadence="step",
-    compute=either(distribution("response_tokens", "response_tokens", "mean", "p50", "p90", "p99", "max"), _logged),
+    compute=either(
+        distribution("response_tokens", "response_tokens", "mean", "p50", "p90", "p99", "max"), _logged, log_first=True
+    ),
     hint=_RESPONSE_TOKENS_HINT,
     records=True,
 )

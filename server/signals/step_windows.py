@@ -49,8 +49,12 @@ SYNC_HAS_NO_QUEUE = "synchronous run: rollouts go straight into the step, there 
 
 
 def window(view: View, *metrics: str | StepKey) -> list[Step]:
-    """The last 10 steps holding all the metrics, not later than the view's instant."""
-    return view.steps.rows(*_keys(metrics), count=STEP_WINDOW, until=view.now)
+    """The last 10 steps, not later than the view's instant, as far as they hold all the metrics.
+
+    If fewer than 3 of these do, the last 10 steps that do.
+    """
+    rows = view.steps.rows(*_keys(metrics), count=STEP_WINDOW, until=view.now)
+    return view.steps.among_last(rows, STEP_WINDOW, STEP_MINIMUM)
 
 
 @lru_cache(maxsize=1024)

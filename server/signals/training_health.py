@@ -165,11 +165,15 @@ REWARD = Signal(
     title="Reward",
     unit="reward",
     actor="trainer",
-    help="Reward of the trained rollouts of the last 10 consumed versions, mean and standard deviation. From a "
-    "trainer's log: means of the last 10 steps.",
+    help="Reward of the trained rollouts, mean and standard deviation: means of the last 10 steps in the trainer's "
+    "log. What the log lacks comes from records of the last 10 consumed versions.",
     inputs=("reward_mean", "reward_std"),
     cadence="step",
-    compute=either(_recorded, stats(_REWARD_HINT, ("mean", "reward_mean", average), ("std", "reward_std", average))),
+    compute=either(
+        _recorded,
+        stats(_REWARD_HINT, ("mean", "reward_mean", average), ("std", "reward_std", average)),
+        log_first=True,
+    ),
     hint=_REWARD_HINT,
     records=True,
 )

@@ -74,6 +74,16 @@ class Gauge:
         while len(points) > 1 and points[1][0] <= begin:
             self._drop()
 
+    def widen(self, carry: float) -> None:
+        """Holds values for longer: the source reports less often than its kind does."""
+        if carry > self.carry:
+            self.carry = carry
+            self._add_up()
+
+    def _add_up(self) -> None:
+        parts = [self._between(*pair) for pair in pairwise(self.points)]
+        self._sums, self._dropped = [math.fsum(column) for column in zip([0.0] * 4, *parts, strict=False)], 0
+
     def _drop(self) -> None:
         gone, self._dropped = self.points.popleft(), self._dropped + 1
         left, (grown, gap, area, covered) = self._sums, self._between(gone, self.points[0])
@@ -84,8 +94,7 @@ class Gauge:
         # What is added and taken away again rounds, most where little is left; what was no number never goes away.
         rounded = abs(left[0]) < LITTLE * abs(grown) or abs(left[2]) < LITTLE * abs(area)
         if rounded or self._dropped >= RENEWED or not math.isfinite(left[0] + left[1] + left[2] + left[3]):
-            parts = [self._between(*pair) for pair in pairwise(self.points)]
-            self._sums, self._dropped = [math.fsum(column) for column in zip([0.0] * 4, *parts, strict=False)], 0
+            self._add_up()
 
     def _between(self, one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float, float, float]:
         """Increase, seconds of it, area and seconds covered between two neighbours."""
@@ -308,6 +317,19 @@ class StepBook:
         if newest is None:
             return []
         return list(islice(self._axes[newest.axis].newest_first(math.inf), count))[::-1]
+
+    def among_last(self, rows: list[Step], count: int, least: int) -> list[Step]:
+        """Those of the rows that are among the last `count` steps up to the newest of them, if `least` are left.
+
+        A metric may be logged only in some steps (ms-swift: those that generate). Otherwise its window would reach
+        farther back than that of other metrics.
+        """
+        if not rows or rows[-1].number - rows[0].number == len(rows) - 1:
+            return rows
+        order = self._axes[rows[-1].axis].order
+        begin = order[max(0, bisect_right(order, rows[-1].number) - count)]
+        found = [step for step in rows if step.number >= begin]
+        return found if len(found) >= least else rows
 
     def newest_of(self, metric: str) -> Iterator[tuple[Labels, Step]]:
         """(labels, newest step that has it) of every series of a metric."""

@@ -117,7 +117,7 @@ def drag(page: Page, panel: str) -> None:
 
 
 def test_zoom_is_shared_and_survives(open_page: Open, reader: MemoryReader) -> None:
-    page = open_page(size=(1440, 1500))
+    page = open_page(size=(1440, 2000))
     whole = page.evaluate(RANGES)[0]
     drag(page, "queue")
     until(page, f"() => RS.zoom && new Set(({RANGES})().map(String)).size === 1")
@@ -387,4 +387,4 @@ def test_a_chart_is_drawn_when_it_comes_near_the_screen(open_page: Open, reader:
     page.locator("#panel-reward").scroll_into_view_if_needed()
     until(page, SHOWN, "reward")
     assert page.evaluate(f"({MS})(gdOf('reward')._fullLayout.xaxis.range[1]) - RS.tz") >= 1000 * at
-    assert page.evaluate("document.querySelectorAll('#panel-reward .over path').length") > 0
+    until(page, "() => document.querySelectorAll('#panel-reward .over path').length > 0")

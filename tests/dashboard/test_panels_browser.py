@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 import pytest
 from playwright.sync_api import Browser, Page
 
+from dashboard.charts.panels import PANELS
 from dashboard.shell import layout as shell_layout
 from dashboard.shell.shortcuts import SHORTCUTS
 from server.query.rollouts.types import EventInfo
@@ -231,7 +232,7 @@ def test_source_age_and_summary(open_page: Open, reader: MemoryReader) -> None:
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
     said = page.locator("#said-reward").inner_text()
-    assert said.endswith(f"mean {values[-2]:.2f}") and page.locator(".cross[data-on='1']").count() == 10
+    assert said.endswith(f"mean {values[-2]:.2f}") and page.locator(".cross[data-on='1']").count() == len(PANELS)
     page.keyboard.press("Home")
     assert page.locator("#said-reward").inner_text().endswith(f"mean {values[0]:.2f}")
 

@@ -58,6 +58,14 @@ class NaiveBook(StepBook):
                 best = found[:count]
         return best[::-1]
 
+    def among_last(self, rows: list[Step], count: int, least: int) -> list[Step]:
+        if not rows:
+            return rows
+        numbers = sorted(self._lives[rows[-1].axis][1])
+        begin = [number for number in numbers if number <= rows[-1].number][-count:][0]
+        found = [step for step in rows if step.number >= begin]
+        return found if len(found) >= least else rows
+
     def last(self, count: int) -> list[Step]:
         newest = self.newest_of_all()
         return list(self._newest_first(newest.axis, math.inf))[:count][::-1] if newest is not None else []

@@ -45,7 +45,7 @@ def test_response_length_drift_fires_with_its_factor_and_marks_the_charts(store:
         _live(run, 12, 84)
         (alert,) = [one for one in run.reader.alerts.active("run") if one.name == "ResponseLengthDrift"]
         assert (alert.state, alert.value) == ("firing", pytest.approx(2.0, rel=0.02))
-        assert alert.annotations["summary"].startswith("Responses of run run have 200% of")
+        assert alert.annotations["summary"].startswith("Responses of run run are 2 times as long")
         assert run.why("response_length_drift_ratio").startswith("x2 since step ")
         since = run.value('drift_since_step{of="response_length"}')
         (mark,) = marks(store)

@@ -252,7 +252,7 @@ def test_an_upper_bound_is_said_to_be_one(store: Store) -> None:
         assert run.why('staleness_versions{level="environment_state",stat="mean"}').startswith("upper bound")
 
 
-def test_records_come_before_what_a_trainer_logs_and_samples_after_it(store: Store) -> None:
+def test_records_fill_what_a_trainer_does_not_log(store: Store) -> None:
     def rows(sampled: bool) -> Reading:
         uses = [
             Rollout(f"r{v}", response_tokens=50, consumptions=(Consumption(v, T0 + 30.0 * v),), sampled=sampled)
@@ -269,7 +269,8 @@ def test_records_come_before_what_a_trainer_logs_and_samples_after_it(store: Sto
         assert run.value('response_tokens{stat="mean"}') == 700.0
         run.commit(RECORDS, rows(sampled=False), T0 + 205)
         run.advance(T0 + 205)
-        assert run.value('response_tokens{stat="mean"}') == 50.0
+        assert run.value('response_tokens{stat="mean"}') == 700.0
+        assert run.value('response_tokens{stat="p90"}') == 50.0
 
 
 def test_a_synchronous_run_is_never_stale_unless_records_say_so(store: Store) -> None:

@@ -18,6 +18,7 @@ from server.signals.groups import ZERO_ADVANTAGE_GROUPS as COUNTED
 from server.signals.groups import ZERO_ADVANTAGE_LOW_RATIO as AT_LEAST
 from server.signals.groups import ZERO_ADVANTAGE_RATIO as ZERO
 from server.signals.model import Answer, NotApplicable, Unknown, Value, View
+from server.signals.recorded import basis
 from server.signals.rollouts import IN_FLIGHT_ROLLOUTS as IN_FLIGHT
 from server.signals.rollouts import INFRA_FAILURE_RATIO as INFRA
 from server.signals.rollouts import RESPONSE_TOKENS as TOKENS
@@ -137,26 +138,30 @@ def test_a_share_is_shown_with_the_number_of_its_groups() -> None:
 
 
 def test_the_log_stays_the_source_until_records_hold_all_that_was_consumed() -> None:
-    """Eight samples a step of 1,000 tokens. Records begin with version 4: of its eight two short rollouts, then all."""
+    """Eight samples a step of 1,000 tokens. Records begin with version 4: of its eight two short rollouts, then all.
+
+    The mean of the trained samples stays the log's, because records would change its population.
+    """
     steps = StepBook()
     for number in range(1, 16):
         told = {"trainer_samples": 8.0, "response_tokens_mean": 1000.0, "reward_mean": 0.5}
         steps.put("trainer", 0, number, T + 10.0 * number, {(name, ()): value for name, value in told.items()})
 
-    def at(last: int, first: dict[int, int]) -> float:
+    def at(last: int, first: dict[int, int]) -> str:
         made = [
             used(f"{v}/{n}", v, v, response_tokens=200 if v == 4 else 1100, reward=1.0)
             for v in range(4, last + 1) for n in range(first.get(v, 8))
         ]  # fmt: skip
         view = View(T + 10.0 * last, "async", "running", {}, rollouts=fed(*made), steps=steps)
-        return values(TOKENS.compute(view))[(("stat", "mean"),)]
+        assert values(TOKENS.compute(view))[(("stat", "mean"),)] == 1000.0
+        return basis(view)
 
     # The window holds version 4 until version 14 was consumed; the newest version may grow, and is not judged.
-    assert at(7, {4: 2}) == at(13, {4: 2}) == 1000.0
-    assert at(14, {4: 2}) == 1100.0
+    assert at(7, {4: 2}) == at(13, {4: 2}) == "log"
+    assert at(14, {4: 2}) == "records"
     # Where every version holds half of the samples a rollout is two of them: ten versions are taken as they are.
     half = dict.fromkeys(range(4, 16), 4)
-    assert (at(7, half), at(14, half)) == (1000.0, 1100.0)
+    assert (at(7, half), at(14, half)) == ("log", "records")
 
 
 def test_what_is_aborted_or_dropped_is_discarded() -> None:

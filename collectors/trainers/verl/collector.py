@@ -98,6 +98,7 @@ FRAMEWORK = Framework(
     folder_facts=folder_facts,
     on_row=on_row,
     seconds=("timing_s/step", "perf/time_per_step"),
+    report_seconds=60.0,
     derives=(
         "backpressure_seconds",
         "entropy_mean",

@@ -5,10 +5,11 @@ the cells that changed: so a number has one formatter, here, on first load and l
 Ages are sent as times: the browser counts them up itself, also while the server is gone.
 """
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from dashboard.charts.limits import limits
+from dashboard.charts.limits import fixed_limit, limits
 from dashboard.charts.panels import CARDS, PANELS, Card, Panel, PanelLine
 from dashboard.pages.overview.banner import banner
 from dashboard.pages.overview.cost import cost
@@ -29,6 +30,7 @@ def view(facts: StatusFacts, infos: Infos) -> View:
         cells |= card_cells(facts, card, infos)
     for panel in PANELS:
         cells |= panel_cells(facts, panel, infos)
+    cells |= _limiter_cells(facts, cells)
     cells |= flow(facts)
     if facts.status.state.name == "catching_up":
         # States of health describe the present; while catching up they are left out.
@@ -39,10 +41,10 @@ def view(facts: StatusFacts, infos: Infos) -> View:
 def card_cells(facts: StatusFacts, card: Card, infos: Infos) -> View:
     """The texts of a card, keys ``k.KEY.*``."""
     found = card.find(facts.signals)
-    judged = card.judge.explain(facts.signals) if card.judge else None
+    judged = [one for want in card.judges if (one := want.explain(facts.signals)) is not None]
     state = _state(found, judged)
     # A value without bands is not "OK", only known.
-    plain = state == "ok" and not (_banded(found, infos) or _banded(judged, infos))
+    plain = state == "ok" and not any(_banded(one, infos) for one in (found, *judged))
     figure, unit = parts(found.value if found else None, found.unit if found else "")
     key = f"k.{card.key}"
     note = _note(facts, card, found, infos)
@@ -52,19 +54,51 @@ def card_cells(facts: StatusFacts, card: Card, infos: Infos) -> View:
         f"{key}.u": unit,
         f"{key}.s": state,
         f"{key}.p": "" if plain else STATE_WORDS[state],
+        f"{key}.w": "" if silent else card.window,
         # A card has room for the problem; its tooltip and the charts below give the fix.
         f"{key}.n": first_clause(note) if silent else note,
         f"{key}.tip": note if silent else "",
     }
 
 
-def _state(found: SignalNow | None, judged: SignalNow | None) -> str:
-    """The worse of the value's state and the judging signal's state."""
+def _state(found: SignalNow | None, judged: Iterable[SignalNow]) -> str:
+    """The worst of the value's state and the judging signals' states."""
     if found is None:
         return "unknown"
-    if found.value is not None and judged is not None and judged.value is not None:
-        return worst((judged.state, found.state))
-    return found.state
+    if found.value is None:
+        return found.state
+    return worst((*(one.state for one in judged if one.value is not None), found.state))
+
+
+# Cause of a verdict -> the card that shows it.
+_CARD_OF = {
+    "kv_capacity": "kv", "preemption": "kv", "drift": "length", "spin_up": "spinup", "starting_limit": "spinup",
+    "quota": "spinup", "init_failures": "spinup", "too_easy": "zero", "too_hard": "zero",
+}  # fmt: skip
+
+
+def _limiter_cells(facts: StatusFacts, cells: View) -> View:
+    """Marks the card that shows the limiter: by its bands alone it may look healthy."""
+    verdict = (facts.status.verdict or {}) if facts.present else {}
+    key = f"k.{_CARD_OF.get(str(verdict.get('cause')), '')}"
+    if cells.get(f"{key}.s") != "ok":
+        return {}
+    return {f"{key}.s": "watch", f"{key}.p": "The limit"}
+
+
+def drift_text(facts: StatusFacts, of: str) -> tuple[str, str]:
+    """(text, state) of a behaviour's drift: ``x2.3 since step 12 (2,656)``; of several environments the farthest."""
+    moved = [one for one in facts.signals if one.signal == f"{of}_drift_ratio"]
+    known = [one for one in moved if one.value is not None]
+    if not known:
+        return (moved[0].why if moved else ""), "unknown"
+    farthest = max(known, key=lambda one: abs(math.log(one.value)) if one.value else 0.0)
+    labels = {"of": of, **farthest.labels}
+    since, base = facts.value("drift_since_step", **labels), facts.value("drift_baseline", **labels)
+    against = f" ({number(base)})" if base is not None else ""
+    change = f"x{farthest.value:.2g} since step {since:.0f}" if since is not None else "no drift since its first steps"
+    where = f"{farthest.labels['environment']}: " if "environment" in farthest.labels else ""
+    return f"{where}{change}{against}", farthest.state
 
 
 def _banded(found: SignalNow | None, infos: Infos) -> bool:
@@ -79,14 +113,38 @@ def _note(facts: StatusFacts, card: Card, found: SignalNow | None, infos: Infos)
         return absent(card.wants[0].signal, infos)
     if found.value is None:
         return found.why
-    beside = joined(*(_beside(facts, word, want) for word, want in card.notes))
-    return beside or _bands(infos.get(found.signal))
+    drift = drift_text(facts, card.drift)[0] if card.drift else ""
+    flags = [(word, want) for word, want in card.flags if _flagged(facts, want)]
+    beside = joined(drift, *(_beside(facts, word, want) for word, want in (*card.notes, *flags)))
+    judged = [one for want in card.judges if (one := want.explain(facts.signals)) is not None]
+    limit = next((words for one in (found, *judged) if (words := _bands(infos.get(one.signal), one.state))), "")
+    # Cards with a window are figures of the first screen, which show their limit, too.
+    return joined(beside, fixed_limit(card.limit, facts), limit) if card.window else beside or limit
+
+
+def alerting(facts: StatusFacts) -> View:
+    """Since when an alert on a card's signals has been firing: ``k.KEY.since`` and ``k.KEY.a``."""
+    begun: dict[str, float] = {}
+    for alert in facts.status.alerts if facts.present else ():
+        signal, since = str(alert.get("signal", "")), alert.get("since")
+        if signal and alert.get("state") == "firing" and isinstance(since, (int, float)):
+            begun[signal] = min(begun.get(signal, math.inf), since)
+    cells: View = {}
+    for card in CARDS:
+        times = [begun[want.signal] for want in (*card.wants, *card.judges) if want.signal in begun]
+        cells |= {f"k.{card.key}.since": min(times, default=None), f"k.{card.key}.a": "on" if times else "off"}
+    return cells
 
 
 def absent(signal: str, infos: Infos) -> str:
     """The reason for a signal without any result: its constant hint on what to log."""
     info = infos.get(signal)
     return info.why if info and info.why else "nothing has been computed for this run yet"
+
+
+def _flagged(facts: StatusFacts, want: Want) -> bool:
+    found = want.find(facts.signals)
+    return found is not None and found.value is not None and found.state in ("watch", "critical")
 
 
 def _beside(facts: StatusFacts, word: str, want: Want) -> str:
@@ -101,12 +159,14 @@ def _beside(facts: StatusFacts, word: str, want: Want) -> str:
     return shown.replace("requests", found.labels.get("state", "requests"))
 
 
-def _bands(info: SignalInfo | None) -> str:
-    if info is None or info.critical is None:
+def _bands(info: SignalInfo | None, state: str) -> str:
+    """The band that was crossed, or would be next."""
+    if info is None:
         return ""
     sign = "≥" if info.higher_is_worse else "≤"
-    watch = f"watch {sign} {text(info.watch, info.unit)}" if info.watch is not None else ""
-    return joined(watch, f"critical {sign} {text(info.critical, info.unit)}")
+    bands = (("watch", info.watch), ("critical", info.critical))
+    known = [f"{word} {sign} {text(band, info.unit)}" for word, band in bands if band is not None]
+    return (known[-1] if state in ("watch", "critical") else known[0]) if known else ""
 
 
 def panel_cells(facts: StatusFacts, panel: Panel, infos: Infos) -> View:
@@ -123,7 +183,10 @@ def panel_cells(facts: StatusFacts, panel: Panel, infos: Infos) -> View:
     cells[f"{key}.w"] = "" if first else silent.why if silent else absent(panel.lines[0].want.signal, infos)
     cells[f"{key}.src"] = _source(panel, first or silent)
     known = {level: words for level, _, words in limits(panel, facts, infos)}
-    cells |= {f"{key}.{level}": known.get(level, "") for level in ("watch", "critical")}
+    cells |= {f"{key}.{level}": known.get(level, "") for level in ("watch", "critical", "base")}
+    if panel.drift:
+        drift, state = drift_text(facts, panel.drift)
+        cells |= {f"{key}.d": drift if first else "", f"{key}.ds": state}
     return cells
 
 

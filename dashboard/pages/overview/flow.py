@@ -50,8 +50,8 @@ def _generator(facts: StatusFacts) -> View:
     numbers = _numbers(
         facts,
         ("generator_tokens_per_second", "tok/s", {}),
-        ("generator_requests_now", "running", {"state": "running"}),
-        ("generator_requests_now", "waiting", {"state": "waiting"}),
+        ("generator_requests_now", "running now", {"state": "running"}),
+        ("generator_requests_now", "waiting now", {"state": "waiting"}),
     )
     kv = facts.value("kv_cache_usage_ratio")
     gone, down = facts.down("generator")

@@ -3,11 +3,11 @@
 from typing import Any
 
 from dashboard.charts.elements import card_of, panel_of, read
-from dashboard.charts.panels import CARDS, PANELS, names_by_slot
+from dashboard.charts.panels import BEHAVIOUR, CARDS, FIRST, PANELS, names_by_slot
 from dashboard.pages.alerts.data import brief
 from dashboard.pages.overview.banner import PHASES
 from dashboard.pages.overview.cost import CAUSES
-from dashboard.pages.overview.data import view
+from dashboard.pages.overview.data import alerting, view
 from dashboard.pages.verdict import CONTRADICTIONS, EVIDENCE, MISSING
 from dashboard.shell.page import Json, Load, Page, Scope, html, pill, t
 from dashboard.state import deltas
@@ -29,7 +29,7 @@ def cells(scope: Scope) -> View:
     if scope.facts.at is not None:
         # The list stays that of the present.
         alerts["o.sum"] = f"{alerts['o.sum']} now"
-    return view(scope.facts, scope.reader.signals.infos) | alerts
+    return view(scope.facts, scope.reader.signals.infos) | alerting(scope.facts) | alerts
 
 
 def charts(load: Load) -> Json:
@@ -85,7 +85,7 @@ def _banner() -> Any:
 
 
 def _cards() -> Any:
-    return html.Div([card_of(card) for card in CARDS], className="cards")
+    return html.Div([card_of(card) for card in CARDS], className="cards figures")
 
 
 def _flow() -> Any:
@@ -146,8 +146,10 @@ def _ribbon() -> Any:
 
 
 def _charts() -> Any:
-    panels = [panel_of(panel) for panel in PANELS]
-    return html.Div([_alerts(), *panels, t(html.P, "w.note", "note marks-note")], className="charts", id="charts")
+    panels, behaviour = ([panel_of(panel) for panel in panels] for panels in (FIRST, BEHAVIOUR))
+    head = html.H2("Behaviour", className="group", id="behaviour")
+    note = t(html.P, "w.note", "note marks-note")
+    return html.Div([_alerts(), *panels, head, *behaviour, note], className="charts", id="charts")
 
 
 def _alerts() -> Any:

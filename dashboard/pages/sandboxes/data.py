@@ -30,7 +30,7 @@ CARDS: tuple[Card, ...] = (
         "teal",
         (want("sandboxes", state="starting"),),
         # The limit on how many start at once is what a wall is made of.
-        judge=want("sandbox_quota_used_ratio", resource="starting"),
+        judges=(want("sandbox_quota_used_ratio", resource="starting"),),
         notes=(("quota used", want("sandbox_quota_used_ratio", resource="starting")),),
     ),
     Card("sb_oldest", "Oldest pending", "orange", (want(_OLDEST),), peaks=True),

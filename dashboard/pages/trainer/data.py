@@ -30,7 +30,7 @@ CARDS: tuple[Card, ...] = (
         "Weight sync",
         "plum",
         (want("weight_sync_seconds"),),
-        judge=want("weight_sync_ratio"),
+        judges=(want("weight_sync_ratio"),),
         notes=(("of the step", want("weight_sync_ratio")),),
     ),
     Card(
