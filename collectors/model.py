@@ -107,6 +107,7 @@ class Event:
         "weights_published",
         "restart",
         "resume",
+        "fault",
         "checkpoint",
         "eval",
         "config_change",
@@ -350,6 +351,10 @@ FACTS: Mapping[str, str] = {
     "has_sandbox": "1 if rollouts use sandboxes, 0 if the task needs none",
     "times_estimated": "1 if the source has no times and steps were dated backwards from the file's modification time",
     "times_copied": "1 when files that date rollouts were copied: their times are not the run's, so rates are unknown",
+    "clock_offset_seconds": "seconds by which the clock of a log was ahead (negative: behind); its times are corrected",
+    "fault": "fault that the trainer's log reports after its newest step, as text; empty if there is none",
+    "fault_kind": "kind of that fault: collective_timeout, watchdog or worker_died; empty if there is none",
+    "fault_since": "when the collective began or the worker died, epoch seconds; 0 if there is no fault",
     "run_name": "name of the run in its own files or logger",
     "source_path": "the directory from which the run was first read",
 }

@@ -57,6 +57,7 @@ LABELS: Mapping[str, tuple[str, ...]] = {
     "time_to_first_token_seconds": _STAT,
     "tool_calls": _STAT,
     "tool_calls_drift_ratio": _BY_ENVIRONMENT,
+    "trainer_fault": ("fault",),
     "trainer_mfu_ratio": ("basis",),
     "trainer_overhead_seconds": ("phase",),
     "trainer_phase_seconds": ("phase",),

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from collectors.formats import textlog
+from collectors.formats import faults, textlog
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs, Sink, walk
 from collectors.model import Cursor, Limits, ScrapeError
@@ -50,6 +50,8 @@ _REPEATED = re.compile(r"\s*\[repeated \d+x across (?:the )?cluster\](?:\s*\(Ray
 _DATED = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?", re.ASCII)
 # Characters. A date further in belongs to the message and is not its time.
 _DATE_WITHIN = 48
+# Messages at the end of a read. If none of them has a time, the newest time is older than the end of the file.
+_NEWEST_WITHIN = 10
 _WORD = r"[A-Za-z_][\w.]*"
 _TOKEN = re.compile(
     r"(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
@@ -122,7 +124,10 @@ def sink(parse: Parse, patterns: tuple[str, ...] = PATTERNS, name: str = "consol
     """A sink for text files whose names match one of ``patterns`` (as in a shell, names only)."""
     looks_for = " or ".join(patterns)
     find, further = partial(_find, patterns, max_depth), partial(_further, parse)
-    return Sink(name, looks_for, find, partial(_read, parse), writers=True, further=further, near_end=_near_end)
+    return Sink(
+        name, looks_for, find, partial(_read, parse), writers=True, further=further, near_end=_near_end,
+        local_times=True,
+    )  # fmt: skip
 
 
 def _find(patterns: tuple[str, ...], depth: int, path: Path) -> list[Path]:
@@ -132,7 +137,7 @@ def _find(patterns: tuple[str, ...], depth: int, path: Path) -> list[Path]:
 
 
 def _read(parse: Parse, path: Path, cursor: Cursor, limits: Limits) -> Logs:
-    """Rows since ``cursor``, which is `bytetail`'s with the memory of the parser."""
+    """Rows since ``cursor``, which is `bytetail`'s with the memory of the parser and the fault read last."""
     at = cursor.get("at", {})
     # Most lines have no rows: servers print thousands before a run's first step. The row limit counts rows only.
     window = replace(limits, tail_rows=MAX_LINES)
@@ -142,7 +147,9 @@ def _read(parse: Parse, path: Path, cursor: Cursor, limits: Limits) -> Logs:
     whole = messages.whole if messages.whole or not more else len(chunk.lines)
     memory = {} if chunk.restarted else dict(cursor.get("memory", {}))
     logs = Logs([], {}, more, chunk.restarted)
-    reached = -1
+    logs.modified = path.stat().st_mtime
+    logs.fault = None if chunk.restarted else faults.loaded(cursor.get("fault"))
+    reached, taken = -1, list[ConsoleLine]()
     for first, last, line in messages.items:
         if last >= whole:
             break
@@ -150,14 +157,20 @@ def _read(parse: Parse, path: Path, cursor: Cursor, limits: Limits) -> Logs:
             whole, logs.more = first, True
             break
         reached = max(reached, last)
-        _add_parsed(logs, parse(line, memory))
+        taken.append(line)
+        parsed = parse(line, memory)
+        _add_parsed(logs, parsed)
+        _add_fault(logs, parsed, line)
+    logs.newest = _newest(taken, logs.modified)
     if whole < len(chunk.lines):
         chunk = bytetail.read(path, at, replace(limits, tail_rows=whole))
     logs.cursor, logs.dropped, logs.why = {"at": chunk.cursor, "memory": memory}, chunk.dropped, chunk.why
+    if logs.fault is not None:
+        logs.cursor["fault"] = list(logs.fault)
     status = path.stat()
     before = 0 if chunk.restarted else int(cursor.get("at", {}).get("offset", 0))
     offset = int(chunk.cursor["offset"])
-    logs.modified, logs.ahead = status.st_mtime, max(0, status.st_size - offset) / max(offset - before, 1)
+    logs.ahead = max(0, status.st_size - offset) / max(offset - before, 1)
     return logs
 
 
@@ -207,6 +220,24 @@ def _add_parsed(logs: Logs, parsed: Parsed) -> None:
         logs.config.update(parsed.values)
     elif isinstance(parsed, Ended):
         logs.finished, logs.failed = parsed.why, parsed.failed
+
+
+def _add_fault(logs: Logs, parsed: Parsed, line: ConsoleLine) -> None:
+    """Adds the fault that a message reports; a later row of the trainer shows that it goes on."""
+    assert logs.modified is not None
+    if isinstance(parsed, Logged):
+        # Rows of other processes than the trainer have an origin and no step.
+        logs.fault = None if parsed.step is not None or not parsed.origin else logs.fault
+    elif (fault := faults.find(line.text, line.ts, logs.modified)) is not None:
+        logs.fault = logs.fault.with_line(fault) if logs.fault is not None else fault
+
+
+def _newest(lines: list[ConsoleLine], modified: float) -> float | None:
+    """The newest time of the last messages."""
+    times = (
+        line.ts if line.ts is not None else faults.glog_time(line.text, modified) for line in lines[-_NEWEST_WITHIN:]
+    )
+    return max((ts for ts in times if ts is not None), default=None)
 
 
 def _messages(lines: list[tuple[int, bytes]]) -> _Messages:

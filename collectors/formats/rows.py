@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from collectors.formats.faults import Fault
 from collectors.model import Cursor, Limits
 
 # Levels of folders. A home directory given by mistake must not be searched for minutes.
@@ -55,6 +56,8 @@ class Logs:
         failed: the run ended with a failure.
         modified: epoch seconds of the source's last change, for rows without a time.
         ahead: the unread rest as a multiple of what this call read (0 at the end), for rows without a time.
+        fault: the fault that lines after the newest row report, also if an earlier call read them.
+        newest: the newest time of a line, if a line near the end of what this call read has a time.
     """
 
     rows: list[Logged] = field(default_factory=list)
@@ -69,6 +72,8 @@ class Logs:
     failed: bool = False
     modified: float | None = None
     ahead: float = 0.0
+    fault: Fault | None = None
+    newest: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class Sink:
             text may be starts of one run.
         ends: the first and the last rows of a log, bounded: they show whether a log continues another.
         by_steps: `run_of` alone does not show that two logs are of one run; their steps have to continue, too.
+        local_times: its times are local times without a zone, as loggers print them; else epoch seconds.
     """
 
     name: str
@@ -102,6 +108,7 @@ class Sink:
     run_of: Callable[[Path], str] | None = None
     ends: Callable[[Path], tuple[list[Logged], list[Logged]]] | None = None
     by_steps: bool = False
+    local_times: bool = False
 
 
 def walk(folder: Path, matches: Callable[[Path], bool], depth: int = MAX_DEPTH) -> list[Path]:

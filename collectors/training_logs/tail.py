@@ -16,8 +16,8 @@ from typing import Any
 
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs
-from collectors.model import Collector, Cursor, Labels, Limits, Position, Reading, Sample, ScrapeError
-from collectors.training_logs import sources
+from collectors.model import Collector, Cursor, Event, Labels, Limits, Position, Reading, Sample, ScrapeError
+from collectors.training_logs import clocks, sources
 from collectors.training_logs.memory import Memory, Origins, copied, mark, whole_steps
 from collectors.training_logs.model import FOLDS, ONLY, TRAINER, Context, Framework, Key, Piece, gives
 
@@ -154,7 +154,7 @@ class _Layout:
 
 
 class _Tail:
-    """One call of `tail`. The cursor is ``{source, at, facts, own, axes, totals, ts, life, finished}``."""
+    """One call of `tail`. The cursor is ``{source, at, facts, own, axes, totals, ts, clock, fault, finished}``."""
 
     def __init__(self, framework: Framework, path: Path, cursor: Cursor, limits: Limits, now: float) -> None:
         self.framework, self.path, self.limits, self.now = framework, path, limits, now
@@ -191,6 +191,8 @@ class _Tail:
         context.restarted = (moved and not upgraded) or logs.restarted
         if context.restarted or upgraded:
             self._new_file()
+        self._clock(logs, moved)
+        self._fault(logs)
         self._facts(logs)
         estimated = estimate_times(logs, self._seconds, memory.get("ts"), self.now)
         if estimated:
@@ -206,6 +208,50 @@ class _Tail:
         memory["facts"] = {key: value for key, value in reported.items() if not key.startswith("lifecycle")}
         context.facts |= context.stated
         return self._reading(logs)
+
+    def _clock(self, logs: Logs, moved: bool) -> None:
+        """Corrects all times of a log whose clock is wrong, by the same offset in all of its parts."""
+        memory, sink = self.memory, self.source.sink
+        if moved or logs.restarted:
+            memory.pop("clock", None)
+        end = logs
+        if logs.more and "clock" not in memory:
+            if sink.near_end is None:
+                # Its end cannot be read first, so its parts would get different offsets.
+                memory["clock"] = None
+            else:
+                end = sink.read(self.source.path, sink.near_end(self.source.path, clocks.END_BYTES), self.limits)
+        clock = memory.setdefault("clock", 0.0)
+        if clock is None:
+            return
+        newest = end.newest
+        if not sink.local_times:
+            newest = max((row.ts for row in end.rows if row.ts is not None and not row.estimated), default=None)
+        # Before its end a log has only older times.
+        if newest is not None and (end is not logs or not logs.more):
+            modified = end.modified if end.modified is not None else self.now
+            # Undated lines of a fault come long after the last dated line.
+            late = end.fault is not None and not end.fault.dated
+            clock += clocks.offset(newest - clock, modified, self.now, sink.local_times and not late)
+        memory["clock"] = clock
+        if clock:
+            for row in logs.rows:
+                row.ts = row.ts - clock if row.ts is not None and not row.estimated else row.ts
+            logs.fault = logs.fault.shifted(-clock) if logs.fault is not None else None
+        if clock or "clock_offset_seconds" in self.context.facts:
+            self.context.facts["clock_offset_seconds"] = clock
+
+    def _fault(self, logs: Logs) -> None:
+        """Reports the fault after the newest row as facts and, once, as an event; a new row clears it."""
+        fault, facts = logs.fault, self.context.facts
+        if fault is not None:
+            facts |= {"fault": fault.text, "fault_kind": fault.kind, "fault_since": fault.since}
+            if self.memory.get("fault") != fault.at:
+                event = Event("fault", f"fault:{fault.kind}:{fault.at:.3f}", fault.at, fault.text)
+                self.context.events.append(event)
+        elif "fault" in facts:
+            facts |= {"fault": "", "fault_kind": "", "fault_since": 0.0}
+        self.memory["fault"] = fault.at if fault is not None else None
 
     def _new_file(self) -> None:
         # Totals begin again. Steps may begin again, too: the store distinguishes a rewind from a continued run.
@@ -424,8 +470,9 @@ def _stripped(framework: Framework, key: str) -> str:
 def estimate_times(logs: Logs, seconds: Callable[[Logged], float | None], last: float | None, now: float) -> bool:
     """Gives every row a time, ascending. Returns True if some times were estimated.
 
-    A file without times ends at its modification time: the last row gets that time, and the rows before it follow
-    backwards step by step. The unread rest of a long file is assumed to take as long per byte as the part read.
+    A file without times ends at its modification time, or at the beginning of the collective that timed out after its
+    last row: the last row gets that time, and the rows before it follow backwards step by step. The unread rest of a
+    long file is assumed to take as long per byte as the part read.
 
     Args:
         seconds: returns the duration of the row's step, if the row has one.
@@ -434,6 +481,7 @@ def estimate_times(logs: Logs, seconds: Callable[[Logged], float | None], last: 
     if all(row.ts is not None for row in logs.rows):
         return False
     end = min(logs.modified if logs.modified is not None else now, now)
+    end = min(end, logs.fault.since) if logs.fault is not None else end
     _spread(logs.rows, [_length(seconds(row)) for row in logs.rows], end, logs.ahead, last)
     return True
 

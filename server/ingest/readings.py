@@ -19,12 +19,12 @@ from server.ingest.series_ids import SeriesIdCache
 from server.ingest.updates import Arrivals as Arrivals
 from server.ingest.updates import SampleArrival as SampleArrival
 from server.ingest.updates import StepArrival as StepArrival
-from server.ingest.validation import ahead, complaint, values_only, without_implausible
+from server.ingest.validation import ahead, complaint, corrected, values_only, without_implausible
 from server.signals.model import TargetHealth
 from server.signals.observed_histograms import WINDOWED
 from server.signals.window import StepKey
 from server.store import Store
-from server.store.types import GONE, IMPLAUSIBLE, Batch, Origin, SandboxRow, SeriesKey, StepStamp, TargetRow
+from server.store.types import CORRECTED, GONE, IMPLAUSIBLE, Batch, Origin, SandboxRow, SeriesKey, StepStamp, TargetRow
 
 # Health series that Rollscope writes per target, named as in Prometheus.
 HEALTH_SERIES: list[tuple[str, Labels]] = [("up", ()), ("scrape_duration_seconds", ()), ("scrape_samples_scraped", ())]
@@ -381,9 +381,11 @@ class Ingest:
                 unmapped[key] = unmapped.get(key, 0) + count
         own, other = complaint(reading), ahead(reading, now) or self._complaint(target.name)
         kind = IMPLAUSIBLE if own and not other and values_only(reading) else ""
+        note = corrected(reading) if not own and not other else ""
+        kind = CORRECTED if note else kind
         row = TargetRow(
             name=target.name, collector=target.collector, actor=target.actor, up=True, last_ts=_ms(now),
-            last_ok_ts=_ms(now), error=own or other, error_kind=kind, scrape_seconds=seconds,
+            last_ok_ts=_ms(now), error=own or other or note, error_kind=kind, scrape_seconds=seconds,
             samples=reading.samples_scraped, dropped=(before.dropped if before else 0) + reading.dropped,
             interval_seconds=target.interval_seconds, unmapped=unmapped,
         )  # fmt: skip
@@ -406,11 +408,11 @@ def reads_files(collector: str) -> bool:
 def health(row: TargetRow) -> TargetHealth:
     """Returns a stored health row as the type that signals use.
 
-    An answer with a complaint is incomplete, except if only values were dropped that their unit rules out: all other
-    values are complete.
+    An answer with a complaint is incomplete, except if only values were dropped that their unit rules out, or if its
+    times were corrected: all other values are complete.
     """
     ok = row.last_ok_ts / 1000 if row.last_ok_ts is not None else None
-    complete = row.up and (not row.error or row.error_kind == IMPLAUSIBLE)
+    complete = row.up and (not row.error or row.error_kind in (IMPLAUSIBLE, CORRECTED))
     return TargetHealth(
         row.name, row.collector, row.actor, row.up, row.last_ts / 1000, ok, row.interval_seconds, complete, row.gone,
         row.error, row.error_kind == "no_metrics",

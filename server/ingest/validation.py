@@ -157,6 +157,21 @@ def ahead(reading: Reading, now: float) -> str:
     return f"its clock is {newest - now:.0f} s ahead of this machine's" if newest - now > SKEW_SECONDS else ""
 
 
+def corrected(reading: Reading) -> str:
+    """Returns a note if the times of the source were corrected because its clock is off, or ""."""
+    offset = reading.facts.get("clock_offset_seconds", 0.0)
+    if not isinstance(offset, (int, float)) or not offset:
+        return ""
+    seconds = abs(offset)
+    span = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else _hours(seconds)
+    direction, zone = "ahead" if offset > 0 else "behind", ", as in another time zone" if offset % 1800 == 0 else ""
+    return f"its clock is {span} {direction}{zone}; its times are corrected"
+
+
+def _hours(seconds: float) -> str:
+    return f"{round(seconds / 3600, 1):g} h"
+
+
 def _excess_count(record: Rollout) -> str:
     """Returns why a count of a rollout is implausible, or ""."""
     turns = max([turn.tool_calls or 0 for turn in record.turns], default=0)

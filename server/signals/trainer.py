@@ -243,6 +243,35 @@ TRAINER_STALL_RATIO = Signal(
 )
 
 
+# ---- trainer_fault
+
+# A collective that timed out, or a worker that died: the trainer's own log reports it long before its step is late.
+
+_TRAINER_FAULT_HINT = "the trainer's log reports no fault after its newest step"
+
+
+def _trainer_fault(view: View) -> Answer:
+    kind, since = view.facts.get("fault_kind"), view.fact("fault_since") or 0.0
+    if not kind or view.now < since or view.lifecycle in OVER:
+        return NotApplicable(_TRAINER_FAULT_HINT)
+    return [Value(1.0, (("fault", str(kind)),))]
+
+
+TRAINER_FAULT = Signal(
+    name="trainer_fault",
+    title="Fault",
+    unit="",
+    actor="trainer",
+    help="1 if the trainer's printed log reports a fault after its newest step: a collective that timed out, a hang "
+    "that the watchdog saw, or a worker that died. A new step ends it.",
+    inputs=(),
+    cadence="tick",
+    compute=_trainer_fault,
+    hint=_TRAINER_FAULT_HINT,
+    critical=1.0,
+)
+
+
 # ---- trainer_mfu_ratio
 
 # Model FLOPs utilisation as the trainer reports it, by its own basis.
@@ -302,6 +331,7 @@ SIGNALS: tuple[Signal | Counter, ...] = (
     TRAINER_BUSY_SECONDS_TOTAL,
     TRAINER_OVERHEAD_SECONDS,
     TRAINER_STALL_RATIO,
+    TRAINER_FAULT,
     TRAINER_MFU_RATIO,
     TRAINED_TOKENS_TOTAL,
 )

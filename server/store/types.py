@@ -72,6 +72,9 @@ GONE = "gone"
 IMPLAUSIBLE = "implausible_value"
 """`TargetRow.error_kind` of a target whose answer is whole but for single values that their unit rules out."""
 
+CORRECTED = "corrected_clock"
+"""`TargetRow.error_kind` of a target whose answer is whole, and whose times were corrected because its clock is off."""
+
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:

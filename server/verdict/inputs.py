@@ -92,6 +92,12 @@ class VerdictInput:
         gaps = (self.stale(signal, newest.ts) if newest.value is not None else newest.why for newest in series)
         return next((reason for reason in gaps if reason), "")
 
+    @property
+    def fault_since(self) -> float | None:
+        """Since when the fault lasts that the trainer's log reports after its newest step; None: it reports none."""
+        since = self.fact("fault_since")
+        return since if self.facts.get("fault_kind") and since is not None and since <= self.now else None
+
     def fact(self, name: str) -> float | None:
         value = self.facts.get(name)
         return value if isinstance(value, (int, float)) else None

@@ -38,6 +38,8 @@ another outcome; ``next`` = [outcome, cause, since] of the newest result; ``samp
 ``first`` = [incarnation, number] of the first step of the present; ``hung``: since when most engines hang; ``down``:
 since when no engine answers."""
 
+# Causes whose begin the trainer's log dates.
+_DATED = ("collective_timeout", "worker_died")
 _AT_ONCE = ("over", "paused", "starting", "open_step")
 
 
@@ -59,6 +61,8 @@ def remember(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict
     if _replaces(current, verdict, case):
         same = verdict.key == (current.get("outcome"), current.get("cause"))
         since = current["since"] if same else current.pop("next", (0, 0, seen.now))[2]
+        if verdict.cause in _DATED and seen.fault_since is not None:
+            since = seen.fault_since
         current.pop("next", None)
         current.pop("other", None)
         current.update(outcome=verdict.outcome, cause=verdict.cause, rule=verdict.rule, since=since)
@@ -73,6 +77,8 @@ def _replaces(current: Memory, candidate: Verdict, case: Situation) -> bool:
     now, stands = case.seen.now, (current.get("outcome"), current.get("cause"))
     if stands == (None, None) or candidate.key == stands:
         return True
+    if stands[1] in _DATED and case.seen.fault_since is None:
+        return True  # a new step came: whatever limits the run now, the fault is over
     # A cause that flickers is no reason to doubt the outcome.
     newest = current.get("next")
     since = newest[2] if newest is not None and newest[0] == candidate.outcome else now

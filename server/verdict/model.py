@@ -14,7 +14,15 @@ Outcome = Literal[
 ]  # fmt: skip
 
 CAUSES: Mapping[Outcome, tuple[str, ...]] = {
-    "stalled": ("no_progress", "dead_engine", "frozen_engine", "missing_producer", "dead_trainer"),
+    "stalled": (
+        "no_progress",
+        "dead_engine",
+        "frozen_engine",
+        "missing_producer",
+        "dead_trainer",
+        "collective_timeout",
+        "worker_died",
+    ),
     "generator_bound": (
         "kv_capacity",
         "long_tail",
@@ -38,7 +46,7 @@ CAUSES: Mapping[Outcome, tuple[str, ...]] = {
 OUTCOMES: tuple[Outcome, ...] = tuple(CAUSES)
 """Every outcome, in the order of DESIGN section 5."""
 
-RULES_VERSION = 8
+RULES_VERSION = 9
 """Increases with every change of a rule or threshold that can change a verdict; stored with each verdict."""
 
 

@@ -115,6 +115,8 @@ FROZEN_SECONDS = 60.0
 """Seconds without a token while requests run (`generator_engines`)."""
 STALLED_SECONDS = 60.0
 """Seconds of five minutes that engines stood still for new weights: a fifth of the window."""
+WORKER_DIED = 0.8
+"""Confidence. A run that replaces its workers goes on after one died; a collective that timed out ends its process."""
 SILENT_SECONDS = 10.0
 """Seconds since the last answer of any engine. One failed read is a gap, two are an engine that is gone."""
 UNEVEN = 0.70

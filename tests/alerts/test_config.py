@@ -42,8 +42,8 @@ def settings(toml: str, env: dict[str, str] | None = None) -> AlertSettings:
 def test_the_pack_watches_what_it_must() -> None:
     """Everything that holds a run back, in the order of what matters: liveness before tuning."""
     assert list(rules()) == [
-        "RunStalled", "TargetDown", "HeartbeatMissed", "EngineDown", "EngineFrozen", "NonFiniteGradient",
-        "DiscoveryDown",
+        "RunStalled", "TrainerFault", "TargetDown", "HeartbeatMissed", "EngineDown", "EngineFrozen",
+        "NonFiniteGradient", "DiscoveryDown",
         "AllZeroRewards", "DataTrustLow", "SandboxSpinupSlow", "SandboxPendingLong", "SandboxInitFailures",
         "SandboxQuotaLow", "SandboxesDangling", "SandboxCreditLow",
         "TrainerStarved", "StalenessOverBound", "ZeroAdvantageHigh", "RewardFlat", "ResponseLengthDrift", "DiscardHigh",
@@ -234,7 +234,7 @@ def test_no_secret_is_echoed_in_a_problem() -> None:
 
 def test_no_configuration_means_the_pack_and_nobody_told() -> None:
     found = build_all({}, {}).alerts
-    assert len(found.rules) == len(pack()) == 28
+    assert len(found.rules) == len(pack()) == 29
     assert (found.receivers, found.deadman.url, len(found.inhibits)) == ((), "", 1)
 
 

@@ -112,6 +112,7 @@ def test_prometheus_fires_when_rollscope_itself_is_unhealthy(tmp_path: Path) -> 
 CROSSING: dict[str, tuple[str, list[float]]] = {
     "TrainerStarved": ("", [0.1, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.35, 0.35, 0.2, 0.5, 0.1]),
     "RunStalled": ("", [0.5, 1.0, 1.1, 0.95, 0.95, 0.5, 0.2, 1.0, 0.95, 0.0, 0.0, 0.0]),
+    "TrainerFault": ("fault=collective_timeout", [0, 0, 1, 1, 0, 0, 1, 0]),
     "TargetDown": ("kind=vllm,target=e0", [1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1]),
     "HeartbeatMissed": ("kind=heartbeat,target=t", [1, 0, 0, 0, 1]),
     "DiscoveryDown": ("kind=file_sd,target=discovery engines", [1, 0, 0, 1] + [0] * 7 + [1, 0]),

@@ -36,6 +36,9 @@ def evidence(n: Numbers, ranked: tuple[Limiter, ...], own_limiter: Limiter | Non
 
 def _liveness(n: Numbers) -> Iterator[Evidence]:
     """Yields the facts of a run that stands still; nothing for a run that makes progress."""
+    if (since := n.seen.fault_since) is not None:
+        text = f"The trainer's log reports after its newest step: {n.seen.facts['fault']}"
+        yield Evidence(text, value=n.seen.now - since, unit="seconds")
     stall = n.seen.get("trainer_stall_ratio")
     if stall is not None and stall >= HALF_LIMIT:
         text = f"The open step has lasted {stall:.0%} of the limit for a step (6 x its median, at least 30 min)"

@@ -26,6 +26,13 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("stalled", "frozen_engine"): "Restart the frozen engines; look for a hung collective or a weight update that "
     "never ended.",
     ("stalled", "missing_producer"): "No source reports the generators now: check whether they run.",
+    ("stalled", "collective_timeout"): "The trainer hangs in a collective. Look for the rank that did not join it: its "
+    "log, its GPU (Xid, ECC) and its network. Then restart from the last checkpoint.",
+    (
+        "stalled",
+        "worker_died",
+    ): "Look at why the worker ended (out of memory, a lost node). If no step follows, restart "
+    "from the last checkpoint.",
     ("stalled", "dead_trainer"): "The trainer's heartbeat is missing: check whether its process runs.",
     ("generator_bound", "kv_capacity"): "Give generation more KV memory: move GPUs to it, shorten the responses, or "
     "quantise the cache. More concurrency will not help.",
@@ -120,6 +127,9 @@ def summary(outcome: Outcome, cause: str, n: Numbers, first: Limiter | None) -> 
     waits = ("generator_bound", "sandbox_bound", "reward_bound", "orchestrator_bound", "balanced")
     if outcome in waits and n.wait is not None:
         title += f": {wait(n)}"
+    elif cause in ("collective_timeout", "worker_died") and (since := n.seen.fault_since) is not None:
+        began = f"; it began {span(n.seen.now - since)} ago" if cause == "collective_timeout" else ""
+        return f"{title}: {n.seen.facts['fault']}{began}"
     elif outcome == "stalled" and (hung := n.engines.get("hung")):
         # If half of the engines hang, the run still crawls, so the text states the engines only.
         title = f"{hung:.0f} of {sum(n.engines.values()):.0f} engines run requests and generate no token"

@@ -21,6 +21,7 @@ from server.verdict.thresholds import (
     MOST_OF,
     NOTHING_MADE,
     SILENT_SECONDS,
+    WORKER_DIED,
 )
 
 RuleResult = tuple[Outcome, str, float] | None
@@ -37,6 +38,15 @@ def lifecycle(case: Situation) -> RuleResult:
     if state == "paused":
         return "unknown", "paused", 0.0
     return ("unknown", "starting", 0.0) if state == "starting" else None
+
+
+def trainer_fault(case: Situation) -> RuleResult:
+    """Names a fault that the trainer's own log reports after its newest step: a collective timed out, a worker died."""
+    if case.seen.fault_since is None:
+        return None
+    if case.seen.facts["fault_kind"] == "worker_died":
+        return "stalled", "worker_died", WORKER_DIED
+    return "stalled", "collective_timeout", 1.0
 
 
 def frozen_engines(case: Situation) -> RuleResult:

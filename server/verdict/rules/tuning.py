@@ -21,6 +21,7 @@ from server.verdict.rules.liveness import (
     no_progress,
     open_step,
     silent_trainer,
+    trainer_fault,
 )
 from server.verdict.rules.situation import UNEXPLAINED, Situation
 from server.verdict.thresholds import (
@@ -286,8 +287,8 @@ def nothing(case: Situation) -> RuleResult:
 
 
 RULES: tuple[tuple[str, Rule], ...] = (
-    ("V01", lifecycle), ("V02", frozen_engines), ("V03", no_progress), ("V04", dead_engines), ("V05", silent_trainer),
-    ("V06", open_step),
+    ("V01", lifecycle), ("V07", trainer_fault), ("V02", frozen_engines), ("V03", no_progress), ("V04", dead_engines),
+    ("V05", silent_trainer), ("V06", open_step),
     ("V10", failing_sandboxes), ("V11", evaluation), ("V12", weight_updates), ("V13", gate),
     ("V14", too_few_dispatched), ("V20", outside_engines), ("V22", thrown_away), ("V23", generation),
     ("V24", starved_somehow), ("V30", synchronous), ("V31", no_gradient), ("V32", overhead), ("V33", trainer),
