@@ -172,8 +172,8 @@ def test_what_follows_from_fields() -> None:
         "solve_ratio, zero_advantage_environment_ratio, zero_advantage_group_ratio, zero_advantage_groups, "
         "zero_advantage_low_ratio, zero_advantage_ratio",
         "does not give discarded_rollout_ratio, infra_failure_ratio: its records do not contain failures",
-        "does not give drift_since_step, drift_slope_ratio, response_length_drift_ratio, response_tokens, "
-        "tail_index_ratio: its records do not contain response_tokens",
+        "does not give drift_baseline, drift_since_step, drift_slope_ratio, response_length_drift_ratio, "
+        "response_tokens, tail_index_ratio: its records do not contain response_tokens",
     ]
 
 

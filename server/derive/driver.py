@@ -284,13 +284,14 @@ class RunDriver:
         """Ends a run whose log was already old when it was attached: nothing shows that the run still exists.
 
         A log without a closing row looks the same for a run that ended and for one that hangs. If the newest step is
-        older than a step may be open, and no engine, provider or client answers, the run ended with that step. A run
-        that was followed live has stalled instead.
+        older than a step may be open, no engine, provider or client answers, and the log reports no fault of the last
+        day, the run ended with that step. A run that was followed live has stalled instead.
         """
         newest = self.deriver.book.newest_of_all()
         if self._followed or t < self._present or newest is None or tick <= newest.ts or self._upcoming() is not None:
             return
         answers = any(target.up and not reads_files(target.kind) for target in self._all_health())
+        answers = answers or self._present - float(self.deriver.facts.get("fault_since", 0)) < ABANDONED_SECONDS
         age = self._present - newest.ts
         if answers or self._lifecycle in ("finished", "crashed") or age <= row_limit(self.deriver.book):
             self._followed = True

@@ -7,6 +7,7 @@ _DRIFT = (("response_tokens", "consumptions"), ("turns", "consumptions"), ("tool
 
 REQUIRED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "discarded_rollout_ratio": (("failures",),),
+    "drift_baseline": _DRIFT,
     "drift_since_step": _DRIFT,
     "drift_slope_ratio": _DRIFT,
     "in_flight_ratio": (("parts", "the cap on rollouts in flight"),),

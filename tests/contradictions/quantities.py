@@ -30,9 +30,10 @@ NOW, MEAN, STEPS = "now", "5 min mean", "last 10 steps"
 _NUMBER = r"(\d[\d,]*(?:\.\d+)?(?:k|M)?)"
 # (pattern, quantity, its window if the text does not state one).
 _PATTERNS: tuple[tuple[str, str, str], ...] = (
-    (rf"trainer wait(?:s|ed)? {_NUMBER}%", "trainer wait", STEPS),
+    (rf"trainer wait(?:s|ed)? {_NUMBER}%(?! of the time in its)", "trainer wait", STEPS),
+    (rf"in its (?:last \d+ steps|open step) \({_NUMBER}% in the last ten\)", "trainer wait", STEPS),
     (rf"KV cache {_NUMBER}% full", "KV cache", MEAN),
-    (rf"{_NUMBER}% of (?:the )?groups carry no gradient", "zero advantage", STEPS),
+    (rf"(?<![\d.])(?<!At least )(?<!bout ){_NUMBER}% of (?:the )?groups carry no gradient", "zero advantage", STEPS),
     (rf"[Ee]ngines r[au]n {_NUMBER} requests", "requests running", MEAN),
     (rf"{_NUMBER} running now", "requests running", NOW),
     (rf"{_NUMBER} waiting now", "requests waiting", NOW),

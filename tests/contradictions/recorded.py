@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -68,6 +69,23 @@ BRIEF_LONG_STEPS = replace(BRIEF, history_seconds=420.0)
 BRIEF_ALL_MOMENTS = replace(BRIEF, moments=MOMENTS)
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A copy of the store at the live moment; ``now``: epoch seconds. The folder is removed with the process."""
+
+    folder: tempfile.TemporaryDirectory[str]
+    run: str
+    now: float
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.folder.name}/store.db"
+
+
+LIVE: dict[str, Stored] = {}
+"""Scenario -> its store at the last live moment that `moments` drove."""
+
+
 @lru_cache(maxsize=2 * len(SCENARIOS))
 def moments(scenario: str, length: Length = WHOLE) -> tuple[Snapshot, ...]:
     """The snapshots of a scenario, in the order of `Length.moments`."""
@@ -83,6 +101,7 @@ class _Drive:
 
     def __init__(self, scenario: str, length: Length, store: Store, writer: Writer, folder: Path) -> None:
         self.scenario, self.length, self.folder = scenario, length, folder
+        self.database = folder.parent / "store.db"
         self.live = START + length.history_seconds
         self.t = self.live - length.attached_seconds
         self.demo = begin(scenario, 1, folder, START, self.live - RECORDS_SECONDS)
@@ -128,6 +147,7 @@ class _Drive:
             self.demo.poster = Posted(client, self.name)
             self.demo.go_live()
         await self._until(self.live + self.length.pushed_seconds)
+        self._keep()
         yield "live"
         self.clock.set(self.t + NOT_COLLECTED_SECONDS + EVERY)
         yield "not collected"
@@ -148,6 +168,11 @@ class _Drive:
             self.clock.set(self.t)
             await self.loop.step(self.t, patient=True)
         yield "finished"
+
+    def _keep(self) -> None:
+        stored = LIVE[self.scenario] = Stored(tempfile.TemporaryDirectory(), self.name, self.t)
+        with closing(sqlite3.connect(self.database)) as database:
+            database.execute("VACUUM INTO ?", (f"{stored.folder.name}/store.db",))
 
     async def _until(self, end: float) -> None:
         while self.t < end:

@@ -1,15 +1,35 @@
 """No page of any demo scenario contradicts itself, another page, the API, `/metrics` or the command line."""
 
+from contextlib import closing
 from copy import deepcopy
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
+from dashboard.app import attach
+from dashboard.pages.overview.data import CARD_OF
+from server.api import app as routes
+from server.clock import ScaledClock
+from server.config.alerts import defaults
 from server.demo.scenarios import SCENARIOS
+from server.query import Reader
+from server.store import Store
 from tests.contradictions import checks
 from tests.contradictions.checks import CHECKS, Check
-from tests.contradictions.recorded import BRIEF, BRIEF_ALL_MOMENTS, BRIEF_LONG_STEPS, MOMENTS, WHOLE, Length, moments
+from tests.contradictions.quantities import READ, contradictions, statements
+from tests.contradictions.recorded import (
+    BRIEF,
+    BRIEF_ALL_MOMENTS,
+    BRIEF_LONG_STEPS,
+    LIVE,
+    MOMENTS,
+    WHOLE,
+    Length,
+    moments,
+)
 from tests.contradictions.snapshot import Snapshot
+from tests.dashboard.serving import Serving, until
 
 # `make test` drives this scenario through all moments, and the others until they are live.
 ALL_MOMENTS = "glm5-easy-curriculum"
@@ -29,6 +49,43 @@ def test_no_page_contradicts_another(scenario: str, length: Length) -> None:
         f"{shown.moment}: {check.__name__}: {words}" for shown in found for check in CHECKS for words in check(shown)
     ]
     assert not contradictions, "\n".join(contradictions)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_overview_states_one_value_of_each_quantity(scenario: str, browser: Browser) -> None:
+    """Read in Chromium: banner, cards, strip, legends, alerts and what a screen reader gets of the charts."""
+    moments(scenario, LENGTHS.get(scenario, BRIEF))
+    stored = LIVE[scenario]
+    with closing(Store.open(stored.url)) as store:
+        api = routes.create_api(Reader(store, ScaledClock(stored.now), defaults()), version="test", ready=lambda: None)
+        reader = Reader(store, ScaledClock(stored.now), defaults())
+        attach(api, reader, version="test")
+        with Serving(lambda: api) as serving:
+            page = browser.new_page(viewport={"width": 1440, "height": 900})
+            page.goto(f"{serving.url}?run={stored.run}")
+            page.wait_for_selector("[data-page=ok]")
+            until(page, "() => RS.chartsReady() && RS.ticks() >= 1")
+            page.evaluate("RS.drawAll(); RS.summarise()")
+            shown = page.evaluate(READ)
+            page.close()
+        verdict = reader.status(stored.run).verdict or {}
+    found = list(statements(shown))
+    assert len({one.quantity for one in found}) >= 3, found
+    assert list(contradictions(found)) == []
+    limiter = CARD_OF.get(str(verdict.get("cause")))
+    assert not [card for card in shown["cards"] if card["key"] == limiter and card["state"] == "ok"], verdict
+
+
+def test_two_values_of_one_quantity_are_found() -> None:
+    """The faults that a review found on one screen."""
+    line, spoken = "Engines ran 284 requests of 311 that fit, 112 waited (5 min mean)", "Queue depth: now 104, steady"
+    panels = [
+        {"title": "Generator requests", "drift": "", "items": [["running", "265"]], "spoken": ""},
+        {"title": "Queue depth", "drift": "", "items": [["now", "200"]], "spoken": spoken},
+    ]
+    shown = {"lines": [line], "cards": [], "strip": ["291 running now"], "panels": panels}
+    found = list(contradictions(statements(shown)))
+    assert [words.partition(":")[0] for words in found] == ["requests running (5 min mean)", "queue (now)"]
 
 
 PLANTED: dict[Check, tuple[str, dict[str, Any]]] = {

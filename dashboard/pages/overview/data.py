@@ -70,17 +70,17 @@ def _state(found: SignalNow | None, judged: Iterable[SignalNow]) -> str:
     return worst((*(one.state for one in judged if one.value is not None), found.state))
 
 
-# Cause of a verdict -> the card that shows it.
-_CARD_OF = {
+CARD_OF = {
     "kv_capacity": "kv", "preemption": "kv", "drift": "length", "spin_up": "spinup", "starting_limit": "spinup",
     "quota": "spinup", "init_failures": "spinup", "too_easy": "zero", "too_hard": "zero",
 }  # fmt: skip
+"""Cause of a verdict -> the card that shows it."""
 
 
 def _limiter_cells(facts: StatusFacts, cells: View) -> View:
     """Marks the card that shows the limiter: by its bands alone it may look healthy."""
     verdict = (facts.status.verdict or {}) if facts.present else {}
-    key = f"k.{_CARD_OF.get(str(verdict.get('cause')), '')}"
+    key = f"k.{CARD_OF.get(str(verdict.get('cause')), '')}"
     if cells.get(f"{key}.s") != "ok":
         return {}
     return {f"{key}.s": "watch", f"{key}.p": "The limit"}

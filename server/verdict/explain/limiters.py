@@ -189,7 +189,9 @@ def _curriculum(n: Numbers) -> Iterator[Limiter]:
     easy, hard = causes.get("all_solved", 0.0), causes.get("none_solved", 0.0)
     cause = "too_easy" if easy > max(hard, share / 2) else "too_hard" if hard > share / 2 else "equal_rewards"
     parts = [f"{part:.0%} {name}" for part, name in ((hard, "unsolved"), (easy, "fully solved")) if part >= SHOWN_SHARE]
-    text = f"{share:.0%} of groups carry no gradient" if plain else f"At least {share:.0%} of groups carry no gradient"
+    # Of a sample the share of all groups is an estimate, which differs from the counted share on the card.
+    about = "" if not n.zero.is_sample else "About " if plain else "At least "
+    text = f"{about}{share:.0%} of groups carry no gradient"
     if n.zero.is_sample and n.zero.groups is not None:
         text += f" ({(n.zero.counted or 0.0) * n.zero.groups:.0f} of {n.zero.groups:.0f} groups counted)"
     elif parts:
