@@ -2,6 +2,8 @@
 
 # Seconds. A smaller difference is normal between the clocks of one cluster.
 AHEAD_SECONDS = 30.0
+# Seconds. From the time a read is dated with to its end: many targets are read in turn, and simulated clocks are faster.
+DELAY_SECONDS = 300.0
 # Seconds. A time further ahead is no time of a clock (milliseconds as seconds), and is refused later.
 LARGEST_SECONDS = 86_400.0
 # Seconds. All zones differ by whole half hours (of a few by quarters).
@@ -23,7 +25,9 @@ def offset(newest: float, modified: float, now: float, local: bool) -> float:
         newest: the newest time in the log. modified: the last change of its file. now: this host's clock.
         local: the log has local times without a zone, which are read as times of this host's zone.
     """
-    if AHEAD_SECONDS < newest - now <= LARGEST_SECONDS:
+    # A file that was changed after `now` may have lines of that time: the read began late.
+    present = modified if now < modified <= now + DELAY_SECONDS else now
+    if AHEAD_SECONDS < newest - present <= LARGEST_SECONDS:
         ahead = newest - min(modified, now)
         zone = -(-(ahead - ZONE_SECONDS) // HALF_HOUR) * HALF_HOUR
         return zone if zone > 0 and zone - ahead <= LATE_SECONDS else ahead

@@ -9,6 +9,7 @@ import pytest
 from collectors.formats import faults
 from collectors.model import Cursor, Limits
 from collectors.trainers.slime.collector import COLLECTOR as SLIME
+from collectors.training_logs import clocks
 from tests.collectors import _events as event_file
 from tests.field.product import INPUTS, RUN, Product, watching
 
@@ -283,3 +284,9 @@ def test_all_parts_of_a_long_log_are_corrected(tmp_path: Path) -> None:
             break
     assert len(times) == 600 and times == sorted(times)
     assert times[-1] == pytest.approx(NOW, abs=1.0)
+
+
+def test_a_read_that_began_before_the_file_changed_shows_no_clock_ahead() -> None:
+    """A read is dated with its tick. Its file may change while other targets are read."""
+    assert clocks.offset(NOW + 31, NOW + 31.7, NOW, local=True) == 0.0
+    assert clocks.offset(NOW + 95, NOW + 1, NOW, local=False) == pytest.approx(94.0)
