@@ -94,6 +94,7 @@ class RunDriver:
         self._written: dict[str, object] = {}
         # Whether steps were followed live: since this process began, or before, because the run was derived up to then.
         self._followed = row.watermark is not None
+        self._end_reason = ""
         self._revived = ""
         # While history is worked off, readers are shown the present by another driver (`server.scrape.recent_first`):
         # this one then keeps its newest answers and its verdict under names of their own.
@@ -247,9 +248,12 @@ class RunDriver:
         waits: list[Future[int]] = []
         tick = self._first_tick(t)
         while tick is not None and tick <= t and not self.stopped:
+            has_step = bool(self._steps) and self._steps[0].ts <= tick
             self._feed_until(tick, batch)
             self._note_end(tick, t)
-            self._reach_the_present(tick)
+            # A run is judged once more after its last step, before it is over.
+            if not has_step:
+                self._reach_the_present(tick)
             over = self.deriver.lifecycle == "finished"
             # A finished run stands as of its end: what still reports goes on, what fell silent is not news.
             answers = self.deriver.tick(tick, self._grid(tick))
@@ -297,7 +301,7 @@ class RunDriver:
             self._followed = True
             return
         self._lifecycle = "finished"
-        self.deriver.facts["lifecycle_why"] = "the newest step was already old when its log was first read"
+        self.deriver.facts["lifecycle_why"] = self._end_reason = "its newest step was old when its log was first read"
 
     def _all_health(self) -> Iterator[TargetHealth]:
         yield from self.deriver.health.values()
@@ -344,6 +348,10 @@ class RunDriver:
         """The following grid instant; where nothing reports, straight to the next datum (a gap costs nothing)."""
         grid = self._grid(tick)
         following = (math.floor(tick / grid) + 1) * grid
+        last = self._steps[-1].ts if self._steps else math.inf
+        if t >= self._present and tick < last < following:
+            # The last step of a history: what holds at its end must not be as old as a wide grid.
+            return math.ceil(last / TICK_SECONDS) * TICK_SECONDS
         if self.deriver.alive(tick):
             return following
         upcoming = self._upcoming()
@@ -428,6 +436,8 @@ class RunDriver:
             self._shows = False
             verdict |= {HISTORY_LATEST: (1, ""), HISTORY + VERDICT: (1, "")}
         batch.facts = dict(self._stated)
+        if self._end_reason:
+            batch.facts["lifecycle_why"], self._end_reason = self._end_reason, ""
         if self._revived:
             batch.facts["lifecycle"], self._revived = self._revived, ""
         pushes = self._counted_pushes.states(self.watermark) if self.watermark is not None else {}
