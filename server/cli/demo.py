@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 import collectors
-from server.cli.options import Options, serving, settings
+from server.cli.options import Options, settings, simulating
 from server.cli.program import Choice, Command
 from server.cli.serving import announcer, dashboard
 from server.clock import ScaledClock, WallClock
@@ -259,7 +259,7 @@ MAX_SPEED = 100.0
 
 
 @click.command(cls=Command)
-@serving
+@simulating
 @click.option(
     "--scenario",
     type=Choice(sorted(SCENARIOS)),
@@ -296,16 +296,29 @@ def command(
     if not 0 < speed <= MAX_SPEED:
         raise ConfigError([f"--speed: must be above 0 and at most {MAX_SPEED:g}"])
     check_faults(scenario, inject)
-    if options.config_is_default:
-        # A demo must not page the receivers, or use the store, of a configuration that was only found.
-        options = replace(options, config=None, config_is_default=False)
     if directory is not None:
-        directory.mkdir(parents=True, exist_ok=True)
-        if (directory / "run").exists():
-            raise ConfigError([f"--dir: {directory} already holds a demo; name another directory or remove it"])
+        _make_directory(directory)
         return _demo_in(options, directory, scenario, seed, speed, inject)
     with temporary_directory() as temporary:
         return _demo_in(options, Path(temporary), scenario, seed, speed, inject)
+
+
+def _make_directory(directory: Path) -> None:
+    """Makes the directory of ``--dir``.
+
+    Raises:
+        ConfigError: it cannot be made or written, or it holds a demo already.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if (directory / "run").exists():
+            raise ConfigError([f"--dir: {directory} already holds a demo; name another directory or remove it"])
+        with tempfile.TemporaryFile(dir=directory):
+            pass  # a directory without write permission is refused before the simulation starts
+    except FileExistsError:
+        raise ConfigError([f"--dir: {directory} is a file; name a directory"]) from None
+    except OSError as error:
+        raise ConfigError([f"--dir: {directory} cannot be written: {error.strerror}"]) from None
 
 
 def _demo_in(

@@ -7,6 +7,7 @@ from server.cli.options import Options, common
 from server.cli.program import Command
 from server.config.errors import ConfigError
 from server.store import StoreError
+from server.store.foreign import refuse_foreign
 from server.store.lock import acquire
 from server.store.transfer import copy
 
@@ -19,10 +20,13 @@ from server.store.transfer import copy
 def command(options: Options, target: str) -> int:
     source = copies.store_url(options)
     try:
+        refuse_foreign(source)
         # A server that still collects would write rows that the copy does not have.
         with acquire(source):
             copies.run(lambda progress: copy(source, target, progress))
     except StoreError as error:
         raise ConfigError([str(error)]) from None
+    except OSError as error:
+        raise ConfigError([f"store: {error.filename or target}: {error.strerror}"]) from None
     print("moved: start the server with the new --store; the old store is unchanged")
     return OK

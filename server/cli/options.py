@@ -41,12 +41,17 @@ class Options:
     no_browser: bool = False
 
 
+_CONFIG_FILE = click.Path(path_type=Path)
+_CONFIG = click.option(
+    "-c", "--config", type=_CONFIG_FILE, default=None, metavar="FILE",
+    help="configuration (TOML); default: ROLLSCOPE_CONFIG, ./rollscope.toml, ~/.config/rollscope/rollscope.toml or "
+    "/etc/rollscope/rollscope.toml",
+)  # fmt: skip
+_NAMED_CONFIG = click.option(
+    "-c", "--config", type=_CONFIG_FILE, default=None, metavar="FILE",
+    help="configuration (TOML); default: none, so that a demo notifies nobody and uses no other store",
+)  # fmt: skip
 _COMMON = (
-    click.option(
-        "-c", "--config", type=click.Path(path_type=Path), default=None, metavar="FILE",
-        help="configuration (TOML); default: ROLLSCOPE_CONFIG, ./rollscope.toml, ~/.config/rollscope/rollscope.toml or "
-        "/etc/rollscope/rollscope.toml",
-    ),
     click.option("--store", default=None, metavar="URL", help="URL of the store: sqlite:///FILE or postgresql://..."),
     click.option("-v", "--verbose", is_flag=True, help="verbose logging"),
     click.option(
@@ -72,21 +77,28 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def common(function: Callable[..., int]) -> Callable[..., int]:
     """Adds the options that every command takes; the command receives them as `Options` in its first argument."""
-    return _with(_COMMON, function)
+    return _with((_CONFIG, *_COMMON), function)
 
 
 def serving(function: Callable[..., int]) -> Callable[..., int]:
     """Adds the options of a command that serves, to those of `common`."""
-    return _with((*_COMMON, *_SERVING), function)
+    return _with((_CONFIG, *_COMMON, *_SERVING), function)
 
 
-def _with(decorators: Sequence[Decorator], function: Callable[..., int]) -> Callable[..., int]:
+def simulating(function: Callable[..., int]) -> Callable[..., int]:
+    """Adds the options of `serving`, but uses a configuration only if ``-c`` names it."""
+    return _with((_NAMED_CONFIG, *_COMMON, *_SERVING), function, find_config=False)
+
+
+def _with(
+    decorators: Sequence[Decorator], function: Callable[..., int], *, find_config: bool = True
+) -> Callable[..., int]:
     @functools.wraps(function)
     def run(**values: Any) -> int:
         shared = {name: values.pop(name) for name in _NAMES & values.keys()}
         options = Options(click.get_current_context().obj, **shared)
         logs.configure(logs.levels(options.verbose), options.log_format)
-        if options.config is None and (path := config_path(os.environ)) is not None:
+        if find_config and options.config is None and (path := config_path(os.environ)) is not None:
             options = replace(options, config=path, config_is_default=True)
         return function(options, **values)
 

@@ -88,8 +88,13 @@ def _date(ts: float | None) -> str:
 
 
 def _opened(options: Options, *, read_only: bool = False) -> stores.Store:
+    url = store_of_options(options.store, options.config, os.environ)
+    if url.startswith("sqlite:///") and not os.path.exists(path := url.removeprefix("sqlite:///")):
+        raise ConfigError(
+            [f"there is no store at {path} yet: `rollscope watch` and `rollscope up` make one when they start"]
+        )
     try:
-        return stores.Store.open(store_of_options(options.store, options.config, os.environ), read_only=read_only)
+        return stores.Store.open(url, read_only=read_only)
     except stores.StoreError as error:
         raise ConfigError([f"store: {error}"]) from None
 

@@ -17,7 +17,7 @@ import click
 import httpx
 
 from collectors.model import Target
-from server.cli import BAD_USAGE
+from server.cli import BAD_USAGE, OK
 from server.cli.options import SOURCE, Options, serving, settings
 from server.cli.probe import introduce
 from server.cli.program import Command
@@ -151,8 +151,9 @@ def command(
     token_file: str | None,
 ) -> int:  # fmt: skip
     if not sources:
-        print("\n".join(local_scan.lines(SCAN())))
-        return BAD_USAGE
+        found = SCAN()
+        print("\n".join(local_scan.lines(found)))
+        return OK if found.candidates else BAD_USAGE
     check_forwarding(options, push, spool, token_file)
     chosen = settings(options)
     targets = tuple(map(source_of, sources))

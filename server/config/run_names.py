@@ -1,5 +1,6 @@
 """Names of runs: derived for runs without a name, and checked."""
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ def run_name(sources: Iterable[str]) -> str:
     sources = list(sources)
     paths = [Path(source).resolve() for source in sources if "://" not in source]
     if paths:
-        path = paths[0] if not paths[0].is_file() else paths[0].parent
+        path = paths[0].parent if os.path.isfile(paths[0]) else paths[0]
         named = path.name if path.name not in COMMON_NAMES else f"{path.parent.name}-{path.name}"
         return clean(named) or "run"
     return (clean(place_of(sources[0])) if sources else "") or "run"

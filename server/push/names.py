@@ -75,8 +75,8 @@ def sample(
         raise ValueError(f"{metric.name} is a histogram: send {metric.name}_bucket, _sum and _count")
     if not math.isfinite(value):
         raise ValueError("not a finite number: omit values that are unknown")
-    if metric.kind == "counter" and value < 0:
-        raise ValueError("a counter is never below 0")
+    if why := metric.cannot_be(value):
+        raise ValueError(why)
     if metric.reduction == "per_step" and step is None:
         raise ValueError(f"{metric.name} is a value of one step: give it a label step, or ?step=N to the request")
     if metric.kind == "counter":

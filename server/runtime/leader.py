@@ -3,6 +3,7 @@
 import threading
 from contextlib import suppress
 
+from server.store.foreign import refuse_foreign
 from server.store.lock import Locked, acquire
 
 
@@ -12,6 +13,7 @@ class Leader:
     def __init__(self, store: str, url: str) -> None:
         self._store, self._url = store, url
         self._guard = threading.Lock()
+        refuse_foreign(store)  # or the lock's file would be made next to it
         self._lease = acquire(store, serving=url)
 
     def leading(self) -> bool:

@@ -13,6 +13,7 @@ from server.store.alerts import AlertStore
 from server.store.chunks import ChunkStore
 from server.store.engine import Engines, explained, open_engines
 from server.store.fleet import FleetStore
+from server.store.foreign import refuse_foreign
 from server.store.generators import GeneratorStore
 from server.store.histograms import Edges, HistogramStore
 from server.store.inbox import PushStore
@@ -79,8 +80,9 @@ class Store:
         """Open a migrated store.
 
         Raises:
-            StoreError: no such database, not migrated, another schema version, or a URL we do not know.
+            StoreError: no such database, of another application, not migrated, another schema version, or a URL we do not know.
         """
+        refuse_foreign(url)
         engines = open_engines(url, read_only=read_only)
         try:
             with explained():

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Table, func, insert, select, text
 from server.store import partitions
 from server.store.bulk import Row, upsert
 from server.store.engine import Engines, StoreError, explained, open_engines, parse_url, sqlite_path
+from server.store.foreign import is_store, refuse_foreign
 from server.store.schema.migrate import migrate
 from server.store.schema.revision import check
 from server.store.tables import DAY_MS, SLOT_MS, metadata, runs
@@ -49,9 +50,12 @@ def backup(url: str, file: Path, progress: Progress = lambda what, done: None) -
     Raises:
         StoreError: the file exists, the source cannot be read, or the copy differs.
     """
-    if file.exists():
+    if os.path.exists(file):
         raise StoreError(f"{file} exists: choose another name, or remove it")
     part = file.with_name(file.name + ".partial")
+    refuse_foreign(url)
+    if not os.access(file.absolute().parent, os.W_OK | os.X_OK):
+        raise StoreError(f"{file}: the folder is missing or cannot be written")
     part.unlink(missing_ok=True)
     try:
         if parse_url(url).drivername == "sqlite":
@@ -75,8 +79,12 @@ def restore(file: Path, url: str, progress: Progress = lambda what, done: None) 
     Raises:
         StoreError: ``file`` is no backup of this schema version, or the store at ``url`` holds runs.
     """
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise StoreError(f"there is no file {file}")
+    if not os.access(file, os.R_OK):
+        raise StoreError(f"{file} cannot be read: no permission")
+    if not is_store(file.absolute()):
+        raise StoreError(f"{file} is no Rollscope backup: name a file that `rollscope backup` wrote")
     return copy(f"sqlite:///{file}", url, progress)
 
 
@@ -112,6 +120,7 @@ def copy(source: str, target: str, progress: Progress = lambda what, done: None)
 
 
 def _opened(url: str, *, read_only: bool) -> Engines:
+    refuse_foreign(url)
     engines = open_engines(url, read_only=read_only)
     try:
         with explained():
@@ -201,7 +210,7 @@ def _set_sequences(connection: Connection) -> None:
 
 def _sqlite_backup(source: Path, target: Path, progress: Progress) -> list[TableCopy]:
     """SQLite's own online backup: it starts again when another process writes, and ends consistent."""
-    if not source.exists():
+    if not os.path.exists(source):
         raise StoreError(f"there is no store at {source}")
     try:
         with (

@@ -35,6 +35,8 @@ PORTS = (
 RAY_LIST = Path("/tmp/ray/prom_metrics_service_discovery.json")
 # A local page that takes longer belongs to an engine that is loading; the next scan finds it.
 LIMITS = Limits(body_bytes=4 << 20, timeout_seconds=1.5)
+# Our own source tree: its recorded runs in tests/ are nobody's runs.
+CHECKOUT = Path(__file__).resolve().parents[2]
 # Levels of directories below the start that are scanned; a home directory may contain millions of files.
 DEPTH = 3
 # Most directories scanned.
@@ -130,7 +132,7 @@ class _Search:
         if not (name := self._trainer(folder)):
             return []
         parts = [candidate for child in self._children(folder, level) for candidate in self.below(child, level + 1)]
-        return parts or [(folder, name)]
+        return parts if parts or folder.absolute() == CHECKOUT else [(folder, name)]
 
     def _trainer(self, folder: Path) -> str:
         self._inspected += 1
@@ -152,7 +154,7 @@ class _Search:
         except OSError:
             return
         names = (name for name in below if name not in rows.SKIPPED | INSIDE and not name.startswith("."))
-        yield from (folder / name for name in names)
+        yield from (folder / name for name in names if (folder / name).absolute() != CHECKOUT / "tests")
 
 
 def _age(candidate: tuple[Path, str]) -> tuple[float, str]:

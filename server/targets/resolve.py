@@ -80,13 +80,13 @@ def source_of(text: str) -> TargetSettings:
     """
     if not text.strip():
         raise Ambiguous('a source is empty ("", often a shell variable that is not set): name a run directory or a URL')
-    if (match := _WITHOUT_SCHEME.fullmatch(text)) and not Path(text).exists():
+    if (match := _WITHOUT_SCHEME.fullmatch(text)) and not os.path.exists(text):
         raise Ambiguous(f"{text}: no such file or directory: did you mean {match[1] or 'http'}://{match[2]}?")
     if re.match(r"\w+://", text) and not re.match(r"https?://", text):
         raise Ambiguous(f"{text}: not a source: use an http:// or https:// URL, or a path")
     name, equals, source = text.partition("=")
     # Directories named lr=1e-6 are common, so an existing directory wins over the prefix COLLECTOR=.
-    if not (equals and source) or Path(text).exists():
+    if not (equals and source) or os.path.exists(text):
         return TargetSettings(text)
     if name in collectors.load() or name in KINDS:
         return TargetSettings(source, collector=name)
@@ -161,7 +161,7 @@ def _further(
     """Returns a recognised run directory as pending, because its further logs may appear later."""
     path = Path(source.source).expanduser()
     targets = tuple(item for item in items if isinstance(item, Target))
-    if source.is_url or source.collector or not targets or not path.is_dir():
+    if source.is_url or source.collector or not targets or not os.path.isdir(path):
         return None
     alone = replace(run, targets=(source,), discover=(), heartbeats=())
     return PendingSource(alone, "", _name_of(source), targets)
@@ -236,7 +236,7 @@ def _check_list(listed: DiscoverSettings) -> None:
     if listed.kind in BY_URL:
         if refusal := refuse_target(source):
             raise ScrapeError("refused", refusal)
-    elif "*" not in source and not Path(source).expanduser().exists():
+    elif "*" not in source and not os.path.exists(Path(source).expanduser()):
         raise ScrapeError("missing", "no such file or directory")
 
 

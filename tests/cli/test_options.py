@@ -60,6 +60,57 @@ def test_sources_are_checked_without_the_runs_of_a_found_configuration(
     assert main(["check", "-c", "rollscope.toml", "--json", f"custom={log}"]) == 1
 
 
+# A name that is longer than a file system allows: stat fails for root, too, who may enter any folder.
+TOO_LONG = "x" * 300
+
+
+@pytest.mark.parametrize("command", ["check", "status", "up", "watch", "runs list", "migrate", "export rules"])
+def test_a_home_that_cannot_be_searched_is_one_sentence(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROLLSCOPE_CONFIG", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("HOME", f"/{TOO_LONG}")
+    assert main(command.split()) == 2
+    assert capsys.readouterr().err == (
+        f"rollscope: /{TOO_LONG}/.config/rollscope/rollscope.toml: cannot look for the configuration: File name too "
+        "long; name a file with -c FILE, or set ROLLSCOPE_CONFIG to nothing to use none\n"
+    )
+
+
+def test_a_source_that_cannot_be_searched_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (f"/{TOO_LONG}/mine", f"/{TOO_LONG}/list.json"):
+        assert main(["check", name]) == 1
+        assert "cannot be read: the system reports OSError" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("directory", "problem"),
+    [
+        ("/etc/passwd", "/etc/passwd is a file; name a directory"),
+        ("/etc/passwd/demo", "/etc/passwd/demo cannot be written: Not a directory"),
+        ("/proc", "/proc cannot be written: No such file or directory"),
+    ],
+)
+def test_a_demo_needs_a_directory_that_can_be_written(
+    directory: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--dir", directory]) == 2
+    assert capsys.readouterr().err == f"rollscope: --dir: {problem}\n"
+
+
+def test_a_demo_looks_for_no_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rollscope.toml").write_text("[server]\nprot = 1\n")
+    assert main(["demo", "--port", "99999"]) == 2
+    assert capsys.readouterr().err == "rollscope: --port: must be between 0 and 65535\n"
+    assert main(["demo", "--help"]) == 0
+    assert "./rollscope.toml" not in capsys.readouterr().out
+
+
 def test_init_writes_a_file_of_which_every_line_is_valid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

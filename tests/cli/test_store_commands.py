@@ -1,9 +1,11 @@
 """`rollscope runs`, `backup`, `restore` and `move`: what they print, change and refuse."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,54 @@ def test_move_needs_a_store_without_a_collector(
     moved = Store.open(target)
     assert rows(moved) == rows(store)
     moved.close()
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """The database of another application that uses Alembic, too, and also names a table `runs`."""
+    path = tmp_path / "foreign.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE runs (a)")
+        connection.execute("CREATE TABLE alembic_version (version_num)")
+        connection.execute("INSERT INTO alembic_version VALUES ('ae1027a6acf2')")
+        connection.commit()
+    return path
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["up --port 0 --store {}", "demo --port 0 --store {}", "migrate --store {}", "runs list --store {}",
+     "status --store {}", "backup {}.copy --store {}", "move --store {} --to {}.copy", "restore FILE --store {}",
+     "move --to {} --store STORE"],
+)  # fmt: skip
+def test_a_database_of_another_application_is_refused_and_not_changed(
+    command: str, foreign: Path, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(store.url, "backup", str(tmp_path / "b.db")) == 0
+    before = foreign.read_bytes()
+    capsys.readouterr()
+    words = command.replace("FILE", str(tmp_path / "b.db")).replace("STORE", store.url).split()
+    urls = {"--store": f"sqlite:///{foreign}", "--to": f"sqlite:///{foreign}"}
+    given = [word.replace("{}", urls.get(last, str(foreign))) for last, word in zip(["", *words], words, strict=False)]
+    assert main(given) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"{foreign} is a database of another application, and was not changed: name another file" in error
+    assert foreign.read_bytes() == before
+    assert {path.name for path in tmp_path.glob("foreign*")} == {"foreign.db"}
+
+
+def test_a_file_that_is_no_backup_is_named(foreign: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in (Path("/etc/passwd"), foreign):
+        assert call(f"sqlite:///{tmp_path}/new.db", "restore", str(file)) == 2
+        problem = f"{file} is no Rollscope backup: name a file that `rollscope backup` wrote"
+        assert capsys.readouterr().err == f"rollscope: {problem}\n"
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_runs_without_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(f"sqlite:///{tmp_path}/new.db", "runs", "list") == 2
+    assert capsys.readouterr().err == (
+        f"rollscope: there is no store at {tmp_path}/new.db yet: `rollscope watch` and `rollscope up` make one when "
+        "they start\n"
+    )

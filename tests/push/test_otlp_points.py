@@ -35,7 +35,7 @@ def exponential(scale: int, offset: int, counts: list[int], **more: Any) -> dict
         (total("queue_samples", {"asDouble": 1}, temporality=1), "this sum has delta temporality"),
         (total("generator_tokens_total", {"asInt": "1"}, temporality=0), "it has no aggregation temporality"),
         (total("generator_tokens_total", {"asInt": "1"}, monotonic=False), "this sum is not monotonic"),
-        (total("generator_tokens_total", {"asInt": "-1"}), "a counter is never below 0"),
+        (total("generator_tokens_total", {"asInt": "-1"}), "generator_tokens_total -1: tokens cannot be below 0"),
         (total("generator_tokens_total", {"asDouble": "NaN"}), "not a finite number"),
         (histogram("sandbox_exec_seconds", [], [], 1.0), "configure explicit ones"),
         # One bucket without an edge would make every quantile 0.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.cli import BAD_USAGE
+from server.cli import OK
 from server.main import main
 from server.targets import local_scan
 from server.targets.local_scan import Candidate, ScanResult, scan
@@ -92,5 +92,12 @@ def test_watch_without_a_source_says_what_there_is(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("server.cli.watch.SCAN", local_scan.CachedScan(place / "outputs" / "verl", ()))
-    assert main(["watch"]) == BAD_USAGE
+    assert main(["watch"]) == OK
     assert capsys.readouterr().out == "found on this machine:\n  rollscope watch .   # verl, trainer\n"
+
+
+def test_the_recorded_runs_of_our_own_tests_are_not_listed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "outputs").rename(place / "tests")
+    assert len(scan(place, ()).candidates) == 2
+    monkeypatch.setattr(local_scan, "CHECKOUT", place)
+    assert scan(place, ()) == ScanResult()

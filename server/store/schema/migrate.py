@@ -7,7 +7,8 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, text
 
-from server.store.engine import explained, migration_engine, parse_url
+from server.store.engine import StoreError, explained, migration_engine, parse_url
+from server.store.foreign import refuse_foreign
 from server.store.schema.revision import HEAD, current, refuse_newer
 
 _LOCK = 0x526F6C6C4D6967  # "RollMig"; two servers that start together on PostgreSQL migrate one after the other
@@ -17,9 +18,13 @@ def migrate(url: str) -> None:
     """Create or upgrade the schema at ``url``, in one transaction. Safe to call at every start, by many at once.
 
     Raises:
-        StoreError: the database was made by a newer Rollscope.
+        StoreError: the database was made by a newer Rollscope or by another application, or its folder cannot be made.
     """
-    engine = migration_engine(parse_url(url))
+    refuse_foreign(url)
+    try:
+        engine = migration_engine(parse_url(url))
+    except OSError as error:
+        raise StoreError(f"cannot create {error.filename}: {error.strerror}") from None
     try:
         with explained(), engine.begin() as connection:
             _upgrade(connection)

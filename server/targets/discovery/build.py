@@ -1,6 +1,7 @@
 """Builds list readers from settings, and settings from a source of the command line."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +78,7 @@ def _settings(target: TargetSettings, kind: str, source: str) -> DiscoverSetting
 
 def _kind_of(path: Path) -> str:
     """Returns the kind of a list file, by its content, because trainers' logs also end in .json."""
-    if path.suffix not in (".json", ".yml", ".yaml") or not path.is_file():
+    if path.suffix not in (".json", ".yml", ".yaml") or not os.path.isfile(path):
         return ""
     try:
         with path.open("rb") as file:
@@ -91,7 +92,7 @@ def _kind_of(path: Path) -> str:
 
 def broken(path: Path) -> str:
     """Returns why a file named JSON or YAML is invalid, or ""; a log with one JSON object per line is valid."""
-    if path.suffix not in (".json", ".yml", ".yaml") or not path.is_file():
+    if path.suffix not in (".json", ".yml", ".yaml") or not os.path.isfile(path):
         return ""
     try:
         with path.open("rb") as file:
