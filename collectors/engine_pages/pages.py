@@ -605,16 +605,23 @@ async def fetch(client: httpx.AsyncClient, limits: Limits, path: str = "/metrics
     return await http.get(client, url, limits)
 
 
-async def fetch_of_engine(client: httpx.AsyncClient, limits: Limits) -> bytes:
-    """As `fetch`. If the page fails, the engine's health check decides whether the engine is down.
+async def parsed(parse: Parse, body: bytes, state: State, limits: Limits) -> Reading:
+    """Runs `parse`, in a thread if the page is large."""
+    if len(body) > THREAD_BYTES:
+        return await asyncio.to_thread(parse, body, state, limits)
+    return parse(body, state, limits)
+
+
+async def read_engine(client: httpx.AsyncClient, parse: Parse, state: State, limits: Limits) -> Reading:
+    """GETs and parses an engine's page. If the page fails, the engine's health check decides whether it is down.
 
     Raises:
-        ScrapeError: ``no_metrics``: the metrics page fails, and ``/health`` answers 200; else as `http.get`.
+        ScrapeError: ``no_metrics``: the metrics page fails, and ``/health`` answers 200; else as `fetch` and `parse`.
     """
     try:
-        return await fetch(client, limits)
+        return await parsed(parse, await fetch(client, limits), state, limits)
     except ScrapeError as error:
-        if error.kind not in ("status", "timeout", "too_large"):
+        if error.kind not in ("status", "timeout", "too_large", "garbage", "empty"):
             raise
         try:
             await http.get(client, client.base_url.copy_with(path=_HEALTH), limits)
@@ -622,13 +629,6 @@ async def fetch_of_engine(client: httpx.AsyncClient, limits: Limits) -> bytes:
             raise error from None
         reason = f"the engine works ({_HEALTH} answers), but its metrics page fails: {error}"
         raise ScrapeError("no_metrics", reason) from None
-
-
-async def parsed(parse: Parse, body: bytes, state: State, limits: Limits) -> Reading:
-    """Runs `parse`, in a thread if the page is large."""
-    if len(body) > THREAD_BYTES:
-        return await asyncio.to_thread(parse, body, state, limits)
-    return parse(body, state, limits)
 
 
 def poll_of(parse: Parse) -> Callable[[httpx.AsyncClient, State, Limits], Awaitable[Reading]]:

@@ -1,8 +1,9 @@
 """A sink for the printed output of a trainer: the output of a job in a file, with all that terminals and Ray add.
 
-Removed are Ray's `(Actor pid=1, ip=10.0.0.2)` before every line and `[repeated 3x across cluster]` behind it, colours,
-and progress bars that overwrite themselves. A dict that pformat spread over lines becomes one message again, also
-between lines of other processes. The framework supplies the parser of the messages.
+Removed are the labels of launchers (`textlog.unlabelled`) and Ray's `(Actor pid=1, ip=10.0.0.2)` before every line,
+Ray's `[repeated 3x across cluster]` behind it, colours, and progress bars that overwrite themselves. A dict that
+pformat spread over lines becomes one message again, also between lines of other processes. The framework supplies the
+parser of the messages.
 """
 
 import ast
@@ -21,7 +22,7 @@ from collectors.formats.rows import Logged, Logs, Sink, walk
 from collectors.model import Cursor, Limits, ScrapeError
 from collectors.transport import bytetail
 
-PATTERNS = ("*.log", "*.out", "*.txt", "console*")
+PATTERNS = ("*.log", "*.out", "*.err", "*.txt", "console*", "stdout", "stderr")
 # A file given by name may have no suffix (`nohup ... > train`).
 SUFFIXES = frozenset((".log", ".out", ".txt", ".err", ""))
 # `console*` must not match files of other sinks.
@@ -96,6 +97,7 @@ class _Block:
     last: int
     lines: list[str]
     depth: int
+    ts: float | None
     size: int = 0
 
 
@@ -106,8 +108,9 @@ class _Messages:
     items: list[tuple[int, int, ConsoleLine]] = field(default_factory=list)
     whole: int = 0
 
-    def add(self, first: int, last: int, text: str) -> None:
-        self.items.append((first, last, ConsoleLine(text, _date(text))))
+    def add(self, first: int, last: int, text: str, ts: float | None) -> None:
+        """Adds a message; ``ts``: its time if it has one beside its text."""
+        self.items.append((first, last, ConsoleLine(text, _date(text) if ts is None else ts)))
 
     def parted(self, index: int) -> bool:
         """Returns whether no message crosses the beginning of this line."""
@@ -245,18 +248,18 @@ def _messages(lines: list[tuple[int, bytes]]) -> _Messages:
     result = _Messages()
     blocks: dict[str, _Block] = {}
     for index, (_, raw) in enumerate(lines):
-        for source, text in _parts(raw):
+        for source, text, ts in _parts(raw):
             block = blocks.get(source)
             if block is not None and _continues(block, text):
                 _extend(block, text, index)
                 if block.depth <= 0:
-                    result.add(block.first, index, "\n".join(blocks.pop(source).lines))
+                    result.add(block.first, index, "\n".join(blocks.pop(source).lines), block.ts)
                 continue
             _give_up(blocks, source, index, result)
             if (depth := _depth(text)) > 0:
-                blocks[source] = _Block(index, index, [text], depth)
+                blocks[source] = _Block(index, index, [text], depth, ts)
             else:
-                result.add(index, index, text)
+                result.add(index, index, text, ts)
         for lost in [source for source, block in blocks.items() if index - block.last > FOREIGN_LINES]:
             _give_up(blocks, lost, index, result)
     result.cut(min((block.first for block in blocks.values()), default=len(lines)))
@@ -269,7 +272,7 @@ def _give_up(blocks: dict[str, _Block], source: str, index: int, result: _Messag
     if block is not None:
         # The messages reach to the line where the loss is noticed; a cut in between would lose or repeat them.
         for text in block.lines:
-            result.add(block.first, index, text)
+            result.add(block.first, index, text, block.ts)
 
 
 def _continues(block: _Block, text: str) -> bool:
@@ -293,15 +296,18 @@ def _depth(text: str) -> int:
     return bare.count("{") - bare.count("}")
 
 
-def _parts(raw: bytes) -> Iterator[tuple[str, str]]:
-    """(prefix, text) of one line of the file; a progress bar makes several."""
+def _parts(raw: bytes) -> Iterator[tuple[str, str, float | None]]:
+    """(prefix, text, time before the prefix) of one line of the file; a progress bar makes several."""
+    ts = None
     for part in raw.decode(errors="replace").split("\r"):
-        text = textlog.strip(part)
+        source, text, stamp = textlog.unlabelled(textlog.strip(part))
+        # The runtime of a container writes one time for all parts.
+        ts = stamp if stamp is not None else ts
         prefix = _RAY.match(text)
-        source = prefix.group().strip() if prefix is not None else ""
+        source += prefix.group().strip() if prefix is not None else ""
         text = _REPEATED.sub("", text[prefix.end() :] if prefix is not None else text)
         if text.strip():
-            yield source, text
+            yield source, text, ts
 
 
 def _date(text: str) -> float | None:

@@ -119,7 +119,7 @@ def _tail(path: Path, logs: list[Path], cursor: Cursor, limits: Limits, now: flo
 
 def _samples(lines: list[str], state: dict[str, Any], modified: float, replica: Labels) -> Iterator[Sample]:
     """The last value of each second. ``state``: JSON-able memory of this log."""
-    found = [(line, stats) for line in lines if (stats := _parse(line)) is not None]
+    found = [(*textlog.unlabelled(line)[1:], stats) for line in lines if (stats := _parse(line)) is not None]
     values: dict[tuple[str, Labels, float], float] = {}
     for ts, stats in _dated(found, state, modified):
         engine: Labels = ((("engine", stats.engine),) if stats.engine else ()) + replica
@@ -189,14 +189,21 @@ def _parse(line: str) -> _Line | None:
     )
 
 
-def _dated(found: list[tuple[str, _Line]], state: dict[str, Any], modified: float) -> Iterator[tuple[float, _Line]]:
-    """Lines with their times, ascending. Of lines without any time only the last of each engine and process counts."""
-    clocks = [match[0] for line, _ in found if not _DATE.search(line[:_DATE_WITHIN]) and (match := _time(line))]
+def _dated(
+    found: list[tuple[str, float | None, _Line]], state: dict[str, Any], modified: float
+) -> Iterator[tuple[float, _Line]]:
+    """Lines with their times, ascending. Of lines without any time only the last of each engine and process counts.
+
+    The time of a container's runtime beside a line has a zone, so it counts more than the line's own.
+    """
+    clocks = [match[0] for line, _, _ in found if not _DATE.search(line[:_DATE_WITHIN]) and (match := _time(line))]
     previous = state.get("ts")
     clock = LogClock(previous) if previous is not None else LogClock(anchor_backwards(clocks, modified), anchored=True)
     untimed: dict[tuple[str, str], _Line] = {}
-    for line, stats in found:
-        if (date := _DATE.search(line[:_DATE_WITHIN])) is not None:
+    for line, stamp, stats in found:
+        if stamp is not None:
+            clock.now = stamp
+        elif (date := _DATE.search(line[:_DATE_WITHIN])) is not None:
             clock.now = _epoch(date, modified)
         elif (timed := _time(line)) is not None:
             clock.date(*map(int, timed[0].split(":")))

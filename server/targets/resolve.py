@@ -380,7 +380,11 @@ async def _detect(url: str, headers: Sequence[tuple[str, str]], limits: Limits, 
     try:
         body = await _whole(url, headers, limits)
     except ScrapeError as error:
-        if error.kind == "status" and (server := await _server(url, limits, among)) is not None:
+        # An engine that works may have a page that fails, never ends or is too large.
+        if (
+            error.kind in ("status", "timeout", "too_large")
+            and (server := await _server(url, limits, among)) is not None
+        ):
             return [server]
         raise
     # trtllm-serve answers with JSON here; its metrics page has another path.

@@ -167,11 +167,11 @@ def test_a_page_newer_than_the_answer_ends_the_pause() -> None:
     assert value(engine.poll(vllm.COLLECTOR, 1005.0), "generator_paused") == 0
 
 
-def test_a_failed_page_asks_nothing() -> None:
+def test_a_failed_page_asks_for_the_health_only() -> None:
     engine = Engine(500, DEVELOPMENT)
     with pytest.raises(ScrapeError, match="500"):
         engine.poll(vllm.COLLECTOR, 1000.0)
-    assert engine.asked == ["/metrics"]
+    assert engine.asked == ["/metrics", "/health"]
 
 
 def test_a_clock_that_went_back_asks_again() -> None:
@@ -288,7 +288,7 @@ def test_an_sglang_engine_without_enable_metrics_is_read_over_its_loads() -> Non
     assert value(reading, "kv_cache_capacity_tokens", zero) == 1000
     assert value(reading, "generator_request_limit", zero) == 64
     assert value(reading, "generator_requests_paused", zero) == 2
-    assert engine.asked == ["/v1/loads", "/model_info", "/get_model_info"]
+    assert engine.asked == ["/health", "/v1/loads", "/model_info", "/get_model_info"]
     assert sglang.matches_page(LOADS)
 
 

@@ -196,3 +196,70 @@ def test_a_metrics_page_that_fails_on_an_engine_that_works(tmp_path: Path, fails
         assert requests and set(requests) == {"unknown"}
         (alert,) = [alert for alert in status.alerts if alert["name"] == "TargetDown"]
         assert "HTTP 500" in json.dumps(alert), alert
+
+
+SGLANG_PAGE = (
+    b'# TYPE sglang:num_running_reqs gauge\nsglang:num_running_reqs{model_name="q"} 61.0\n'
+    b'# TYPE sglang:num_queue_reqs gauge\nsglang:num_queue_reqs{model_name="q"} 38.0\n'
+    b'# TYPE sglang:token_usage gauge\nsglang:token_usage{model_name="q"} 0.86\n'
+)
+VLLM_VERSION = {"/version": b'{"version":"0.11.2"}'}
+SGLANG_MODEL = {"/get_model_info": b'{"model_path":"q","tokenizer_path":"q","is_generation":true}'}
+HTML = b"<!DOCTYPE html><html><body>log in</body></html>"
+FLAG = "started without --enable-metrics?"
+
+
+@pytest.mark.parametrize("fails_from", [0.0, 40.0])
+@pytest.mark.parametrize(
+    ("kind", "failure", "told"),
+    [
+        ("vllm", (503, b""), "HTTP 503: the server is not ready"),
+        ("vllm", (404, b""), "HTTP 404: there is no such page"),
+        ("vllm", (200, HTML), "the page is not metrics text (HTML or binary)"),
+        ("vllm", (200, b""), "the page is empty"),
+        ("sglang", (503, b""), "HTTP 503: the server is not ready"),
+        ("sglang", (404, b""), f"HTTP 404: there is no such page: {FLAG}"),
+        ("sglang", (200, HTML), "the page is not metrics text (HTML or binary)"),
+        ("sglang", (200, b""), "the page is empty"),
+    ],
+)
+def test_other_failures_of_a_page_of_an_engine_that_works(
+    tmp_path: Path, kind: str, failure: Answer, told: str, fails_from: float
+) -> None:
+    vllm = (INPUTS / "08-metrics-500-health-200" / "pages" / "0.prom").read_bytes()
+    good, others, now = (200, vllm if kind == "vllm" else SGLANG_PAGE), VLLM_VERSION | {"/health": b""}, T0
+    if kind == "sglang":
+        others = SGLANG_MODEL | {"/health": b""}
+
+    def answer(path: str) -> Answer:
+        if path == "/metrics":
+            return failure if now >= T0 + fails_from else good
+        return (200, others[path]) if path in others else (404, b"")
+
+    write = verl_log(tmp_path, T0, 8.0)
+
+    def clock(at: float) -> None:
+        nonlocal now
+        now = at
+        write(at)
+
+    with engine(answer) as url, watching([url, tmp_path], T0) as product:
+        status = product.step(100, clock)
+        (target,) = (target for target in status.trust if target.actor == "generator")
+        assert (target.kind, target.up) == (kind, False)
+        assert target.error == f"the engine works (/health answers), but its metrics page fails: {told}"
+        counts = {name: one.value for name, one in product.signals().items() if name.startswith("generator_engines{")}
+        assert {name for name, count in counts.items() if count} == {'generator_engines{state="silent"}'}
+
+
+def test_an_sglang_engine_without_metrics_is_read_from_its_loads() -> None:
+    """`/v1/loads` is read although `/health` answers, too."""
+    pages = {"/v1/loads": SGLANG_PAGE, "/health": b""}
+    with (
+        engine(lambda path: (200, pages[path]) if path in pages else (404, b"")) as url,
+        watching([url], T0) as product,
+    ):
+        product.step(20)
+        assert product.value('generator_requests{state="running"}') == 61
+        assert product.value('generator_requests{state="waiting"}') == 38
+        assert product.value('generator_engines{state="up"}') == 1

@@ -1,5 +1,6 @@
 """Printed logs given alone: what the product shows of them, with numbers worked out by hand from the lines."""
 
+import calendar
 import os
 import shutil
 import time
@@ -455,3 +456,35 @@ def test_the_logs_of_two_servers_in_one_folder(tmp_path: Path) -> None:
     assert {sample.labels for sample in reading.samples} == {
         (("engine", "0"), ("replica", "node_0")), (("engine", "0"), ("replica", "node_1"))
     }  # fmt: skip
+
+
+LABELS = {
+    "torchrun": "[default0]:",
+    "srun": "0: ",
+    "srun of more than ten tasks": " 0: ",
+    "kubectl": "2026-11-25T10:00:00.123456789Z ",
+    "container log": "2026-11-25T10:00:00.123456789+00:00 stdout F ",
+    "Ray": "\x1b[36m(Trainer pid=4177, ip=10.0.0.3)\x1b[0m ",
+}
+
+
+@pytest.mark.parametrize("label", LABELS.values(), ids=LABELS.keys())
+@pytest.mark.parametrize("file", ["train.log", "slurm-7.err", "stdout"])
+def test_the_dicts_of_trl_behind_a_label(label: str, file: str, tmp_path: Path) -> None:
+    log = (INPUTS / "06d-trl-printed-dicts" / "train.log").read_text()
+    (tmp_path / file).write_text("".join(f"{label}{line}\n" for line in log.splitlines()))
+    trl = collectors.load()["trl"]
+    assert trl.matches_path is not None and trl.matches_path(tmp_path) and trl.tail is not None
+    reading = trl.tail(tmp_path, {}, Limits(), at("10:00:00"))
+    rewards = {sample.step: sample.value for sample in reading.samples if sample.metric == "reward_mean"}
+    assert len(rewards) == 30 and (rewards[1], rewards[30]) == (0.21, 0.5)
+
+
+def test_the_time_of_a_container_has_a_zone(tmp_path: Path) -> None:
+    """The line's own time is that of the container's zone, which no one knows."""
+    utc = calendar.timegm((2026, 11, 25, 10, 0, 0)) + 0.25
+    line = f"2026-11-25T10:00:00.250000000Z INFO 11-25 02:00:00 [loggers.py:122] Engine 001: {STATS}"
+    assert {sample.ts for sample in read(tmp_path / "a.log", f"{line}\n", utc)[1].samples} == {utc}
+    row = "{'loss': 0.1, 'reward': 0.5, 'reward_std': 0.1, 'frac_reward_zero_std': 0.25, 'step_time': 20.0}"
+    name, reading = read(tmp_path / "b.log", f"2026-11-25T10:00:00.250000000Z {row}\n", utc + 5)
+    assert name == "trl" and {sample.ts for sample in reading.samples if sample.step == 1} == {utc}

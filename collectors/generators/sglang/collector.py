@@ -8,6 +8,7 @@ Finish reasons are not reported, only the numbers of finished and aborted reques
 steps old (`--decode-log-interval`), 30 s when idle. `live_sequence_tokens` is 0 before the first decoded token.
 """
 
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -145,8 +146,9 @@ def _configured(answer: Any) -> SideAnswer:
 
 # /get_weight_version is not requested: it was removed in 0.5.23. The old name of /model_info is last, because newer
 # engines log a warning for it.
+_MODEL_PATHS = ("/model_info", "/get_model_info")
 SIDE = (
-    SideRequest(("/model_info", "/get_model_info"), side_requests.OFTEN_SECONDS, side_requests.weights),
+    SideRequest(_MODEL_PATHS, side_requests.OFTEN_SECONDS, side_requests.weights),
     SideRequest(("/v1/loads",), side_requests.SELDOM_SECONDS, _configured),
 )
 
@@ -157,26 +159,27 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     Raises:
         ScrapeError: as `http.get` and `parse`.
     """
-    page = await pages.parsed(parse, await _page(client, limits), state, limits)
+    page = await _page(client, state, limits)
     # A page from `/v1/loads` contains them already.
     present = any(sample.metric == "generator_request_limit" for sample in page.samples)
     return side_requests.joined(page, await side_requests.poll(client, state, limits, SIDE[:1] if present else SIDE))
 
 
-async def _page(client: httpx.AsyncClient, limits: Limits) -> bytes:
+async def _page(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
     try:
-        return await pages.fetch_of_engine(client, limits)
+        return await pages.read_engine(client, parse, state, limits)
     except ScrapeError as error:
-        if error.kind != "status" or "404" not in str(error) or client.base_url.path.rstrip("/").endswith("metrics"):
+        is_missing = error.kind in ("status", "no_metrics") and "HTTP 404" in str(error)
+        if not is_missing or client.base_url.path.rstrip("/").endswith("metrics"):
             raise
-        return await _loads(client, limits, error)
+        return await pages.parsed(parse, await _loads(client, limits, error), state, limits)
 
 
 async def _loads(client: httpx.AsyncClient, limits: Limits, first: ScrapeError) -> bytes:
     try:
         return await http.get(client, _LOADS, limits)
     except ScrapeError:
-        raise ScrapeError("status", f"{first}: started without --enable-metrics?") from None
+        raise ScrapeError(first.kind, f"{first}: started without --enable-metrics?") from None
 
 
 def matches_page(body: bytes) -> bool:
@@ -185,11 +188,23 @@ def matches_page(body: bytes) -> bool:
 
 
 async def matches_server(client: httpx.AsyncClient, limits: Limits) -> bool:
-    """Does an engine without a metrics page answer?"""
+    """Does an engine answer that has no metrics page, or whose page fails?"""
     try:
         return matches_page(await http.get(client, _LOADS, limits))
     except ScrapeError:
-        return False
+        return await _has_model(client, limits)
+
+
+async def _has_model(client: httpx.AsyncClient, limits: Limits) -> bool:
+    """Does the server describe its model as only SGLang does, and answer its health check?"""
+    for path in _MODEL_PATHS:
+        try:
+            answer = json.loads(await http.get(client, path, limits))
+            await http.get(client, "/health", limits)
+        except (ScrapeError, ValueError):
+            continue
+        return isinstance(answer, dict) and {"model_path", "is_generation"} <= answer.keys()
+    return False
 
 
 COLLECTOR = Collector(

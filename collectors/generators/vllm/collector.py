@@ -228,7 +228,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     Raises:
         ScrapeError: as `http.get` and `parse`.
     """
-    page = await pages.parsed(parse, await pages.fetch_of_engine(client, limits), state, limits)
+    page = await pages.read_engine(client, parse, state, limits)
     return paused.joined(page, await side_requests.poll(client, state, limits, SIDE), state)
 
 
