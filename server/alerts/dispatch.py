@@ -2,7 +2,8 @@
 
 A notification is claimed by lease, so that after a crash another process sends it. A claim ends in one commit of the
 status and the answer; after that the notification is never sent again. Receivers are independent: a hanging one does
-not delay the others. Within a group order is kept, because only its oldest unsent notification is due.
+not delay the others. Within a group order is kept, because only its oldest unsent notification is due. Silences, and repetitions of a group
+that waited together, are considered before each attempt.
 """
 
 import asyncio
@@ -14,6 +15,8 @@ from contextlib import suppress
 
 from server import notify
 from server.alerts.group import from_json
+from server.alerts.mute import without_silenced
+from server.alerts.silences import silence_of
 from server.clock import Clock
 from server.notify import outbound
 from server.notify.model import DeliveryAnswer, Notification, Receiver, ReceiverSettings, Request
@@ -166,9 +169,7 @@ class Dispatcher:
     # ---- one notification
 
     async def _deliver(self, row: DeliveryRow) -> None:
-        answer = await self._attempt(row, self._settings[row.receiver])
-        self._note_receiver(row.receiver, answer)
-        write = self._outcome(row, answer)
+        write = await self._sent(row)
         # The result of a sent notification must be logged, so this task retries, whatever the lease.
         while True:
             try:
@@ -179,16 +180,50 @@ class Dispatcher:
             else:
                 return
 
-    async def _attempt(self, row: DeliveryRow, settings: ReceiverSettings) -> DeliveryAnswer:
+    async def _sent(self, row: DeliveryRow) -> Callable[[], None]:
+        """Sends a claimed notification if it is still due; returns the function that writes what became of it."""
+        settings = self._settings[row.receiver]
+        try:
+            notification = await asyncio.to_thread(from_json, row.payload)
+        except Exception as error:  # noqa: BLE001 - a damaged row must end its notification, not the delivery
+            answer = _not_rendered(error)
+        else:
+            due, why = await asyncio.to_thread(self._still_due, row, notification, settings)
+            if due is None:
+                return lambda: self._store.finish(row.id, "superseded", why, None)
+            answer = await self._attempt(due, settings)
+        self._note_receiver(row.receiver, answer)
+        return self._outcome(row, answer)
+
+    def _still_due(
+        self, row: DeliveryRow, notification: Notification, settings: ReceiverSettings
+    ) -> tuple[Notification | None, str]:
+        """Returns what is left to send of a notification that may have waited for its receiver; None with the reason.
+
+        A repetition is not due if a newer notification of its group waits. Alerts that were silenced meanwhile are
+        left out, but not for receivers that treat missing alerts as resolved.
+        """
+        try:
+            if notification.reason == "repeat" and self._store.has_newer(row):
+                return None, "a newer notification of its group was waiting"
+            receiver = notify.load().get(settings.kind)
+            if receiver is not None and receiver.refresh_seconds:
+                return notification, ""
+            now = self._clock.now()
+            silences = [silence_of(silence) for silence in self._store.silences(round(now * 1000))]
+        except Exception as error:  # noqa: BLE001 - as when the result is written: the store may be away
+            self._note_store(error)
+            return notification, ""
+        return without_silenced(notification, [silence for silence in silences if silence.active(now)], now)
+
+    async def _attempt(self, notification: Notification, settings: ReceiverSettings) -> DeliveryAnswer:
         receiver = notify.load().get(settings.kind)
         if receiver is None:
             return DeliveryAnswer(False, text=f"unknown receiver kind {settings.kind!r}")
         try:
-            notification = await asyncio.to_thread(from_json, row.payload)
             request = await asyncio.to_thread(self._render, receiver, notification, settings)
         except Exception as error:  # noqa: BLE001 - a receiver's bug must end its notification, not the delivery
-            # Only its type: the message may quote the settings.
-            return DeliveryAnswer(False, text=f"the notification cannot be rendered: {type(error).__name__}")
+            return _not_rendered(error)
         sending = self._send(request) if request is not None else _on_thread(receiver, notification, settings)
         try:
             return await asyncio.wait_for(sending, SEND_SECONDS)
@@ -238,6 +273,11 @@ class Dispatcher:
 
     def _ms(self) -> int:
         return round(self._clock.now() * 1000)
+
+
+def _not_rendered(error: Exception) -> DeliveryAnswer:
+    # Only its type: the message may quote the settings.
+    return DeliveryAnswer(False, text=f"the notification cannot be rendered: {type(error).__name__}")
 
 
 async def _on_thread(receiver: Receiver, notification: Notification, settings: ReceiverSettings) -> DeliveryAnswer:

@@ -4,11 +4,12 @@ Times are epoch seconds. Source: Alertmanager's documentation of `inhibit_rule` 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import Alert
+from server.notify.model import Notification
 
 MAX_COMMENT = 200
 """Characters of a silence's comment that are shown next to each alert; the page shows the whole comment."""
@@ -78,6 +79,28 @@ def mute(
             if silence is not None:
                 reasons[alert.fingerprint] = silence.text(now)
     return reasons
+
+
+def without_silenced(
+    notification: Notification, active_silences: Sequence[Silence], now: float
+) -> tuple[Notification | None, str]:
+    """Returns a planned notification without the firing alerts that are silenced; None, with a silence, if none is left.
+
+    Resolved alerts stay: a receiver that was notified of an alert gets its end.
+    """
+    silence_of = {
+        id(item): silence
+        for item in notification.alerts
+        for silence in active_silences
+        if item.status == "firing" and all_match(silence.matchers, item.labels)
+    }
+    if not silence_of:
+        return notification, ""
+    left = tuple(item for item in notification.alerts if id(item) not in silence_of)
+    if not left:
+        return None, next(iter(silence_of.values())).text(now)
+    status = "firing" if any(item.status == "firing" for item in left) else "resolved"
+    return replace(notification, alerts=left, status=status), ""
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ import yaml
 
 from server import signals
 from server.alerts import text
+from server.alerts.inputs import TARGET_UP
 from server.alerts.matchers import Matcher
 from server.alerts.model import Condition, Rule
 from server.api import PROMETHEUS_PREFIX as PREFIX
@@ -27,6 +28,13 @@ from server.signals import Counter, Signal
 
 # Labels of an alert that its series does not have.
 ADDED = ("alertname", "alertstate", "severity", "class")
+# Signals with one series per target. A join with another signal on that label would match nothing.
+PER_TARGET = frozenset(
+    {
+        TARGET_UP, "generator_engine_state", "generator_frozen", "kv_cache_engine_usage_ratio", "sandbox_quota_limit",
+        "sandbox_quota_used",
+    }
+)  # fmt: skip
 _FORMATS = {"ratio": "humanizePercentage", "seconds": "humanizeDuration"}
 
 
@@ -95,12 +103,18 @@ def expression(rule: Rule) -> str:
     main = rule.promql or _with_recovery(rule)
     parts = [
         main,
-        *(f"and on (run) ({_compare(condition, condition.threshold)})" for condition in rule.also if not rule.promql),
+        *(_also(rule.condition, condition) for condition in rule.also if not rule.promql),
     ]
     if rule.condition.kind != "absence":
         states = "|".join(sorted(rule.lifecycle))
         parts.append(f'and on (run) ({PREFIX}run_state{{state=~"{states}"}} == 1)')
     return " ".join(parts)
+
+
+def _also(main: Condition, other: Condition) -> str:
+    """A further condition, joined on the labels that both series have."""
+    both = {main.name, other.name} <= PER_TARGET and not main.summed and not other.summed
+    return f"and on ({'run, target' if both else 'run'}) ({_compare(other, other.threshold)})"
 
 
 def _with_recovery(rule: Rule) -> str:

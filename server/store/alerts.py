@@ -274,6 +274,14 @@ class AlertStore:
         query = select(func.min(due)).where(c.status == "pending", c.receiver.in_(sorted(receivers)), _is_head())
         return self._read(lambda connection: connection.execute(query).scalar())
 
+    def has_newer(self, row: DeliveryRow) -> bool:
+        """Does a newer notification of the same group to the same receiver wait?"""
+        c = outbox.c
+        run = select(runs.c.id).where(runs.c.name == row.run).scalar_subquery()
+        query = select(c.id).where(c.run == run, c.receiver == row.receiver, c.status == "pending", c.seq > row.seq)
+        query = query.where(c.group_hash == text_hash(row.group_key)).limit(1)
+        return self._read(lambda connection: connection.execute(query).first() is not None)
+
     def unsent(self) -> dict[str, int]:
         """Receiver -> notifications that are not sent yet."""
         c = outbox.c

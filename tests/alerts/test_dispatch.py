@@ -5,6 +5,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from server.config.secret import Secret
 from server.notify import outbound
 from server.notify.model import AlertItem, DeliveryAnswer, Notification, Receiver, ReceiverSettings, Request
 from server.store import Store
-from server.store.types import Batch, DeliveryRow, OutboxRow
+from server.store.types import Batch, DeliveryRow, OutboxRow, SilenceRow
 from tests.alerts.hook import Hook, hook
 
 T0 = 1_800_000_000.0
@@ -365,3 +366,60 @@ def test_words_once_per_change(store: Store, caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING):
         run(scenario())
     assert caplog.messages == ["receiver ops: a notification was not delivered: 503", "receiver ops: delivered again"]
+
+
+def repeated(key: str, seq: int, reason: str = "repeat") -> str:
+    return to_json(replace(message(key, seq), reason=reason))
+
+
+def numbers(receiver: Hook) -> list[str]:
+    return [body["alerts"][0]["labels"]["n"] for body in receiver.bodies]
+
+
+def test_repetitions_that_waited_for_a_receiver_collapse_into_the_newest(store: Store, receiver: Hook) -> None:
+    rig = Rig(store, ops(receiver.url))
+    receiver.status = 503
+    rig.put("g", 1, payload=repeated("g", 1, "firing"))
+    run(rig.settle())
+    for seq in (2, 3, 4):
+        rig.put("g", seq, payload=repeated("g", seq))
+    rig.put("other", 5, payload=repeated("other", 5))
+    receiver.bodies.clear()
+    receiver.status = 200
+    rig.clock.set(T0 + 600)
+    run(rig.settle())
+    assert sorted(numbers(receiver)) == ["1", "4", "5"]
+    statuses = {seq: row.status for (_, seq), row in rig.rows().items()}
+    assert statuses == {1: "sent", 2: "superseded", 3: "superseded", 4: "sent", 5: "sent"}
+
+
+def test_a_silence_stops_what_waits_to_be_tried_again(store: Store, receiver: Hook) -> None:
+    rig = Rig(store, ops(receiver.url))
+    receiver.status = 503
+    both = message("g", 1)
+    other = replace(both.alerts[0], labels={"alertname": "B"}, fingerprint="bb")
+    rig.put("g", 1)
+    rig.put("h", 2, payload=to_json(replace(both, group_key="h", alerts=(*both.alerts, other))))
+    ended = replace(both.alerts[0], status="resolved", ends_at=T0)
+    rig.put("i", 3, payload=to_json(replace(both, group_key="i", status="resolved", alerts=(ended,))))
+    run(rig.settle())
+    ms = round(T0 * 1000)
+    store.alerts.put_silence(SilenceRow("s", (("alertname", "=", "A"),), ms, ms + 3_600_000, "me", "known", ms))
+    receiver.bodies.clear()
+    receiver.status = 200
+    rig.clock.set(T0 + 600)
+    run(rig.settle())
+    sent = {body["groupKey"]: [alert["labels"]["alertname"] for alert in body["alerts"]] for body in receiver.bodies}
+    assert sent == {"h": ["B"], "i": ["A"]}
+    rows = {key: (row.status, row.answer) for (key, _), row in rig.rows().items()}
+    assert rows["g"][0] == "superseded" and rows["g"][1].startswith("silenced by me until ")
+    assert (rows["h"][0], rows["i"][0]) == ("sent", "sent")
+
+
+def test_a_silence_keeps_nothing_from_a_receiver_that_resolves_what_is_missing(store: Store, receiver: Hook) -> None:
+    rig = Rig(store, ops(receiver.url, kind="alertmanager"))
+    ms = round(T0 * 1000)
+    store.alerts.put_silence(SilenceRow("s", (("alertname", "=", "A"),), ms, ms + 3_600_000, "me", "known", ms))
+    rig.put("g", 1)
+    run(rig.settle())
+    assert rig.one().status == "sent"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bench.docs.labels import LABELS
 from server import signals
 from server.alerts.inputs import TARGET_UP
 from server.alerts.model import Rule
@@ -39,7 +40,35 @@ def test_a_rule_becomes_promql_with_hysteresis_and_lifecycle() -> None:
     assert export.expression(EVERY["AllZeroRewards"]).startswith(
         '(rollscope_reward{stat="mean"} == 0) and on (run) (rollscope_failure_ratio > 0.2) and on (run)'
     )
+    assert "== 1) and on (run, target) (rollscope_target_up == 1) and" in export.expression(EVERY["EngineDown"])
     assert export.expression(EVERY["EngineFrozen"]).startswith("(rollscope_generator_frozen == 1) and on (run)")
+
+
+def test_signals_with_a_series_per_target_are_joined_on_it() -> None:
+    assert {name for name, names in LABELS.items() if "target" in names} | {TARGET_UP} == export.PER_TARGET
+
+
+@needs_promtool
+def test_a_down_engine_that_is_read_directly_is_a_down_target_alone(tmp_path: Path) -> None:
+    """e0 is read directly and down; e1:8000 is down behind a Prometheus that answers."""
+    (tmp_path / "rules.yml").write_text(export.rules([EVERY["EngineDown"], EVERY["TargetDown"]]))
+    series = [
+        ('rollscope_generator_engine_state{run="r",target="e0",state="down"}', "1x10"),
+        ('rollscope_target_up{run="r",target="e0",kind="vllm"}', "0x10"),
+        ('rollscope_generator_engine_state{run="r",target="prom",replica="e1:8000",state="down"}', "1x10"),
+        ('rollscope_target_up{run="r",target="prom",kind="prometheus"}', "1x10"),
+        ('rollscope_run_state{run="r",state="running"}', "1x10"),
+    ]
+    fired = {"expr": 'count by (alertname, target) (ALERTS{alertstate="firing"})', "eval_time": "5m", "exp_samples": [
+        {"labels": '{alertname="EngineDown",target="prom"}', "value": 1},
+        {"labels": '{alertname="TargetDown",target="e0"}', "value": 1},
+    ]}  # fmt: skip
+    one = {"interval": "1m", "promql_expr_test": [fired], "input_series": [
+        {"series": name, "values": values} for name, values in series
+    ]}  # fmt: skip
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": [one]}))
+    done = promtool("test", "rules", "test.yml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_texts_become_prometheus_templates() -> None:
