@@ -15,6 +15,7 @@ _CONFIDENCE = ((0.75, "high"), (0.45, "medium"), (0.0, "low"))
 _EVIDENCE = 8
 _SHARES = 4
 _BRIEF_EVIDENCE = 4
+_BRIEF_MISSING = 3
 
 
 def named(outcome: str, cause: str | None) -> str:
@@ -44,6 +45,9 @@ def brief(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") ->
     yield f"verdict: {_head(verdict, now, lifecycle)}"
     yield f"  {verdict['summary']}"
     yield from (f"    - {item['text']}" for item in verdict.get("evidence", ())[:_BRIEF_EVIDENCE])
+    if verdict.get("outcome") == "unknown" and (missing := verdict.get("missing")):
+        more = [f"and {len(missing) - _BRIEF_MISSING} more"] if len(missing) > _BRIEF_MISSING else []
+        yield from _listed("to find it, log", [*missing[:_BRIEF_MISSING], *more])
     if advice := verdict.get("advice"):
         yield f"  change first: {advice}"
     yield from _idle(verdict)

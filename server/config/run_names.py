@@ -34,8 +34,10 @@ def place_of(url: str) -> str:
 
 def shown_url(url: str) -> str:
     """A URL as it may be printed: scheme, host and port as written, without credentials, path and query."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{re.split('[/?#]', rest)[0].rpartition('@')[2]}"
+    scheme, slashes, rest = url.partition("://")
+    if not slashes:
+        scheme, rest = "", url
+    return f"{scheme}{slashes}{re.split('[/?#]', rest)[0].rpartition('@')[2]}"
 
 
 def check_name(name: str) -> None:

@@ -92,7 +92,7 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     real = importlib.util.find_spec
     monkeypatch.delitem(sys.modules, "apprise")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "apprise" else real(name))
-    text = "needs the library apprise: install rollscope[notify]"
+    text = "needs the library apprise: pip install apprise"
     assert apprise.check(settings("json://127.0.0.1/")) == text
     assert apprise.deliver(note(), settings("json://127.0.0.1/")) == DeliveryAnswer(False, text=text)
     assert apprise.RECEIVER.check is apprise.check

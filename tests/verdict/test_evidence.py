@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from server.verdict.explain.evidence import evidence
+from server.verdict.explain.messages import span
 from server.verdict.facts.throughput import numbers
 from server.verdict.inputs import VerdictInput
 from server.verdict.model import Evidence
@@ -73,3 +74,11 @@ def test_the_share_dropped_as_stale_names_the_signal_that_reports_it(
         row.values["stale_dropped_rollouts", ()] = 23.0
     found = facts(seen(HEALTHY, STARVED, told, last=last))["23% of the"]
     assert (found.text, found.signal) == (f"23% of the samples were dropped as stale {text}", signal)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(85, "85 s"), (90, "90 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2.0 h")],
+)
+def test_a_growing_duration_does_not_jump(seconds: float, text: str) -> None:
+    assert span(seconds) == text

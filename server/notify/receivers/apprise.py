@@ -1,4 +1,4 @@
-"""Other receivers through the library apprise (mail, Teams, Telegram, ntfy and 100 more): `rollscope[notify]`.
+"""Other receivers through the library apprise (mail, Teams, Telegram, ntfy and 100 more).
 
 The library sends by itself, so our proxy and address policies do not apply; therefore its URLs come from the
 configuration only. Redirects are disabled, and so are its logs, which contain URLs.
@@ -18,7 +18,7 @@ from server.notify.outbound import EXCERPT, plain, redacted
 from server.notify.text import SHOWN, details, headline, left_out, ordered, severity, title
 from server.targets.outbound_policy import refuse_target
 
-MISSING = "needs the library apprise: install rollscope[notify]"
+MISSING = "needs the library apprise: pip install apprise"
 UNKNOWN = "apprise does not support this url"
 SECONDS = 15.0
 # Nearly every plugin logs this for a refusal.
@@ -125,7 +125,7 @@ def _failure(messages: str, settings: ReceiverSettings) -> DeliveryAnswer:
 
 RECEIVER = Receiver(
     kind="apprise",
-    reads="more than 100 other services through apprise (`rollscope[notify]`)",
+    reads="more than 100 other services through the library apprise (`pip install apprise`)",
     deliver=deliver,
     check=check,
 )

@@ -112,13 +112,10 @@ def _fed(step: Late) -> str:
 
 
 def span(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} h"
-    )
+    """A duration with two significant digits or more, so that a growing one does not jump: ``119 s``, then ``2 min``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def summary(outcome: Outcome, cause: str, n: Numbers, first: Limiter | None) -> str:
