@@ -39,7 +39,9 @@ RULES: dict[str, Row] = {
     "collectors.training_logs": Row(PLUGINS, set(), "one reader for the logs of all frameworks: it names none"),
     "collectors.rollout_files": Row(PLUGINS, set(), "what readers of rollout files share"),
     "collectors.sandbox_providers": Row(PLUGINS, {"httpx"}, "what readers of providers share"),
-    "collectors.generators": Row(PLUGINS | {"collectors.engine_pages"}, {"httpx"}, "plugins know what they share"),
+    "collectors.generators": Row(
+        PLUGINS | {"collectors.engine_pages", "collectors.training_logs"}, {"httpx"}, "plugins know what they share"
+    ),
     "collectors.otlp_names": Row(PLUGINS | {"collectors.generators"}, set(), "names of metrics that are pushed"),
     "collectors.rollouts": Row(
         PLUGINS | {"collectors.rollout_files", "collectors.training_logs"}, {"yaml"},

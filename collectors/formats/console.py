@@ -22,9 +22,12 @@ from collectors.formats.rows import Logged, Logs, Sink, walk
 from collectors.model import Cursor, Limits, ScrapeError
 from collectors.transport import bytetail
 
-PATTERNS = ("*.log", "*.out", "*.err", "*.txt", "console*", "stdout", "stderr")
+# `train.o4177` and `train.e4177` are the names of PBS and Grid Engine.
+PATTERNS = ("*.log", "*.out", "*.err", "*.stdout", "*.stderr", "*.txt", "*.[oe][0-9]*", "console*", "stdout", "stderr")
 # A file given by name may have no suffix (`nohup ... > train`).
-SUFFIXES = frozenset((".log", ".out", ".txt", ".err", ""))
+SUFFIXES = frozenset((".log", ".out", ".txt", ".err", ".stdout", ".stderr", ""))
+# A rotated log (`train.log.1`), or a job's number.
+_NUMBERED = re.compile(r"\.[oe]?\d{1,12}", re.ASCII)
 # `console*` must not match files of other sinks.
 FOREIGN = frozenset((".json", ".jsonl", ".db", ".html", ".gz", ".zip", ".png"))
 # A whole configuration has some hundred lines and 40 kB; in a longer block a brace was never closed.
@@ -133,9 +136,14 @@ def sink(parse: Parse, patterns: tuple[str, ...] = PATTERNS, name: str = "consol
     )  # fmt: skip
 
 
+def is_named_as_log(path: Path) -> bool:
+    """Returns whether a file that was given by name may be a printed log."""
+    return path.suffix in SUFFIXES or _NUMBERED.fullmatch(path.suffix) is not None
+
+
 def _find(patterns: tuple[str, ...], depth: int, path: Path) -> list[Path]:
     if path.is_file():
-        return [path] if path.suffix in SUFFIXES else []
+        return [path] if is_named_as_log(path) else []
     return walk(path, lambda file: file.suffix not in FOREIGN and any(fnmatch(file.name, p) for p in patterns), depth)
 
 

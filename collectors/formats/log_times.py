@@ -6,6 +6,7 @@ modification time of the file, which is the time of its last line.
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 HALF_DAY = 12 * 3600.0
@@ -41,8 +42,13 @@ class LogClock:
         return stamp
 
 
-def anchor_backwards(lines: list[str], modified: float) -> float:
-    """The start of a clock whose last line falls on the file's modification time, not after it."""
+def anchor_backwards(
+    lines: list[str], modified: float, is_zone: Callable[[float], bool] = lambda ahead: False
+) -> float:
+    """The start of a clock whose last line falls on the file's modification time, not after it.
+
+    ``is_zone``: the last line may be this many seconds after it, because the caller corrects the clock of another zone.
+    """
     times = [match for line in lines if (match := CLOCK.match(line))]
     if not times:
         return modified
@@ -54,7 +60,7 @@ def anchor_backwards(lines: list[str], modified: float) -> float:
         previous = current
     clock = LogClock(modified, anchored=True)
     last = clock.date(*map(int, times[-1].groups()))
-    if last > modified + SKEW_SECONDS:
+    if last > modified + SKEW_SECONDS and not is_zone(last - modified):
         # The file is a copy: it was written on an earlier day at that time.
         last -= 86400
     return last - (days * 86400 + previous - first)

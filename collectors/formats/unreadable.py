@@ -13,8 +13,11 @@ from collectors.model import ScrapeError
 
 # File names of trainers' loggers; other files are not reported.
 LOGS = (
-    "*.jsonl", "*.ndjson", "*.json", "*.log", "*.out", "*.txt", "console*", "*.db", "*.wandb", "events.out.tfevents.*",
+    "*.jsonl", "*.ndjson", "*.json", "*.log", "*.out", "*.txt", "console*", "*.log*.gz", "*.jsonl*.gz", "*.db",
+    "*.wandb", "events.out.tfevents.*",
 )  # fmt: skip
+# Suffixes of compressed files. A log grows, so only plain text is followed.
+COMPRESSED = frozenset((".gz", ".zst", ".xz", ".bz2", ".zip"))
 # Entries in the message; the first few show what to do.
 SHOWN = 5
 # Files that are opened for a check.
@@ -74,6 +77,8 @@ def _file(path: Path, name: str, open_database: bool = True) -> Iterator[str]:
         if not path.is_file():
             return  # opening a pipe would block permanently; the file may also have been removed
         os.close(os.open(path, os.O_RDONLY))
+        if path.suffix in COMPRESSED:
+            yield f"{name}: it is compressed; unpack it first"
         if path.suffix == ".db" and open_database and path.stat().st_size:
             yield from _database(path, name)
     except OSError as error:

@@ -28,6 +28,7 @@ from collectors.formats import console, textlog
 from collectors.formats.log_times import CLOCK, LogClock, anchor_backwards
 from collectors.formats.rows import walk
 from collectors.model import Collector, Cursor, Labels, Limits, Reading, Sample, ScrapeError
+from collectors.training_logs import clocks, zones
 
 LOOKED_FOR = "the printed log of a vLLM server (lines with `Avg generation throughput`)"
 # Seconds between two lines of an engine, unless VLLM_LOG_STATS_INTERVAL changes them.
@@ -93,6 +94,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
 def _tail(path: Path, logs: list[Path], cursor: Cursor, limits: Limits, now: float) -> Reading:
     part = replace(limits, tail_bytes=limits.tail_bytes // len(logs), tail_rows=max(1, limits.tail_rows // len(logs)))
     memory: dict[str, Any] = {}
+    facts: dict[str, str | float] = {}
     samples: list[Sample] = []
     more, dropped, why, rows = False, 0, "", 0
     for log in logs:
@@ -100,14 +102,17 @@ def _tail(path: Path, logs: list[Path], cursor: Cursor, limits: Limits, now: flo
         read = textlog.read(log, before.get("at", {}), part)
         state: dict[str, Any] = {} if read.restarted else deepcopy(before.get("state", {}))
         replica: Labels = (("replica", log.stem),) if len(logs) > 1 else ()
-        samples += _samples(read.lines, state, min(log.stat().st_mtime, now), replica)
+        samples += _samples(read, state, log.stat().st_mtime, now, replica)
         samples += _idle(state, now, replica) if not read.more else ()
+        if offset := state.get("offset"):
+            facts["clock_offset_seconds"] = offset
         memory[log.name] = {"at": read.cursor, "state": state}
         more, dropped, why = more or read.more, dropped + read.dropped, why or read.why
         rows += len(read.lines)
     return Reading(
         samples=tuple(sorted(samples, key=lambda sample: sample.ts or now)),
         cursor=memory,
+        facts=facts,
         more=more,
         dropped=dropped,
         why_dropped=why,
@@ -117,11 +122,18 @@ def _tail(path: Path, logs: list[Path], cursor: Cursor, limits: Limits, now: flo
     )
 
 
-def _samples(lines: list[str], state: dict[str, Any], modified: float, replica: Labels) -> Iterator[Sample]:
+def _samples(
+    read: textlog.Text, state: dict[str, Any], modified: float, now: float, replica: Labels
+) -> Iterator[Sample]:
     """The last value of each second. ``state``: JSON-able memory of this log."""
-    found = [(*textlog.unlabelled(line)[1:], stats) for line in lines if (stats := _parse(line)) is not None]
+    found = [(*textlog.unlabelled(line)[1:], stats) for line in read.lines if (stats := _parse(line)) is not None]
     values: dict[tuple[str, Labels, float], float] = {}
-    for ts, stats in _dated(found, state, modified):
+    dated, offset = list(_dated(found, state, min(modified, now))), state.get("offset", 0.0)
+    # Before its end a log has only older times.
+    if dated and not read.more:
+        is_local = found[-1][1] is None
+        state["offset"] = offset = offset + clocks.offset(dated[-1][0] - offset, modified, now, is_local)
+    for ts, stats in ((stamp - offset, stats) for stamp, stats in dated):
         engine: Labels = ((("engine", stats.engine),) if stats.engine else ()) + replica
         for metric, value in _engine(stats, ts, state.setdefault("engines", {}).setdefault(stats.engine, {})):
             values[metric, engine, ts] = value
@@ -196,9 +208,13 @@ def _dated(
 
     The time of a container's runtime beside a line has a zone, so it counts more than the line's own.
     """
-    clocks = [match[0] for line, _, _ in found if not _DATE.search(line[:_DATE_WITHIN]) and (match := _time(line))]
+    times = [match[0] for line, _, _ in found if not _DATE.search(line[:_DATE_WITHIN]) and (match := _time(line))]
     previous = state.get("ts")
-    clock = LogClock(previous) if previous is not None else LogClock(anchor_backwards(clocks, modified), anchored=True)
+    clock = (
+        LogClock(previous)
+        if previous is not None
+        else LogClock(anchor_backwards(times, modified, zones.is_ahead), anchored=True)
+    )
     untimed: dict[tuple[str, str], _Line] = {}
     for line, stamp, stats in found:
         if stamp is not None:
@@ -241,7 +257,7 @@ def _logs(path: Path, cursor: Cursor) -> list[Path]:
     Logs of the cursor were recognised before.
     """
     if path.is_file():
-        return [path] if path.name in cursor or (path.suffix in console.SUFFIXES and _has_engines(path)) else []
+        return [path] if path.name in cursor or (console.is_named_as_log(path) and _has_engines(path)) else []
     names = walk(path, lambda file: any(fnmatch(file.name, pattern) for pattern in console.PATTERNS), 0)
     candidates = [file for file in names if file.suffix not in console.FOREIGN][:MAX_LOGS]
     # While a folder is read, its other logs are examined again only when their size has doubled.

@@ -246,3 +246,13 @@ def test_one_file_of_the_run_leads_to_the_others(run: Path, path: Path) -> None:
 @given(st.text())
 def test_a_line_that_only_begins_like_a_step_is_harmless(text: str) -> None:
     assert isinstance(streams._numbers("{" + text + "}"), dict)
+
+
+def test_a_copy_has_the_times_of_its_log(run: Path) -> None:
+    """The streams have no times of their own; a copy, made two days later, gives all files one time."""
+    original = tail(COLLECTOR, run, {})
+    for file in (STATS, PREPROCESSOR, WEIGHTS, LOG):
+        os.utime(run / file, (WRITTEN + 172_800, WRITTEN + 172_800))
+    copy = tail(COLLECTOR, run, {})
+    newest = max(sample.ts or 0.0 for sample in original.samples)
+    assert max(sample.ts or 0.0 for sample in copy.samples) == pytest.approx(newest, abs=1.0)

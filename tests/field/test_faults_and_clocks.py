@@ -290,3 +290,69 @@ def test_a_read_that_began_before_the_file_changed_shows_no_clock_ahead() -> Non
     """A read is dated with its tick. Its file may change while other targets are read."""
     assert clocks.offset(NOW + 31, NOW + 31.7, NOW, local=True) == 0.0
     assert clocks.offset(NOW + 95, NOW + 1, NOW, local=False) == pytest.approx(95.0)
+
+
+# ---- logs that are not read as steps of a dict
+
+
+ZONES = [
+    (0.0, ""),
+    (28_800.0, "its clock is 8 h ahead, as in another time zone"),
+    (19_800.0, "its clock is 5.5 h ahead, as in another time zone"),
+    (-10_800.0, "its clock is 3 h behind, as in another time zone"),
+    (-28_800.0, "its clock is 8 h behind, as in another time zone"),
+]
+
+
+def engine_line(ts: float) -> str:
+    return time.strftime("INFO %m-%d %H:%M:%S", time.localtime(ts)) + (
+        " [loggers.py:122] Engine 000: Avg prompt throughput: 10.0 tokens/s, Avg generation throughput: 20.5 tokens/s, "
+        "Running: 4 reqs, Waiting: 2 reqs, GPU KV cache usage: 1.5%, Prefix cache hit rate: 50.0%\n"
+    )
+
+
+@pytest.mark.parametrize("shift, told", ZONES)
+def test_the_log_of_an_engine_in_another_zone(tmp_path: Path, shift: float, told: str) -> None:
+    log = tmp_path / "server.log"
+    lines = [engine_line(NOW + shift - 10 * number) for number in range(30, -1, -1)]
+    written(log, "".join(lines), NOW)
+
+    def goes_on(now: float) -> None:
+        if (due := int((now - NOW) // 10)) > len(lines) - 31:
+            lines.append(engine_line(NOW + shift + 10 * due))
+            written(log, "".join(lines), NOW + 10 * due)
+
+    with watching([log], NOW) as product:
+        product.step(60, goes_on)
+        assert product.value('generator_requests{state="running"}') == 4
+        assert product.value("kv_cache_usage_ratio") == pytest.approx(0.015)
+        assert product.value("generator_prompt_tokens_per_second") == pytest.approx(10.0)
+        assert (told in problem(product)) and bool(told) == bool(problem(product))
+
+
+def prime_step(step: int, ts: float, form: str) -> str:
+    line = f"SUCCESS Step {step} | Time: 50.00s | Reward: 0.5 | Seq. Length: 300.0 tokens/sample | Async Level: 1\n"
+    return time.strftime(form, time.localtime(ts)) + line
+
+
+@pytest.mark.parametrize("form", ["%H:%M:%S ", "%Y-%m-%d %H:%M:%S.250 | "])
+@pytest.mark.parametrize("shift, told", ZONES)
+def test_prime_rl_in_another_zone(tmp_path: Path, shift: float, told: str, form: str) -> None:
+    """Lines with a time of day only, and with a date."""
+    log = tmp_path / "orchestrator.log"
+    lines = [prime_step(30 - number, NOW + shift - 50 * number, form) for number in range(30, -1, -1)]
+    written(log, "".join(lines), NOW)
+
+    def goes_on(now: float) -> None:
+        if (due := int((now - NOW) // 50)) > len(lines) - 31:
+            lines.append(prime_step(30 + due, NOW + shift + 50 * due, form))
+            written(log, "".join(lines), NOW + 50 * due)
+
+    with watching([log], NOW + 17) as product:
+        status = product.step(120, goes_on)
+        assert product.value("trainer_step_seconds") == pytest.approx(50.0)
+        assert product.value("policy_version") == 32
+        assert product.value('reward{stat="mean"}') == pytest.approx(0.5)
+        assert status.lifecycle == "running" and (product.value("trainer_stall_ratio") or 0.0) < 0.1
+        assert status.verdict is not None and status.verdict["outcome"] != "stalled"
+        assert (told in problem(product)) and bool(told) == bool(problem(product))

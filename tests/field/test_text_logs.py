@@ -1,6 +1,7 @@
 """Printed logs given alone: what the product shows of them, with numbers worked out by hand from the lines."""
 
 import calendar
+import gzip
 import os
 import shutil
 import time
@@ -12,6 +13,7 @@ import pytest
 
 import collectors
 from collectors.model import Limits, Reading
+from server.config.errors import ConfigError
 from tests.field.product import INPUTS, Product, watching
 
 DAY = (2026, 11, 25)
@@ -488,3 +490,38 @@ def test_the_time_of_a_container_has_a_zone(tmp_path: Path) -> None:
     row = "{'loss': 0.1, 'reward': 0.5, 'reward_std': 0.1, 'frac_reward_zero_std': 0.25, 'step_time': 20.0}"
     name, reading = read(tmp_path / "b.log", f"2026-11-25T10:00:00.250000000Z {row}\n", utc + 5)
     assert name == "trl" and {sample.ts for sample in reading.samples if sample.step == 1} == {utc}
+
+
+NAMES = ["slurm-12.out", "job.err", "run.o4177", "stdout"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "train.log.1", "output"])
+@pytest.mark.parametrize(
+    ("log", "framework"),
+    [
+        ("06a-prime-rl-orchestrator-log/logs/orchestrator.log", "prime_rl"),
+        ("06d-trl-printed-dicts/train.log", "trl"),
+        ("06f-nemo-rl-driver-log/ray-driver.log", "nemo_rl"),
+        ("06g-ms-swift-megatron-text/swift.log", "ms_swift"),
+        ("07-nccl-watchdog/job.log", "verl"),
+    ],
+)
+def test_a_log_with_another_name(log: str, framework: str, name: str, tmp_path: Path) -> None:
+    """Names of batch systems are found in a folder, too; other files must be given by name."""
+    shutil.copyfile(INPUTS / log, tmp_path / name)
+    for path in (tmp_path / name, tmp_path) if name in NAMES else (tmp_path / name,):
+        found = [one for one in collectors.load().values() if one.matches_path is not None and one.matches_path(path)]
+        assert [one.name for one in found] == [framework]
+        assert found[0].tail is not None
+        reading = found[0].tail(path, {}, Limits(), path.stat().st_mtime)
+        assert len({sample.step for sample in reading.samples if sample.metric == "trainer_step_seconds"}) >= 10
+
+
+def test_a_compressed_log_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.log.gz").write_bytes(gzip.compress(b"{'loss': 0.1}"))
+    for path in (tmp_path, tmp_path / "train.log.gz"):
+        with (
+            pytest.raises(ConfigError, match=r"train\.log\.gz: it is compressed; unpack it first"),
+            watching([path], 0),
+        ):
+            pass

@@ -31,6 +31,11 @@ _FILES: Mapping[str, tuple[str, ...]] = {
     TRAINER_LOG: ("finetune", "log", "info_0.log"),
 }
 # "[finetune]: 06/19/2026 10:00:05.250 - INFO - pipelinerl... - Completed steps 3: {'stats/lr': '1.000e-06', ...}"
+_LINE_TIME = re.compile(rb"^\[finetune\]: (\d\d/\d\d/\d{4} \d\d:\d\d:\d\d)\.(\d{3}) - ", re.MULTILINE)
+# Bytes at the end of the trainer's log, in which its newest time is searched.
+END_BYTES = 64 << 10
+# Seconds. The trainer's log was last changed this much later than its newest line: its files are copies.
+COPIED_SECONDS = 300.0
 _STEP = re.compile(
     r"\[finetune\]: (\d\d/\d\d/\d{4} \d\d:\d\d:\d\d)\.(\d{3}) - INFO - \S+ - Completed steps (\d{1,15}): (\{.*\})"
 )
@@ -68,6 +73,7 @@ def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
     if root is None or not path.exists():
         raise ScrapeError("missing", f"{path.name} is not a file of a PipelineRL run")
     logs = Logs(modified=path.stat().st_mtime)
+    late = _copied_later(root.joinpath(*_FILES[TRAINER_LOG]))
     for name, read in ((WEIGHTS, _weights), (TRAINER_LOG, _trainer), (STATS, _stats), (PREPROCESSOR, _preprocessor)):
         file = root.joinpath(*_FILES[name])
         rest = replace(limits, tail_rows=limits.tail_rows - len(logs.rows))
@@ -77,9 +83,27 @@ def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
             read(file, cursor.get(name, {}), rest, logs)
         elif name in cursor:
             logs.cursor[name] = cursor[name]
+    for row in logs.rows:
+        if row.ts is not None and row.origin in (STATS, PREPROCESSOR):
+            row.ts -= late
     # By time: rows of the trainer come before rows of the actor with the same time.
     logs.rows.sort(key=lambda row: row.ts or 0.0)
     return logs
+
+
+def _copied_later(log: Path) -> float:
+    """Seconds between the newest line of the trainer's log and its last change, if that is the time of a copy; else 0.
+
+    The other streams have no times. A copy of the run changes all its files at the same time.
+    """
+    if not log.is_file():
+        return 0.0
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - END_BYTES))
+        times = _LINE_TIME.findall(file.read())
+    newest = _time(times[-1][0].decode(), times[-1][1].decode()) if times else None
+    late = log.stat().st_mtime - newest if newest is not None else 0.0
+    return late if late > COPIED_SECONDS else 0.0
 
 
 def _add_read(name: str, read: jsonl.Rows | textlog.Text, logs: Logs) -> None:

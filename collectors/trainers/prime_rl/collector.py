@@ -16,13 +16,14 @@ traces.jsonl and not aggregated.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from collectors.formats import console, jsonl, textlog
 from collectors.formats.jsonl import Row, number
 from collectors.formats.log_times import LogClock
-from collectors.formats.rows import Logs
+from collectors.formats.rows import Logs, walk
 from collectors.model import Collector, Cursor, Event, Limits, Reading, Sample, ScrapeError
 from collectors.trainers.prime_rl import config as prime_rl_config
 from collectors.trainers.prime_rl import keys as prime_rl_keys
@@ -30,6 +31,7 @@ from collectors.trainers.prime_rl import log as prime_rl_log
 from collectors.trainers.prime_rl import page as prime_rl_page
 from collectors.trainers.prime_rl import step_lines
 from collectors.trainers.prime_rl import wandb as prime_rl_wandb
+from collectors.training_logs import clocks
 
 # File -> the axis of rows that do not state one.
 METRICS = {"metrics.jsonl": "", "trainer/metrics.jsonl": "trainer", "orchestrator/metrics.jsonl": "orchestrator"}
@@ -43,8 +45,12 @@ LOGS = (
     "orchestrator.stdout",
 )
 TRAINER_LOGS = tuple(name.replace("orchestrator", "trainer") for name in LOGS)
+# Messages at the end of a read. If none of them has a time, the newest time is older than the end of the file.
+NEWEST_WITHIN = 10
 # Bytes. The closing message is among the last lines.
 CLOSING_BYTES = 16 << 10
+# Files of a folder that are searched for prime-rl's lines if no log has its usual name.
+MAX_PRINTED = 16
 # Bytes at the start of a printed log, in which its first step line is searched.
 PRINTED_BYTES = 1 << 20
 
@@ -113,7 +119,7 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         if _read_wandb(path, file, part, (not found.files, not found.logs), run):
             break
     for name in found.logs:
-        _read_log(found, name, part, config, run)
+        _read_log(found, name, part, config, run, now)
     _lifecycle(found, config.facts, run)
     run.samples.sort(key=lambda sample: sample.ts or now)
     run.events.sort(key=lambda event: event.ts or now)
@@ -154,12 +160,21 @@ def _found(path: Path, cursor: Cursor) -> _Found:
     wandb = prime_rl_wandb.find(path)
     printed_steps = not files and not wandb
     logs = _logs(path, LOGS) + (_logs(path, TRAINER_LOGS) if printed_steps else ())
+    if printed_steps and not logs:
+        logs = tuple(cursor.get("logs", ())) or _newest_printed(path)
     return _Found(path, files, tuple(wandb), logs, printed_steps)
 
 
 def _logs(path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     """The first file of these names, if there is one."""
     return tuple(name for name in names if (path / name).is_file())[:1]
+
+
+def _newest_printed(path: Path) -> tuple[str, ...]:
+    """The newest printed log of the folder with any name of such logs; a job's output has both processes."""
+    files = walk(path, lambda file: any(fnmatch(file.name, pattern) for pattern in console.PATTERNS), 1)
+    newest = next((file for file in files[:MAX_PRINTED] if _is_printed(file)), None)
+    return (str(newest.relative_to(path)),) if newest is not None else ()
 
 
 def _origins(run: _ReadResult) -> dict[str, str]:
@@ -254,15 +269,24 @@ def _events(row: Row, step: int, ts: float) -> Iterator[Event]:
         yield Event("checkpoint", f"checkpoint:{step}:{ts:.0f}", ts, f"trainer step {step}")
 
 
-def _read_log(found: _Found, name: str, limits: Limits, config: prime_rl_config.Config, run: _ReadResult) -> None:
+def _read_log(
+    found: _Found, name: str, limits: Limits, config: prime_rl_config.Config, run: _ReadResult, now: float
+) -> None:
     path, memory = found.folder / name, run.memory["logs"].setdefault(name, {})
     read = textlog.read(path, run.memory["files"].get(name, {}), limits)
     lines = list(prime_rl_log.messages(read.lines))
     clock = _clock(path, read, lines, memory.get("clock"), config)
     run.add_read(read, name)
     run.rows += len(read.lines)
-    for line in lines:
-        ts, message = prime_rl_log.split(line, clock)
+    dated = [prime_rl_log.split(line, clock) for line in lines]
+    # Before its end a log has only older times, and progress bars have none.
+    if not read.more and any(map(prime_rl_log.has_local_time, lines[-NEWEST_WITHIN:])):
+        offset = memory.get("offset", 0.0)
+        memory["offset"] = offset + clocks.offset(clock.now - offset, path.stat().st_mtime, now, local=True)
+    if offset := memory.get("offset", 0.0):
+        run.facts["clock_offset_seconds"] = offset
+    for stamp, message in dated:
+        ts = stamp - offset
         run.samples += prime_rl_log.samples(message, ts, not config.batches_tokens)
         if found.printed_steps:
             _add_step_line(message, ts, memory, not any(name in TRAINER_LOGS for name in found.logs), run)
@@ -343,6 +367,7 @@ def matches_path(path: Path) -> str | None:
             return reason
         logs = (*_logs(path, LOGS), *_logs(path, TRAINER_LOGS))
         name = next((name for name in logs if _is_printed(path / name)), "")
+        name = name or next(iter(_newest_printed(path) if not logs and path.is_dir() else ()), "")
     except OSError:
         return None
     return f"{name} with prime-rl's printed steps" if name else None
@@ -350,7 +375,7 @@ def matches_path(path: Path) -> str | None:
 
 def _is_printed(path: Path) -> bool:
     """Returns whether it is a printed log with a line that only prime-rl prints, at its start or near its end."""
-    if path.suffix not in console.SUFFIXES and not path.suffix.removeprefix(".").isdecimal():
+    if not console.is_named_as_log(path):
         return False
     clock = LogClock(0.0)
     lines = prime_rl_log.messages((*_first_lines(path), *_closing_lines(path)))

@@ -18,6 +18,7 @@ from typing import Any
 from collectors.formats import jsonl, textlog
 from collectors.formats.log_times import CLOCK, LogClock, anchor_backwards
 from collectors.model import Sample
+from collectors.training_logs import zones
 
 # Digits are bounded, because int() of very many digits is slow and then fails.
 _DATED = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
@@ -51,12 +52,17 @@ def start(path: Path, lines: list[str], whole: bool) -> float:
         with path.open("rb") as file:
             head = file.read(ANCHOR_BYTES).decode(errors="replace")
         lines = [text for text in messages(map(textlog.strip, head.splitlines())) if CLOCK.match(text)]
-    return anchor_backwards(lines, status.st_mtime)
+    return anchor_backwards(lines, status.st_mtime, zones.is_ahead)
 
 
 def is_undated(line: str) -> bool:
     """Returns whether the line begins with a time of day without a date."""
     return CLOCK.match(line) is not None
+
+
+def has_local_time(line: str) -> bool:
+    """Returns whether the line begins with a time without a zone."""
+    return CLOCK.match(line) is not None or _DATED.match(line) is not None
 
 
 def split(line: str, clock: LogClock) -> tuple[float, str]:
