@@ -7,13 +7,15 @@ import click
 from server.cli import OK, copies
 from server.cli.options import Options, common
 from server.cli.program import Command
-from server.store.transfer import backup
 
 
 @click.command(cls=Command)
 @common
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path), help="new file for the backup")
 def command(options: Options, file: Path) -> int:
-    copies.run(lambda progress: backup(copies.store_url(options), file, progress))
+    url = copies.store_url(options)
+    from server.store.transfer import backup  # noqa: PLC0415 - takes a second, and a usage error does not need it
+
+    copies.run(lambda progress: backup(url, file, progress))
     print(f"backup: {file} ({file.stat().st_size:,} bytes)")
     return OK

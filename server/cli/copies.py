@@ -3,12 +3,15 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+from server import store as stores
 from server.cli.options import Options
 from server.config.errors import ConfigError
 from server.config.settings import store_of_options
-from server.store import StoreError
-from server.store.transfer import TableCopy
+
+if TYPE_CHECKING:
+    from server.store.transfer import TableCopy
 
 
 def store_url(options: Options) -> str:
@@ -16,7 +19,7 @@ def store_url(options: Options) -> str:
     return store_of_options(options.store, options.config, os.environ)
 
 
-def run(work: Callable[[Callable[[str, int], None]], Sequence[TableCopy]]) -> None:
+def run(work: Callable[[Callable[[str, int], None]], "Sequence[TableCopy]"]) -> None:
     """Do the work, show its progress, print rows per table.
 
     Raises:
@@ -30,7 +33,7 @@ def run(work: Callable[[Callable[[str, int], None]], Sequence[TableCopy]]) -> No
 
     try:
         copied = work(progress)
-    except StoreError as error:
+    except stores.StoreError as error:
         raise ConfigError([str(error)]) from None
     finally:
         if shown:

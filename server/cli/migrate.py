@@ -4,12 +4,12 @@ import os
 
 import click
 
+from server import store as stores
 from server.cli import OK
 from server.cli.options import Options, common
 from server.cli.program import Command
 from server.config.errors import ConfigError
 from server.config.settings import default_store, load
-from server.store import StoreError, migrate
 
 
 @click.command(cls=Command)
@@ -17,8 +17,8 @@ from server.store import StoreError, migrate
 def command(options: Options) -> int:
     url = options.store or load(options.config, os.environ).store or default_store(os.environ)
     try:
-        migrate(url)
-    except StoreError as error:
+        stores.migrate(url)
+    except stores.StoreError as error:
         raise ConfigError([f"store: {error}"]) from None
     print("the store has this version's schema")
     return OK

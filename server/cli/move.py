@@ -6,10 +6,6 @@ from server.cli import OK, copies
 from server.cli.options import Options, common
 from server.cli.program import Command
 from server.config.errors import ConfigError
-from server.store import StoreError
-from server.store.foreign import refuse_foreign
-from server.store.lock import acquire
-from server.store.transfer import copy
 
 
 @click.command(cls=Command)
@@ -19,6 +15,11 @@ from server.store.transfer import copy
 )
 def command(options: Options, target: str) -> int:
     source = copies.store_url(options)
+    from server.store import StoreError  # noqa: PLC0415 - takes a second, and a usage error does not need it
+    from server.store.foreign import refuse_foreign  # noqa: PLC0415 - takes a second, and a usage error does not need it
+    from server.store.lock import acquire  # noqa: PLC0415 - takes a second, and a usage error does not need it
+    from server.store.transfer import copy  # noqa: PLC0415 - takes a second, and a usage error does not need it
+
     try:
         refuse_foreign(source)
         # A server that still collects would write rows that the copy does not have.

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import click
 
+from server import query
 from server import store as stores
 from server.cli import FAILED, OK
 from server.cli.options import Options, common
@@ -15,8 +16,6 @@ from server.cli.program import Command, Group, describe
 from server.clock import WallClock
 from server.config.errors import ConfigError
 from server.config.settings import load, store_of_options
-from server.query import Reader
-from server.runtime.retention import limits
 
 
 @click.group(cls=Group)
@@ -28,7 +27,7 @@ def command() -> int:
 @common
 def list_runs(options: Options) -> int:
     with closing(_opened(options, read_only=True)) as store:
-        reader = Reader(store, WallClock())
+        reader = query.Reader(store, WallClock())
         states = reader.runs.states()
         rows = [("RUN", "STATE", "FRAMEWORK", "FIRST DATA", "LAST DATA")]
         rows += [
@@ -69,6 +68,8 @@ def rm(options: Options, run: str, yes: bool) -> int:
 @common
 def prune(options: Options) -> int:
     with closing(_opened(options)) as store:
+        from server.runtime.retention import limits  # noqa: PLC0415 - takes a second, and a usage error does not need it
+
         retention = limits(load(options.config, os.environ).retention)
         before = store.retention.size()
         while store.retention.step(retention, round(time.time() * 1000)):
@@ -87,7 +88,7 @@ def _date(ts: float | None) -> str:
     return "-" if ts is None else datetime.fromtimestamp(ts, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _opened(options: Options, *, read_only: bool = False) -> stores.Store:
+def _opened(options: Options, *, read_only: bool = False) -> "stores.Store":
     url = store_of_options(options.store, options.config, os.environ)
     if url.startswith("sqlite:///") and not os.path.exists(path := url.removeprefix("sqlite:///")):
         raise ConfigError(

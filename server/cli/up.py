@@ -4,16 +4,17 @@ import click
 
 from server.cli.options import Options, serving, settings
 from server.cli.program import Command
-from server.cli.serving import SCAN, serve_runs
-from server.runtime.serve import bind
-from server.targets import local_scan
-from server.targets.resolve import attach
 
 
 @click.command(cls=Command)
 @serving
 def command(options: Options) -> int:
     chosen = settings(options)
+    from server.cli.serving import SCAN, serve_runs  # noqa: PLC0415 - takes a second, and a usage error does not need it
+    from server.runtime.serve import bind  # noqa: PLC0415 - takes a second, and a usage error does not need it
+    from server.targets import local_scan  # noqa: PLC0415 - takes a second, and a usage error does not need it
+    from server.targets.resolve import attach  # noqa: PLC0415 - takes a second, and a usage error does not need it
+
     runs = [] if chosen.role == "web" else [attach(run, wait=True) for run in chosen.runs]
     sock = bind(chosen.host, chosen.port)  # a port in use is reported before anything is printed or scanned
     notes = [f"run {run.name}: {note}" for run in runs for note in run.notes]

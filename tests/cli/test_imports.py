@@ -30,9 +30,35 @@ def test_a_command_loads_what_it_needs_and_no_more() -> None:
         "preflight server.config.settings",
         "alerts server.config.settings",
         "export server.config.settings",
-        "migrate server.config.settings sqlalchemy alembic",
-        "watch server.config.settings sqlalchemy alembic fastapi uvicorn",
+        "migrate server.config.settings",
+        "watch server.config.settings",
     ]
+
+
+# What takes a second to import, or more.
+HEAVY = {"dash", "plotly", "sqlalchemy", "alembic", "fastapi", "uvicorn", "pandas", "numpy", "grpc"}
+AT_ONCE = """
+import sys
+from server.main import main
+code = main(sys.argv[1:])
+print(code, *sorted(set(sys.modules) & %r))
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [(f"{name} --help", 0) for name in COMMANDS if name != "demo"] + [
+        ("up --port 99999", 2), ("up --nothing", 2), ("watch --port 99999 x", 2), ("watch x --spool y", 2),
+        ("check --nothing", 2), ("status --url foo", 2),
+        ("preflight --nothing", 2), ("alerts test", 2), ("export nothing", 2), ("runs list --store x", 2),
+        ("runs prune -c /nothing", 2), ("migrate -c /nothing", 2), ("backup b -c /nothing", 2),
+        ("restore b -c /nothing", 2), ("move --to x -c /nothing", 2),
+    ],
+)  # fmt: skip
+def test_help_and_usage_errors_load_nothing_heavy(command: str, code: int) -> None:
+    words = [sys.executable, "-c", AT_ONCE % HEAVY, *command.split()]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, "ROLLSCOPE_CONFIG": ""})
+    assert done.stdout.splitlines()[-1] == str(code), done.stderr
 
 
 def test_help_loads_no_command() -> None:

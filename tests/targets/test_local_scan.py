@@ -91,7 +91,7 @@ def test_asked_again_within_seconds_it_does_not_look_again(place: Path) -> None:
 def test_watch_without_a_source_says_what_there_is(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("server.cli.watch.SCAN", local_scan.CachedScan(place / "outputs" / "verl", ()))
+    monkeypatch.setattr("server.cli.serving.SCAN", local_scan.CachedScan(place / "outputs" / "verl", ()))
     assert main(["watch"]) == OK
     assert capsys.readouterr().out == "found on this machine:\n  rollscope watch .   # verl, trainer\n"
 
