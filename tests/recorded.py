@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from server.cli import check
+from server.cli import check_report as check
 from server.config import alerts as alerts_config
 from server.config.settings import RunSettings, TargetSettings
 from server.signals import Counter, availability

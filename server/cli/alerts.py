@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from server import store
-from server.cli import FAILED, OK, alerts_replay, alerts_send, alerts_test
+from server.cli import FAILED, OK
 from server.cli.options import Options, common
 from server.cli.program import Command, Group, describe
 from server.clock import WallClock
@@ -32,11 +32,15 @@ def test(options: Options, file: Path | None, replay: str | None, as_json: bool)
     if (file is None) == (replay is None):
         raise ConfigError(["alerts test: name a FILE or --replay RUN"])
     if file is not None:
+        from server.cli import alerts_test  # noqa: PLC0415 - takes a second, and a usage error does not need it
+
         report, passed = alerts_test.run(file, alerts_config.load_rules)
         print(report)
         return OK if passed else FAILED
     assert replay is not None
     raw = read(options.config)
+    from server.cli import alerts_replay  # noqa: PLC0415 - takes a second, and a usage error does not need it
+
     rules = alerts_config.rules_of(raw)
     try:
         with closing(store.Store.open(options.store or store_of(raw, os.environ), read_only=True)) as opened:
@@ -56,6 +60,8 @@ def send_test(options: Options, receiver: str) -> int:
     if receiver not in receivers:
         names = ", ".join(receivers) or "none; add [[alerts.receiver]] to the configuration (-c FILE)"
         raise ConfigError([f"no receiver is named {receiver!r}; configured: {names}"])
+    from server.cli import alerts_send  # noqa: PLC0415 - takes a second, and a usage error does not need it
+
     url = settings.alerts.external_url or f"http://{settings.host}:{settings.port}"
     report, accepted = alerts_send.run(receivers[receiver], url, WallClock().now())
     print(report)

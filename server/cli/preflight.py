@@ -17,7 +17,6 @@ from server.config.errors import ConfigError
 from server.config.preflight import PreflightPlan
 from server.config.settings import load
 from server.preflight.model import Check, Status
-from server.preflight.report import run
 
 _WORDS: Mapping[Status, str] = {
     "not_applicable": "n/a",
@@ -151,6 +150,8 @@ def command(
         images=images,
     )  # fmt: skip
     configured = [(run, run.preflight) for run in load(options.config, os.environ).runs]
+    from server.preflight.report import run  # noqa: PLC0415 - takes a second, and a usage error does not need it
+
     report = run(configured, plan, WallClock(), runs)
     if as_json:
         print(dump(report))

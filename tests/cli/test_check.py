@@ -9,7 +9,7 @@ import pytest
 import collectors
 from collectors.model import Limits, Target
 from server.cli import probe
-from server.cli.check import CheckIncarnations, age
+from server.cli.check_report import CheckIncarnations, age
 from server.main import main
 from server.scrape import target_reader
 from server.signals.availability import items

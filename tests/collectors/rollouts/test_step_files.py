@@ -10,7 +10,7 @@ from collectors.model import Collector, Limits, Rollout
 from collectors.rollouts import nemo_rl_rollouts, open_instruct_rollouts, roll_rollouts, tinker_rollouts, verl_rollouts
 from collectors.rollouts.miles_rollouts import collector as miles_rollouts
 from collectors.rollouts.trl_completions import collector as trl_completions
-from server.cli import check
+from server.cli import check_report as check
 from server.config.alerts import AlertSettings
 from server.config.settings import RunSettings, TargetSettings
 from tests.collectors._reading import TESTDATA

@@ -10,7 +10,7 @@ import pytest
 
 from collectors.model import Consumption, Limits, Rollout, ScrapeError, Span, Turn
 from collectors.rollouts.verifiers_rollouts.collector import COLLECTOR
-from server.cli import check
+from server.cli import check_report as check
 from server.config.alerts import AlertSettings
 from server.config.settings import RunSettings, TargetSettings
 from tests.collectors._reading import TESTDATA

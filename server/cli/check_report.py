@@ -1,0 +1,413 @@
+"""What `rollscope check` does once its options are valid: probe each target once, and report.
+
+For each target the report holds the detected collector and log; for each signal its value with raw key and age, or the
+reason for a missing value and how to get one.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import collectors
+from collectors.catalog import METRICS
+from collectors.detect import detect_path
+from collectors.formats import unreadable
+from collectors.model import ScrapeError, Target
+from server import signals
+from server.alerts.inputs import TARGET_UP
+from server.alerts.matchers import Matcher, all_match
+from server.alerts.model import Condition, Rule
+from server.cli.as_of import apply_stated, feed_records, ticks
+from server.cli.probe import Listed, ProbeResult, describe, listed, probe_targets
+from server.clock import WallClock
+from server.config.alerts import AlertSettings
+from server.config.errors import ConfigError
+from server.config.settings import RunSettings
+from server.derive.deriver import Deriver
+from server.derive.source_priority import SourcePriority
+from server.query.alerts import missing
+from server.query.names import format_name
+from server.signals.availability import TRAINED, inputs, missing_metrics, of_records
+from server.signals.model import Answer, NotApplicable, TargetHealth, Unknown, unknown_reason
+from server.signals.window import StepKey
+from server.targets.discovery import build
+from server.targets.resolve import Attached, attach
+
+# Raw keys in the line of a signal.
+KEYS_SHOWN = 3
+MINUTE = 60.0
+HOUR = 3600.0
+DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLine:
+    """A signal: value, unit, raw keys and age (seconds), or the reason for a missing value."""
+
+    name: str
+    state: str
+    value: float | None = None
+    unit: str = ""
+    keys: str = ""
+    age: float | None = None
+    why: str = ""
+
+
+@dataclass(slots=True)
+class RunReport:
+    """The findings for one run."""
+
+    name: str
+    problems: list[str] = field(default_factory=list)
+    looked_for: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    lists: list[Listed] = field(default_factory=list)
+    seen: list[ProbeResult] = field(default_factory=list)
+    lines: list[CheckLine] = field(default_factory=list)
+    disputes: list[str] = field(default_factory=list)
+    able: list[str] = field(default_factory=list)
+    lacking: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def fine(self) -> bool:
+        return not self.problems and all(item.up for item in self.seen) and all(item.fine for item in self.lists)
+
+
+@dataclass(slots=True)
+class Report:
+    """The findings for all runs."""
+
+    alerting: list[str]
+    runs: list[RunReport]
+
+    @property
+    def fine(self) -> bool:
+        return all(run.fine for run in self.runs)
+
+
+def probe(runs: Sequence[RunSettings], alerts: AlertSettings) -> Report:
+    """Attach to every run and read it once."""
+    return Report(_alerting(alerts), [_probe(run, alerts.rules) for run in runs])
+
+
+def _probe(run: RunSettings, rules: Sequence[Rule]) -> RunReport:
+    try:
+        return _run(attach(run, hint=" (`up` and `watch --wait` wait for it)"), rules)
+    except ConfigError as error:
+        return RunReport(run.name, list(error.problems), _looked_for(run))
+
+
+def _looked_for(run: RunSettings) -> list[str]:
+    """The file names that each collector looks for, if no collector recognises a path."""
+    paths = [Path(target.source).expanduser() for target in run.targets if not target.is_url and not target.collector]
+    if not any(map(_unknown, paths)):
+        return []
+    file_collectors = [collector for _, collector in sorted(collectors.load().items()) if collector.looks_for]
+    return [f"{collector.name}: {', '.join(dict.fromkeys(collector.looks_for))}" for collector in file_collectors]
+
+
+def _unknown(path: Path) -> bool:
+    try:
+        return os.access(path, os.R_OK) and not detect_path(path) and not build.broken(path)
+    except (ScrapeError, OSError):
+        return False  # the path exists but cannot be read
+
+
+def _alerting(alerts: AlertSettings) -> list[str]:
+    receivers = ", ".join(f"{receiver.name} ({receiver.kind})" for receiver in alerts.receivers)
+    goal = f"alerts go to {receivers}" if receivers else "no receiver is configured: add [[alerts.receiver]]"
+    lines = [f"{len(alerts.rules)} alert rules; {goal}"]
+    for receiver in alerts.receivers:
+        if not any(_may_match(receiver.match, rule) for rule in alerts.rules):
+            lines.append(f"receiver {receiver.name}: no rule's alerts can match {', '.join(map(str, receiver.match))}")
+    return lines
+
+
+def _may_match(matchers: Sequence[Matcher], rule: Rule) -> bool:
+    """Compares only labels that every alert of a rule has; labels of its series appear later."""
+    fixed = {**dict(rule.labels), "alertname": rule.name, "severity": rule.severity, "class": rule.class_}
+    return all(matcher.matches(fixed) for matcher in matchers if matcher.name in ("alertname", "severity", "class"))
+
+
+# ---- a run
+
+
+def _run(run: Attached, rules: Sequence[Rule]) -> RunReport:
+    now = WallClock().now()
+    named = {condition.name for rule in rules for condition in rule.conditions if condition.source == "metric"}
+    lists, listed_targets = listed(run, now)
+    targets = [*run.targets, *listed_targets]
+    trust = SourcePriority.of(targets, collectors.load())
+    deriver = Deriver(signals.load(), carry=lambda _: math.inf, watched=named, priority=trust)
+    report = RunReport(run.name, notes=list(run.notes), lists=lists, seen=probe_targets(targets, now))
+    for seen in report.seen:
+        apply_stated(seen, run.facts)
+        seen.unseen = unreadable.problems(Path(seen.target.path)) if seen.target.path and seen.up else []
+        deriver.health[seen.target.name] = _health(seen, now)
+        _feed(deriver, seen.target, seen, now)
+    deriver.facts.update(run.facts)
+    deriver.mode = str(deriver.facts.get("mode", deriver.mode))
+    # A finished run has no late data, as in the collecting server.
+    deriver.lifecycle = str(deriver.facts.get("lifecycle", deriver.lifecycle))
+    answers = deriver.steps_now(now) + ticks(deriver, now)
+    for name, _, answer in answers:
+        report.lines += _lines(name, answer, deriver, report.seen, now)
+    complaints = ((seen.target.name, trust.complaint(seen.target.name)) for seen in report.seen)
+    report.disputes = [f"{name} {text}" for name, text in complaints if text]
+    _firing(report, deriver, {name: answer for name, _, answer in answers}, rules)
+    return report
+
+
+def _health(seen: ProbeResult, now: float) -> TargetHealth:
+    target, last_success = seen.target, now if seen.up else None
+    return TargetHealth(
+        target.name, target.collector, target.actor, seen.up, now, last_success, target.interval_seconds
+    )  # fmt: skip
+
+
+def _feed(deriver: Deriver, target: Target, seen: ProbeResult, now: float) -> None:
+    deriver.facts.update(seen.facts)
+    deriver.mode = str(deriver.facts.get("mode", deriver.mode))
+    steps: dict[tuple[str, int, int], tuple[float, dict[StepKey, float]]] = {}
+    incarnations = CheckIncarnations()
+    for sample in seen.samples:
+        ts = sample.ts if sample.ts is not None else now
+        if sample.step is None or METRICS[sample.metric].reduction == "instant":
+            deriver.sample(ts, target.name, sample.metric, sample.labels, sample.value)
+        if sample.step is not None:
+            incarnation = incarnations.of(sample.axis, sample.step, ts)
+            _, values = steps.setdefault((sample.axis, incarnation, sample.step), (ts, {}))
+            values[(sample.metric, sample.labels)] = sample.value
+    for (axis, incarnation, number), (ts, values) in steps.items():
+        deriver.recall(axis, incarnation, number, ts, target.name, values)
+    feed_records(deriver, seen, now)
+
+
+class CheckIncarnations:
+    """Incarnations of one log: a lower step at a later time begins a new one, as in the store."""
+
+    def __init__(self) -> None:
+        self._newest, self._began = 0, -math.inf
+        # Axis -> incarnation, step and time of its last row.
+        self._last: dict[str, tuple[int, int, float]] = {}
+
+    def of(self, axis: str, number: int, ts: float) -> int:
+        """The incarnation of a row. The first axis whose step decreases begins it; the other axes join it later."""
+        incarnation, last, at = self._last.get(axis, (self._newest, number, ts))
+        if number < last and ts <= at:
+            return incarnation  # a late row of an earlier step
+        if number < last and incarnation == self._newest:
+            self._newest, self._began = self._newest + 1, ts
+        if number < last or ts >= self._began:
+            incarnation = self._newest
+        self._last[axis] = (incarnation, number, ts)
+        return incarnation
+
+
+# ---- its signals
+
+
+def _lines(name: str, answer: Answer, deriver: Deriver, seen: Sequence[ProbeResult], now: float) -> Iterator[CheckLine]:
+    item = next(signal for signal in signals.load() if signal.name == name)
+    if isinstance(answer, (list, tuple)):
+        keys, age = _keys(item, seen), _age(item, deriver, now)
+        for value in answer:
+            if math.isnan(value.value):
+                yield CheckLine(format_name(name, value.labels), "unknown", why=value.why)
+            else:
+                yield CheckLine(format_name(name, value.labels), "value", value.value, item.unit, keys, age)
+    elif isinstance(answer, NotApplicable):
+        yield CheckLine(name, "not_applicable", why=answer.why)
+    else:
+        yield CheckLine(name, "unknown", why=_lacking(item, unknown_reason(answer), deriver, seen))
+
+
+def _lacking(item: signals.Signal | signals.Counter, reason: str, deriver: Deriver, seen: Sequence[ProbeResult]) -> str:
+    reported = {metric for result in seen for metric in result.metrics}
+    kinds = (str(deriver.facts.get("framework", "")), *(result.target.collector for result in seen))
+    return missing_metrics(item, reason, reported.__contains__, kinds) if isinstance(item, signals.Signal) else reason
+
+
+def _keys(item: signals.Signal | signals.Counter, seen: Sequence[ProbeResult]) -> str:
+    """The raw keys behind a signal, by target."""
+    texts = []
+    for result in seen:
+        origins = [result.origins.get(metric, "") for metric in inputs(item) if metric in result.metrics]
+        keys = list(dict.fromkeys(filter(None, origins)))
+        more = f" and {len(keys) - KEYS_SHOWN} more" if len(keys) > KEYS_SHOWN else ""
+        if origins:
+            texts.append(f"{', '.join(keys[:KEYS_SHOWN])}{more} ({result.target.name})".strip())
+    return "; ".join(texts)
+
+
+def _age(item: signals.Signal | signals.Counter, deriver: Deriver, now: float) -> float | None:
+    if not isinstance(item, signals.Signal):
+        return None
+    if item.cadence == "tick" and any(deriver.gauges.get(metric) for metric in item.inputs):
+        return now - deriver.data_time(item.name, now)
+    times = [step.ts for metric in item.inputs for _, step in deriver.book.newest_of(metric)]
+    newest = deriver.book.newest_of_all()
+    # A value that follows from the mode or from row times has no sample of its own: it is as old as the newest step.
+    times += [newest.ts] if not times and newest is not None and not TRAINED.isdisjoint(item.inputs) else []
+    return now - max(times) if times else None
+
+
+# ---- its rules
+
+
+def _firing(report: RunReport, deriver: Deriver, answers: Mapping[str, Answer], rules: Sequence[Rule]) -> None:
+    """Which rules can fire with the metrics that were read, and what the others lack."""
+    for rule in rules:
+        reasons = (_lacks(deriver, answers, condition, report.seen) for condition in rule.conditions)
+        lacks = next(filter(None, reasons), "")
+        if lacks:
+            report.lacking[rule.name] = lacks
+        else:
+            report.able.append(rule.name)
+
+
+def _lacks(deriver: Deriver, answers: Mapping[str, Answer], condition: Condition, seen: Sequence[ProbeResult]) -> str:
+    """What is missing for a condition to become true; "" if nothing is."""
+    if never := missing(condition, None, frozenset()):
+        return never
+    if condition.kind == "absence" or condition.name == TARGET_UP:
+        return ""
+    if condition.source == "metric":
+        is_reported = condition.name in deriver.gauges or any(deriver.book.newest_of(condition.name))
+        return "" if is_reported else f"no source: no target reports {condition.name}"
+    answer = answers.get(condition.name)
+    if isinstance(answer, (list, tuple)) and not any(all_match(condition.matchers, dict(v.labels)) for v in answer):
+        names = sorted({name for value in answer for name, _ in value.labels})
+        matchers = ", ".join(map(str, condition.matchers))
+        return f"no series of {condition.name} matches {matchers}; its labels: {', '.join(names) or 'none'}"
+    if isinstance(answer, NotApplicable):
+        return f"not applicable: {answer.why}"
+    items = {item.name: item for item in signals.load() if isinstance(item, signals.Signal)}
+    # Any other reason than the hint passes with time: a rate needs two pages, a window three steps.
+    if not isinstance(answer, Unknown) or answer.why != items[condition.name].hint:
+        return ""
+    return f"no source: {_lacking(items[condition.name], answer.why, deriver, seen)}"
+
+
+# ---- as text and as JSON
+
+
+def text(report: Report) -> str:
+    """The report for the terminal: a table of signals for each run."""
+    if not report.runs:
+        return "\n".join(["the configuration is valid; it names no run", *report.alerting])
+    return "\n".join([*report.alerting, *(line for run in report.runs for line in _run_text(run))])
+
+
+def _run_text(run: RunReport) -> Iterator[str]:
+    yield from (f"{run.name}: {problem}" for problem in run.problems)
+    if run.looked_for:
+        yield "  what was looked for:"
+        yield from (f"    {line}" for line in run.looked_for)
+    if run.problems:
+        return
+    yield f"run {run.name}"
+    yield from (f"  {note}" for note in run.notes)
+    yield from (f"  {entry.describe()}" for entry in run.lists)
+    for seen in run.seen:
+        yield from _target_text(seen)
+    yield from (f"  data trust: {line}" for line in run.disputes)
+    yield from _table([line for line in run.lines if line.state == "value"])
+    width = max((len(line.name) for line in run.lines if line.state != "value"), default=0)
+    for line in run.lines:
+        if line.state != "value":
+            state = "not applicable: " if line.state == "not_applicable" else ""
+            yield f"  {line.name:<{width}}  {state}{line.why}"
+    yield f"  rules that can fire: {len(run.able)} of {len(run.able) + len(run.lacking)}: {_listed(run.able)}"
+    yield from (f"  rule {name}: {lacks}" for name, lacks in run.lacking.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _reported(seen: ProbeResult) -> str:
+    """What a target reported: samples, or rollout records."""
+    if seen.rollouts and not seen.metrics:
+        return f"{len(seen.rollouts)} records of {len({rollout.rollout_id for rollout in seen.rollouts})} rollouts"
+    return f"{seen.count} samples of {len(seen.metrics)} metrics"
+
+
+def _target_text(seen: ProbeResult) -> Iterator[str]:
+    head = f"  {seen.target.name} ({seen.target.collector})"
+    if not seen.up:
+        yield f"{head}: DOWN, {seen.error}"
+        return
+    more = ", more to read" if seen.more else ""
+    yield f"{head}: up, {_reported(seen)}{more}, {seen.seconds:.2f} s"
+    yield f"    {describe(seen)}"
+    identity_facts = ("framework", "framework_version", "mode", "usual_mode", "run_name")
+    yield from (
+        f"    fact {name} = {value}" for name, value in sorted(seen.facts.items()) if name not in identity_facts
+    )
+    if seen.unmapped:
+        yield f"    {len(seen.unmapped)} unmapped keys: {', '.join(sorted(seen.unmapped)[:20])}"
+    if seen.dropped:
+        yield f"    dropped {seen.dropped} ({seen.why_dropped or 'no reason given'})"
+    yield from (f"    incomplete: {line}" for line in seen.gaps)
+    yield from (f"    not read: {line}" for line in seen.unseen)
+    if seen.target.collector in collectors.record_formats():
+        yield from (f"    {line}" for line in of_records(collectors.load()[seen.target.collector]))
+
+
+def _table(lines: Sequence[CheckLine]) -> Iterator[str]:
+    cells = [(line.name, f"{line.value:.4g} {line.unit}".rstrip(), age(line.age), line.keys) for line in lines]
+    widths = [max((len(row[column]) for row in cells), default=0) for column in range(3)]
+    for name, value, old, keys in cells:
+        yield f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {old:>{widths[2]}}  {keys}".rstrip()
+
+
+def age(seconds: float | None) -> str:
+    """``12 s``, ``5 min``, ``3 h``, ``9 d``."""
+    if seconds is None:
+        return ""
+    for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def dump(report: Report) -> str:
+    """The same as JSON."""
+    runs = [_run_json(run) for run in report.runs]
+    return json.dumps({"fine": report.fine, "alerting": report.alerting, "runs": runs}, indent=2)
+
+
+def _run_json(run: RunReport) -> dict[str, object]:
+    targets = [
+        {
+            "target": seen.target.name, "collector": seen.target.collector, "up": seen.up, "error": seen.error,
+            **seen.identity(), "facts": seen.facts,
+            "metrics": sorted(seen.metrics), "origins": seen.origins, "unmapped": seen.unmapped, "more": seen.more,
+            "dropped": seen.dropped, "why_dropped": seen.why_dropped, "unseen": seen.unseen,
+            "gaps": list(seen.gaps),
+        }
+        for seen in run.seen
+    ]  # fmt: skip
+    lines = [
+        {
+            "signal": line.name, "state": line.state, "value": line.value, "unit": line.unit, "keys": line.keys,
+            "age_seconds": line.age, "why": line.why,
+        }
+        for line in run.lines
+    ]  # fmt: skip
+    lists = [
+        {
+            "list": entry.name, "kind": entry.kind, "error": entry.error, "note": entry.note, "targets": entry.names,
+            "unknown": dict(entry.unknown),
+        }
+        for entry in run.lists
+    ]  # fmt: skip
+    return {
+        "run": run.name, "fine": run.fine, "problems": run.problems, "looked_for": run.looked_for, "notes": run.notes,
+        "lists": lists, "targets": targets, "signals": lines, "trust": run.disputes,
+        "rules": {"able": run.able, "lacking": run.lacking},
+    }  # fmt: skip
