@@ -30,7 +30,8 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
     "[server]": (
         Key("host", "string", _SERVER.host, "address to bind; any address beyond loopback needs a token"),
         Key("port", "integer", str(_SERVER.port), "port; 0 selects a free one"),
-        Key("token_file", "path", "", "file with the access token, at least 8 printable ASCII characters"),
+        Key("token_file", "path", "", "file with the access token, at least 20 printable ASCII characters"),
+        Key("private", "boolean", "false", "on a loopback address: reading and pushing need the admin token, too"),
         Key("allowed_hosts", "list of strings", "[]",
             "host names that requests may use, in addition to loopback; if empty and bound beyond loopback: any"),
         Key("role", "string", _SERVER.role,

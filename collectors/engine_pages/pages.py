@@ -24,9 +24,6 @@ from collectors.transport import http
 
 # Pages from this size on are parsed in a thread: they would block the event loop for 5 ms or more (measured).
 THREAD_BYTES = 512 << 10
-# The health check of vLLM, SGLang and TensorRT-LLM.
-_HEALTH = "/health"
-
 Fold = Literal["first", "sum", "max", "min"]
 FOLDS: Mapping[str, Callable[[float, float], float]] = {
     "sum": lambda first, second: first + second,
@@ -612,23 +609,21 @@ async def parsed(parse: Parse, body: bytes, state: State, limits: Limits) -> Rea
     return parse(body, state, limits)
 
 
-async def read_engine(client: httpx.AsyncClient, parse: Parse, state: State, limits: Limits) -> Reading:
-    """GETs and parses an engine's page. If the page fails, the engine's health check decides whether it is down.
+async def failure(error: ScrapeError, client: httpx.AsyncClient, limits: Limits, alive: Sequence[str]) -> ScrapeError:
+    """The failure of an engine's page: ``error``, or ``no_metrics`` if another path of the engine answers 200.
 
-    Raises:
-        ScrapeError: ``no_metrics``: the metrics page fails, and ``/health`` answers 200; else as `fetch` and `parse`.
+    Args:
+        alive: paths that cost the engine nothing, in the order in which they are requested.
     """
-    try:
-        return await parsed(parse, await fetch(client, limits), state, limits)
-    except ScrapeError as error:
-        if error.kind not in ("status", "timeout", "too_large", "garbage", "empty"):
-            raise
+    if error.kind not in ("status", "timeout", "too_large", "garbage", "empty"):
+        return error
+    for path in alive:
         try:
-            await http.get(client, client.base_url.copy_with(path=_HEALTH), limits)
+            await http.get(client, client.base_url.copy_with(path=path), limits)
         except ScrapeError:
-            raise error from None
-        reason = f"the engine works ({_HEALTH} answers), but its metrics page fails: {error}"
-        raise ScrapeError("no_metrics", reason) from None
+            continue
+        return ScrapeError("no_metrics", f"the engine works ({path} answers), but its metrics page fails: {error}")
+    return error
 
 
 def poll_of(parse: Parse) -> Callable[[httpx.AsyncClient, State, Limits], Awaitable[Reading]]:

@@ -2,7 +2,7 @@
 
 # Seconds. A smaller difference is normal between the clocks of one cluster.
 AHEAD_SECONDS = 30.0
-# Seconds. From the time a read is dated with to its end: many targets are read in turn, and simulated clocks are faster.
+# Seconds. From the time a read is dated with to its end: targets are read in turn, and simulated clocks are faster.
 DELAY_SECONDS = 300.0
 # Seconds. A time further ahead is no time of a clock (milliseconds as seconds), and is refused later.
 LARGEST_SECONDS = 86_400.0

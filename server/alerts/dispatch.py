@@ -2,8 +2,8 @@
 
 A notification is claimed by lease, so that after a crash another process sends it. A claim ends in one commit of the
 status and the answer; after that the notification is never sent again. Receivers are independent: a hanging one does
-not delay the others. Within a group order is kept, because only its oldest unsent notification is due. Silences, and repetitions of a group
-that waited together, are considered before each attempt.
+not delay the others. Within a group order is kept, because only its oldest unsent notification is due. Silences, and
+repetitions of a group that waited together, are considered before each attempt.
 """
 
 import asyncio

@@ -84,7 +84,7 @@ def mute(
 def without_silenced(
     notification: Notification, active_silences: Sequence[Silence], now: float
 ) -> tuple[Notification | None, str]:
-    """Returns a planned notification without the firing alerts that are silenced; None, with a silence, if none is left.
+    """Returns a planned notification without silenced firing alerts; None, with a silence, if none is left.
 
     Resolved alerts stay: a receiver that was notified of an alert gets its end.
     """

@@ -1,10 +1,13 @@
 """Access control: the token, the login page, and the Host and Origin checks.
 
-Loopback needs no token. Any other bind address does; then everything but the health checks requires it,
-browsers by a login page and a signed cookie. Host and Origin are checked always: a page on the internet
-must not reach a dashboard on a developer's machine through DNS rebinding or a cross-site POST.
+Any bind address but loopback needs a token; then everything but the health checks requires it, browsers by a login
+page and a signed cookie. On loopback, which all accounts of a host reach, an admin token is required for changes:
+deleting, silencing, starting a check. Reading and pushing stay open, unless the server is private. Host and Origin are
+checked always: a page on the internet must not reach a dashboard on a developer's machine through DNS rebinding or a
+cross-site POST.
 """
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -33,6 +36,14 @@ PUSH_BYTES = 16 << 20
 PUSH_PATHS = frozenset({"/api/v1/write", "/v1/metrics", "/api/v1/readings"})
 # 10,000 records with their times and texts: the most that one body may hold.
 PUSH_PATTERN = re.compile(r"/api/v1/runs/[^/]+/(sandboxes|rollouts|events)")
+# Dash reads pages by POST.
+READ_PATHS = frozenset({"/_dash-update-component", "/login"})
+# Seconds. Wrong tokens are answered one at a time and this late, so that they cannot be tried in masses.
+WRONG_SECONDS = 0.5
+ADMIN_NEEDED = (
+    "this change needs the admin token: open the address with ?token= that the server printed at its start, or send "
+    "Authorization: Bearer with the token in the file admin-token of its state folder"
+)
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -49,15 +60,20 @@ class Gate:
     Args:
         hosts: names a Host header may carry; empty allows any (a token is then required by the caller).
         token: None on loopback.
+        admin: of a server without a token: what changes require.
+        private: the admin token is required for everything.
         csp: value of the Content-Security-Policy header for HTML pages, evaluated for each response.
     """
 
     def __init__(
-        self, app: App, *, hosts: Sequence[str], token: str | None = None, csp: Callable[[], str] | None = None
-    ) -> None:
+        self, app: App, *, hosts: Sequence[str], token: str | None = None, admin: str | None = None,
+        private: bool = False, csp: Callable[[], str] | None = None,
+    ) -> None:  # fmt: skip
         self._app, self._csp = app, csp
         self._hosts = frozenset(host.lower() for host in hosts)
-        self._token = token
+        self._for_all = bool(token) or private
+        self._token = token = token or admin
+        self._wrong = asyncio.Lock()
         # Derived, so that sessions survive a restart and end when the token changes.
         self._session = hmac.new(token.encode(), b"rollscope session", hashlib.sha256).hexdigest() if token else ""
 
@@ -72,7 +88,11 @@ class Gate:
             await _refuse(scope, send, *refusal)
         elif self._token and scope["path"] == "/login" and scope["type"] == "http":
             await self._login(scope, receive, send)
-        elif self._token and not _is_open(scope["path"]) and not self._authorised(headers):
+        elif self._token and (given := _token_in_address(scope, headers)):
+            await self._enter(scope, send, given)
+        elif self._token and self._is_guarded(scope) and not self._authorised(headers):
+            if "authorization" in headers:
+                await self._delay()
             await self._redirect_to_login(scope, headers, send)
         else:
             await self._app(scope, receive, send)
@@ -96,6 +116,30 @@ class Gate:
             return 413, f"a request body may have at most {limit} bytes"
         return None
 
+    def _is_guarded(self, scope: Scope) -> bool:
+        return not _is_open(scope["path"]) if self._for_all else _is_change(scope)
+
+    async def _delay(self) -> None:
+        async with self._wrong:
+            await asyncio.sleep(WRONG_SECONDS)
+
+    async def _enter(self, scope: Scope, send: Send, given: str) -> None:
+        """Logs a browser in by an address with the token, as printed at the start of the server."""
+        assert self._token is not None
+        if not secrets.compare_digest(given.encode(), self._token.encode()):
+            await self._delay()
+            await _answer(scope, send, 401, "the token in this address is not that of the server")
+            return
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        query.pop("token")
+        rest = urlencode(query, doseq=True)
+        await self._open_session(scope, send, quote(scope["path"]) + (f"?{rest}" if rest else ""))
+
+    async def _open_session(self, scope: Scope, send: Send, location: str) -> None:
+        secure = "; Secure" if scope.get("scheme") == "https" else ""
+        cookie = f"{COOKIE}={self._session}; Path=/; HttpOnly; SameSite=Strict; Max-Age=2592000{secure}"
+        await _answer(scope, send, 303, "", [(b"location", location.encode()), (b"set-cookie", cookie.encode())])
+
     def _authorised(self, headers: dict[str, str]) -> bool:
         assert self._token is not None
         scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -116,7 +160,8 @@ class Gate:
             location = "/login?" + urlencode({"next": target})
             await _answer(scope, send, 303, "", [(b"location", location.encode())])
         else:
-            await _answer(scope, send, 401, "token missing or wrong", [(b"www-authenticate", b"Bearer")])
+            text = "token missing or wrong" if self._for_all else ADMIN_NEEDED
+            await _refuse(scope, send, 401, text, [(b"www-authenticate", b"Bearer")])
 
     async def _login(self, scope: Scope, receive: Receive, send: Send) -> None:
         page = LOGIN_PAGE.replace("@next@", quote(_next(scope["query_string"]), safe=""))
@@ -132,12 +177,10 @@ class Gate:
         given = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0]
         assert self._token is not None
         if not secrets.compare_digest(given.encode(), self._token.encode()):
+            await self._delay()
             await _answer(scope, send, 401, page, [(b"content-type", b"text/html; charset=utf-8")])
             return
-        secure = "; Secure" if scope.get("scheme") == "https" else ""
-        cookie = f"{COOKIE}={self._session}; Path=/; HttpOnly; SameSite=Strict; Max-Age=2592000{secure}"
-        location = quote(_next(scope["query_string"]), safe="/?&=%+-._~:")
-        await _answer(scope, send, 303, "", [(b"location", location.encode()), (b"set-cookie", cookie.encode())])
+        await self._open_session(scope, send, quote(_next(scope["query_string"]), safe="/?&=%+-._~:"))
 
     def _with_headers(self, send: Send) -> Send:
         async def wrapped(message: Message) -> None:
@@ -172,8 +215,29 @@ def _is_open(path: str) -> bool:
     return path in OPEN_PATHS or path.startswith(HEARTBEAT_PATH)
 
 
+def _is_push(path: str) -> bool:
+    return path in PUSH_PATHS or PUSH_PATTERN.fullmatch(path) is not None
+
+
+def _is_change(scope: Scope) -> bool:
+    """Does the request change more than it adds: does it delete, silence, start a check?"""
+    if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        return False
+    path = scope["path"]
+    return not (path in READ_PATHS or _is_push(path) or _is_open(path))
+
+
+def _token_in_address(scope: Scope, headers: dict[str, str]) -> str:
+    """The token in the address of a page that a browser opens."""
+    is_page = scope["type"] == "http" and scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+    if not is_page or scope["path"].startswith("/api/"):
+        return ""
+    query: bytes = scope.get("query_string", b"")
+    return parse_qs(query.decode("latin-1")).get("token", [""])[0]
+
+
 def _limit(path: str) -> int:
-    return PUSH_BYTES if path in PUSH_PATHS or PUSH_PATTERN.fullmatch(path) else BODY_BYTES
+    return PUSH_BYTES if _is_push(path) else BODY_BYTES
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
@@ -198,13 +262,15 @@ padding:10px;border-radius:8px;border:1px solid #8888}</style><form method="post
 <button>Open the dashboard</button></form></html>"""
 
 
-async def _refuse(scope: Scope, send: Send, status: int, text: str) -> None:
+async def _refuse(
+    scope: Scope, send: Send, status: int, text: str, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
     """Answers an error: JSON for API and OTLP paths, plain text for pages."""
     if scope["path"].startswith(("/api/", "/v1/")):
-        headers = [(b"content-type", b"application/json")]
-        await _answer(scope, send, status, json.dumps({"detail": text}), headers)
+        kind = (b"content-type", b"application/json")
+        await _answer(scope, send, status, json.dumps({"detail": text}), [kind, *headers])
     else:
-        await _answer(scope, send, status, text)
+        await _answer(scope, send, status, text, [*headers])
 
 
 async def _answer(

@@ -310,7 +310,7 @@ def _make_directory(directory: Path) -> None:
         ConfigError: it cannot be made or written, or it holds a demo already.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         if (directory / "run").exists():
             raise ConfigError([f"--dir: {directory} already holds a demo; name another directory or remove it"])
         with tempfile.TemporaryFile(dir=directory):
@@ -342,7 +342,7 @@ def _demo_in(
         def announce(url: str, external_url: str) -> None:
             print(f"demo {scenario}, seed {seed}; truth in {cluster.ready['truth']}", flush=True)
             print("simulating the first hour takes about a minute; the page fills in meanwhile", flush=True)
-            announcer(options)(url, external_url)
+            announcer(options, admin=chosen.token is None)(url, external_url)
 
         return serve(
             chosen, [attach(cluster.settings())], clock, dashboard(options, chosen),

@@ -1,5 +1,6 @@
 """What the commands that serve share: `up`, `watch` and `demo`."""
 
+import os
 import socket
 import sys
 import webbrowser
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from server.cli.options import Options
 from server.clock import WallClock
+from server.config import admin_token
 from server.config.settings import Settings
 from server.runtime.serve import Announce, AttachDashboard, serve
 from server.targets import local_scan
@@ -33,12 +35,15 @@ def serve_runs(
     """
     return serve(
         settings, runs, WallClock(), dashboard(options, settings), version=options.program.version, sock=sock,
-        announce=announcer(options, notes),
+        announce=announcer(options, notes, admin=settings.token is None),
     )  # fmt: skip
 
 
-def announcer(options: Options, notes: Sequence[str] = ()) -> Announce:
-    """Prints the server's address, and opens it in a browser if the output is a terminal."""
+def announcer(options: Options, notes: Sequence[str] = (), *, admin: bool) -> Announce:
+    """Prints the server's address, and opens it in a browser if the output is a terminal.
+
+    ``admin``: the server has no token of its own, so that changes need the admin token, which the address contains.
+    """
 
     def announce(url: str, external_url: str) -> None:
         for note in notes:
@@ -46,6 +51,9 @@ def announcer(options: Options, notes: Sequence[str] = ()) -> Announce:
         print(
             f"Rollscope is at {url}" + (f" (from other machines: {external_url})" if external_url else ""), flush=True
         )
+        if admin:
+            url = f"{url}/?token={admin_token.made(os.environ)}"
+            print(f"To delete runs and silence alerts in the browser, open {url}", flush=True)
         if not options.no_browser and sys.stdout.isatty():
             webbrowser.open(url)
 

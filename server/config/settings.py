@@ -33,7 +33,7 @@ DEFAULT_PORT = 8050
 LAST_PORT = 65535
 STORES = ("sqlite:///", "postgresql://", "postgresql+psycopg://")
 # Characters. Short enough to type in a lab, too long to guess over HTTP.
-TOKEN_LENGTH = 8
+TOKEN_LENGTH = 20
 # Facts whose value is text; the others are numbers.
 TEXT_FACTS = frozenset(
     {
@@ -96,6 +96,8 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     token: Secret | None = None
+    # On a loopback address: reading and pushing need the admin token, too.
+    private: bool = False
     allowed_hosts: tuple[str, ...] = ()
     store: Secret = NO_SECRET  # its URL may hold a password
     retention: RetentionSettings = field(default_factory=RetentionSettings)
@@ -147,7 +149,8 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     problems = Problems()
     problems.unknown(raw, {"server", "store", "run", "alerts", "otlp"}, "config")
     server = problems.take(raw, "server", dict, {}, "config")
-    problems.unknown(server, {"host", "port", "token_file", "allowed_hosts", "role", "collect", "push"}, "server")
+    keys = {"host", "port", "token_file", "private", "allowed_hosts", "role", "collect", "push"}
+    problems.unknown(server, keys, "server")
     store = problems.take(raw, "store", dict, {}, "config")
     problems.unknown(store, {"url", "url_file", "max_size", *retention_config.KEYS}, "store")
     runs = problems.take(raw, "run", dict, {}, "config")
@@ -155,6 +158,7 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         host=problems.take(server, "host", str, env.get("ROLLSCOPE_HOST", "127.0.0.1"), "server"),
         port=_port(problems, server, env),
         token=_secret(problems, server, "token_file", env, "ROLLSCOPE_TOKEN", "server"),
+        private=problems.take(server, "private", bool, False, "server"),
         allowed_hosts=_names(problems, server, env),
         store=_store(problems, store, env),
         retention=retention_config.parse(problems, store),

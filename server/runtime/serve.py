@@ -32,6 +32,7 @@ from server.api.runs import add_run_removal
 from server.api.sandboxes import add_sandboxes
 from server.api.what_if import add_what_if
 from server.clock import Clock, WallClock
+from server.config import admin_token
 from server.config.errors import ConfigError
 from server.config.settings import Settings
 from server.preflight.live import Preflights, active_run_names
@@ -219,7 +220,7 @@ def _reachable(settings: Settings, url: str) -> Settings:
 
 def _make_folder(path: Path) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise ConfigError([f"store: cannot create {path}: {error.strerror}"]) from None
 
@@ -252,4 +253,7 @@ def _app(
     add_engines(api, reader)
     close_api(api)
     app, csp = attach_dashboard(api, reader, version)
-    return Gate(app, hosts=allowed_hosts(settings), token=settings.token, csp=csp)
+    admin = None if settings.token else admin_token.made(os.environ)
+    return Gate(
+        app, hosts=allowed_hosts(settings), token=settings.token, admin=admin, private=settings.private, csp=csp
+    )

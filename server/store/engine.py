@@ -221,7 +221,10 @@ def migration_engine(url: URL) -> Engine:
     """An engine of one connection, in manual transactions, for DDL."""
     if url.drivername == "sqlite":
         path = sqlite_path(url)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not path.exists():
+            # SQLite would make a file that other accounts may read; its log and index get the rights of the file.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         return _sqlite(path, write=True)
     return create_engine(url, poolclass=NullPool)
 

@@ -1,4 +1,4 @@
-"""Recognises SQLite files that are no store of ours, before an engine opens them: its pragmas would write their header."""
+"""Recognises SQLite files of other applications before an engine opens them: its pragmas would write their header."""
 
 import os
 import re

@@ -77,7 +77,7 @@ def acquire(url: str, *, serving: str = "", mountinfo: str | None = None) -> Lea
         return _AdvisoryLease(create_engine(parsed, poolclass=NullPool, isolation_level="AUTOCOMMIT"), serving)
     path = sqlite_path(parsed)
     check_file_system(path, _read_mountinfo() if mountinfo is None else mountinfo)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     return _FileLease(path.with_name(path.name + ".lock"), serving)
 
 

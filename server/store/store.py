@@ -80,7 +80,8 @@ class Store:
         """Open a migrated store.
 
         Raises:
-            StoreError: no such database, of another application, not migrated, another schema version, or a URL we do not know.
+            StoreError: no such database, of another application, not migrated, another schema version, or an
+                unknown URL.
         """
         refuse_foreign(url)
         engines = open_engines(url, read_only=read_only)

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from server.api import gate
 from server.api.app import close_api, create_api
 from server.api.gate import Gate
 from server.store import Store
@@ -72,10 +73,10 @@ class Client:
         return asyncio.run(ask())
 
 
-def client(run: Bench, *, token: str | None = None, ready: str | None = None) -> Client:
+def client(run: Bench, *, ready: str | None = None, **access: Any) -> Client:
     api = create_api(run.reader, version="1.2.3", ready=lambda: ready)
     close_api(api)
-    return Client(Gate(api, hosts=["127.0.0.1", "localhost"], token=token, csp=lambda: "default-src 'self'"))
+    return Client(Gate(api, hosts=["127.0.0.1", "localhost"], csp=lambda: "default-src 'self'", **access))
 
 
 def test_series_over_steps(run: Bench) -> None:
@@ -331,3 +332,77 @@ def test_a_signal_without_labels_means_all_its_series_and_an_unknown_one_is_told
 def test_health_answers_head(run: Bench) -> None:
     assert client(run)("HEAD", "/healthz").status_code == client(run)("HEAD", "/readyz").status_code == 200
     assert client(run)("GET", "/api").status_code == 404
+
+
+ADMIN = "admin-token-of-the-test"
+PAGE = {"accept": "text/html"}
+# Paths with answers that differ from 401 by routes: 404 for what no run has.
+CHANGES = [
+    ("DELETE", "/api/v1/runs/run?confirm=run"),
+    ("POST", "/api/v1/silences"),
+    ("DELETE", "/api/v1/silences/s1"),
+    ("POST", "/api/v1/runs/run/preflight"),
+]
+READS = [("GET", "/api/v1/runs"), ("GET", "/metrics"), ("GET", "/healthz"), ("POST", "/api/v1/runs/run/events")]
+
+
+@pytest.fixture(autouse=True)
+def prompt_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "WRONG_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGES)
+def test_on_a_loopback_address_a_change_needs_the_admin_token(run: Bench, method: str, path: str) -> None:
+    ask = client(run, admin=ADMIN)
+    refused = ask(method, path)
+    assert refused.status_code == 401 and "needs the admin token" in refused.json()["detail"]
+    assert refused.headers["www-authenticate"] == "Bearer"
+    assert ask(method, path, headers={"authorization": f"Bearer {ADMIN}x"}).status_code == 401
+    entered = ask("GET", f"/?run=run&token={ADMIN}", headers=PAGE)
+    assert (entered.status_code, entered.headers["location"]) == (303, "/?run=run")
+    cookie = entered.headers["set-cookie"].partition(";")[0]
+    for allowed in ({"authorization": f"Bearer {ADMIN}"}, {"cookie": cookie}):
+        assert ask(method, path, headers=allowed).status_code != 401
+
+
+@pytest.mark.parametrize(("method", "path"), READS)
+def test_reading_and_pushing_stay_open_unless_the_server_is_private(run: Bench, method: str, path: str) -> None:
+    assert client(run, admin=ADMIN)(method, path).status_code != 401
+    private = client(run, admin=ADMIN, private=True)
+    assert private(method, path).status_code == (200 if path == "/healthz" else 401)
+    assert private(method, path, headers={"authorization": f"Bearer {ADMIN}"}).status_code != 401
+
+
+def test_an_address_with_another_token_opens_no_session(run: Bench) -> None:
+    refused = client(run, admin=ADMIN)("GET", "/?token=guess", headers=PAGE)
+    assert refused.status_code == 401 and "set-cookie" not in refused.headers
+
+
+def test_wrong_tokens_are_answered_one_after_another(run: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many tries at once take as long as many tries in a row. The waits are counted, not slept."""
+    waits: list[float] = []
+    waiting = 0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal waiting
+        waiting += 1
+        assert waiting == 1
+        waits.append(seconds)
+        await real(0)
+        waiting -= 1
+
+    real = asyncio.sleep
+    monkeypatch.setattr(gate, "WRONG_SECONDS", 0.5)
+    monkeypatch.setattr(gate.asyncio, "sleep", sleep)
+    api = create_api(run.reader, version="1.2.3", ready=lambda: None)
+    app = Gate(api, hosts=["127.0.0.1"], token=ADMIN)
+
+    async def tries() -> list[int]:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8050") as http:
+            guess = {"authorization": "Bearer guess"}
+            found = await asyncio.gather(*(http.get("/api/v1/runs", headers=guess) for _ in range(5)))
+        return [answer.status_code for answer in found]
+
+    assert asyncio.run(tries()) == [401] * 5
+    assert waits == [0.5] * 5

@@ -288,13 +288,21 @@ def test_an_sglang_engine_without_enable_metrics_is_read_over_its_loads() -> Non
     assert value(reading, "kv_cache_capacity_tokens", zero) == 1000
     assert value(reading, "generator_request_limit", zero) == 64
     assert value(reading, "generator_requests_paused", zero) == 2
-    assert engine.asked == ["/health", "/v1/loads", "/model_info", "/get_model_info"]
+    assert engine.asked == ["/v1/loads", "/model_info", "/get_model_info"]
     assert sglang.matches_page(LOADS)
 
 
 def test_without_either_the_flag_is_named() -> None:
     with pytest.raises(ScrapeError, match="HTTP 404: there is no such page: started without --enable-metrics"):
         Engine(404, {}).poll(sglang.COLLECTOR, 1000.0)
+
+
+def test_the_health_check_of_sglang_which_generates_a_token_is_never_requested() -> None:
+    engine = Engine(500, {"/get_model_info": {}, "/health": {}})
+    with pytest.raises(ScrapeError, match="the engine works") as raised:
+        engine.poll(sglang.COLLECTOR, 1000.0)
+    assert raised.value.kind == "no_metrics"
+    assert engine.asked == ["/metrics", "/model_info", "/get_model_info"]
 
 
 def test_another_failure_of_the_page_is_not_covered_up() -> None:

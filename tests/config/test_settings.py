@@ -88,7 +88,7 @@ def test_metadata_addresses_are_refused(url: str) -> None:
 def test_other_hosts_need_a_token() -> None:
     with pytest.raises(ConfigError, match="ROLLSCOPE_TOKEN"):
         check(build({"server": {"host": "0.0.0.0"}}, HOME))
-    check(build({"server": {"host": "0.0.0.0"}}, {**HOME, "ROLLSCOPE_TOKEN": "0123456789"}))
+    check(build({"server": {"host": "0.0.0.0"}}, {**HOME, "ROLLSCOPE_TOKEN": "0123456789abcdef0123"}))
     check(build({"server": {"host": "::1"}}, HOME))
 
 
@@ -110,7 +110,7 @@ def test_secrets_do_not_print_themselves() -> None:
     assert "hunter2" not in repr(settings) and settings.token == Secret("hunter2")
 
 
-@pytest.mark.parametrize("token", ["short", "   ", "tok-\u00e9-0123456789", "line\nbreak-0123"])
+@pytest.mark.parametrize("token", ["short", "only-19-characters-", "   ", "tok-\u00e9-0123456789", "line\nbreak-0123"])
 def test_a_token_nobody_could_send_or_anybody_guess_is_refused(token: str) -> None:
     with pytest.raises(ConfigError, match="printable ASCII"):
         check(build({}, {**HOME, "ROLLSCOPE_TOKEN": token}))

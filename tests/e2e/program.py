@@ -62,6 +62,10 @@ class Program:
         _, errors = self.process.communicate(timeout=60)
         return self.process.returncode, errors
 
+    def admin(self) -> str:
+        """The admin token of a server on a loopback address."""
+        return (self._home / ".local/state/rollscope/admin-token").read_text("ascii").strip()
+
     def get(self, path: str, **kwargs: Any) -> httpx.Response:
         return self._client.get(self.url + path, **kwargs)
 

@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.program import PROGRAM, ROOT, Program, environment, run
 
 BEGUN = time.time() - 7200
-TOKEN = "a token of the test"
+TOKEN = "the token of this test"
 RUN = "/api/v1/runs/job-1/status"
 
 

@@ -94,6 +94,9 @@ def test_the_funnel_the_quota_and_the_search(page: Page, program: Program) -> No
 
 def test_a_preflight_by_the_button(page: Page, program: Program) -> None:
     opened(page, program.url + "/sandboxes?run=math")
+    assert page.context.request.post(program.url + "/api/v1/runs/math/preflight").status == 401
+    opened(page, f"{program.url}/sandboxes?run=math&token={program.admin()}")
+    assert page.url == program.url + "/sandboxes?run=math"
     page.get_by_role("link", name="Preflight", exact=True).first.click()
     until(page, "RS.boot.key === 'preflight' && document.querySelector('#pf-run')?.textContent === 'Run preflight'")
     page.locator("#pf-run").click()
@@ -107,6 +110,7 @@ def test_a_preflight_by_the_button(page: Page, program: Program) -> None:
     (check,) = [check for check in told["checks"] if check["name"] == "quota"]
     assert quota == f"960 sandboxes limit {check['limit']:.0f}"
     # Once more at once: it is refused in words, and the provider is left alone.
-    refused = httpx.post(program.url + "/api/v1/runs/math/preflight", timeout=30, trust_env=False)
+    admin = {"authorization": f"Bearer {program.admin()}"}
+    refused = httpx.post(program.url + "/api/v1/runs/math/preflight", headers=admin, timeout=30, trust_env=False)
     assert refused.status_code == 429 and int(refused.headers["retry-after"]) <= 30
     sound(page)

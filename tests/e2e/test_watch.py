@@ -56,6 +56,15 @@ class Watched:
         return dict(self.program.until("/api/v1/runs/my-run/status", complete))
 
 
+def test_other_accounts_can_read_nothing_that_it_writes(watched: Watched) -> None:
+    """The store, its lock and log, and the admin token: files 0600, folders 0700, whatever the umask."""
+    state = watched.home / ".local/state/rollscope"
+    watched.complete()
+    names = {path.name: path.stat().st_mode & 0o777 for path in state.iterdir()}
+    assert {"rollscope.db", "rollscope.db-wal", "rollscope.db.lock", "admin-token"} <= names.keys()
+    assert set(names.values()) == {0o600} and state.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory, engine: str) -> Iterator[Watched]:
     made = Watched(tmp_path_factory.mktemp("watched"), engine)

@@ -228,8 +228,9 @@ def test_other_failures_of_a_page_of_an_engine_that_works(
 ) -> None:
     vllm = (INPUTS / "08-metrics-500-health-200" / "pages" / "0.prom").read_bytes()
     good, others, now = (200, vllm if kind == "vllm" else SGLANG_PAGE), VLLM_VERSION | {"/health": b""}, T0
+    alive = "/health"
     if kind == "sglang":
-        others = SGLANG_MODEL | {"/health": b""}
+        others, alive = SGLANG_MODEL, "/get_model_info"
 
     def answer(path: str) -> Answer:
         if path == "/metrics":
@@ -247,7 +248,7 @@ def test_other_failures_of_a_page_of_an_engine_that_works(
         status = product.step(100, clock)
         (target,) = (target for target in status.trust if target.actor == "generator")
         assert (target.kind, target.up) == (kind, False)
-        assert target.error == f"the engine works (/health answers), but its metrics page fails: {told}"
+        assert target.error == f"the engine works ({alive} answers), but its metrics page fails: {told}"
         counts = {name: one.value for name, one in product.signals().items() if name.startswith("generator_engines{")}
         assert {name for name, count in counts.items() if count} == {'generator_engines{state="silent"}'}
 

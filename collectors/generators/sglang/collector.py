@@ -146,6 +146,7 @@ def _configured(answer: Any) -> SideAnswer:
 
 # /get_weight_version is not requested: it was removed in 0.5.23. The old name of /model_info is last, because newer
 # engines log a warning for it.
+# They also show whether the engine works; `/health` is not requested, because it generates a token.
 _MODEL_PATHS = ("/model_info", "/get_model_info")
 SIDE = (
     SideRequest(_MODEL_PATHS, side_requests.OFTEN_SECONDS, side_requests.weights),
@@ -167,19 +168,15 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
 
 async def _page(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
     try:
-        return await pages.read_engine(client, parse, state, limits)
+        return await pages.parsed(parse, await pages.fetch(client, limits), state, limits)
     except ScrapeError as error:
-        is_missing = error.kind in ("status", "no_metrics") and "HTTP 404" in str(error)
-        if not is_missing or client.base_url.path.rstrip("/").endswith("metrics"):
-            raise
-        return await pages.parsed(parse, await _loads(client, limits, error), state, limits)
-
-
-async def _loads(client: httpx.AsyncClient, limits: Limits, first: ScrapeError) -> bytes:
-    try:
-        return await http.get(client, _LOADS, limits)
-    except ScrapeError:
-        raise ScrapeError(first.kind, f"{first}: started without --enable-metrics?") from None
+        first = error
+    if first.kind == "status" and "HTTP 404" in str(first) and not client.base_url.path.rstrip("/").endswith("metrics"):
+        try:
+            return await pages.parsed(parse, await http.get(client, _LOADS, limits), state, limits)
+        except ScrapeError:
+            first = ScrapeError("status", f"{first}: started without --enable-metrics?")
+    raise await pages.failure(first, client, limits, _MODEL_PATHS)
 
 
 def matches_page(body: bytes) -> bool:
@@ -196,11 +193,10 @@ async def matches_server(client: httpx.AsyncClient, limits: Limits) -> bool:
 
 
 async def _has_model(client: httpx.AsyncClient, limits: Limits) -> bool:
-    """Does the server describe its model as only SGLang does, and answer its health check?"""
+    """Does the server describe its model as only SGLang does?"""
     for path in _MODEL_PATHS:
         try:
             answer = json.loads(await http.get(client, path, limits))
-            await http.get(client, "/health", limits)
         except (ScrapeError, ValueError):
             continue
         return isinstance(answer, dict) and {"model_path", "is_generation"} <= answer.keys()

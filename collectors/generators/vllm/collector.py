@@ -228,7 +228,10 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     Raises:
         ScrapeError: as `http.get` and `parse`.
     """
-    page = await pages.read_engine(client, parse, state, limits)
+    try:
+        page = await pages.parsed(parse, await pages.fetch(client, limits), state, limits)
+    except ScrapeError as error:
+        raise await pages.failure(error, client, limits, ("/health",)) from None
     return paused.joined(page, await side_requests.poll(client, state, limits, SIDE), state)
 
 

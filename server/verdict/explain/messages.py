@@ -112,7 +112,7 @@ def _fed(step: Late) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration with two significant digits or more, so that a growing one does not jump: ``119 s``, then ``2 min``."""
+    """A duration with two significant digits or more, so that it does not jump: ``119 s``, then ``2 min``."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
