@@ -18,14 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import collectors
 from server.cli.options import Options, settings, simulating
 from server.cli.program import Choice, Command
-from server.cli.serving import announcer, dashboard
 from server.clock import ScaledClock, WallClock
 from server.config.errors import ConfigError, suggestion
 from server.config.secret import Secret
@@ -33,13 +32,14 @@ from server.config.settings import RunSettings, TargetSettings
 from server.demo.faults import KINDS, kinds_of
 from server.demo.faults import read as read_fault
 from server.demo.scenarios import SCENARIOS
-from server.derive.driver import TICK_SECONDS
-from server.runtime.serve import addresses, bind, serve
-from server.scrape.run_loop import RunLoop
-from server.targets.resolve import attach
+
+if TYPE_CHECKING:
+    from server.scrape.run_loop import RunLoop
 
 log = logging.getLogger("rollscope.demo")
 
+# Seconds. That of `server.derive.driver`, which takes half a second to import.
+TICK_SECONDS = 5.0
 # Long enough for every window, rollup and chart range of the first screen to be full.
 HISTORY_SECONDS = 3600.0
 # Rollout records cover the last part only: records of the whole hour would take longer than all the rest together.
@@ -198,7 +198,7 @@ def first_time(now: float) -> float:
     return math.floor((now - HISTORY_SECONDS) / TICK_SECONDS) * TICK_SECONDS
 
 
-async def fast_forward(cluster: Cluster, clock: ScaledClock, loops: Sequence[RunLoop], speed: float) -> None:
+async def fast_forward(cluster: Cluster, clock: ScaledClock, loops: "Sequence[RunLoop]", speed: float) -> None:
     """Replay the first hour through the normal scrape path, then let the clock run.
 
     Once the last loop has read the cluster at `t`, the simulation goes on to the next tick while the readings of `t`
@@ -325,6 +325,10 @@ def _demo_in(
     options: Options, directory: Path, scenario: str, seed: int, speed: float, inject: Sequence[str]
 ) -> int:  # fmt: skip
     chosen = settings(options)
+    from server.cli.serving import announcer, dashboard  # noqa: PLC0415 - takes a second, and a usage error does not need it
+    from server.runtime.serve import addresses, bind, serve  # noqa: PLC0415 - takes a second, and a usage error does not need it
+    from server.targets.resolve import attach  # noqa: PLC0415 - takes a second, and a usage error does not need it
+
     if options.store is None:
         chosen = replace(chosen, store=Secret(f"sqlite:///{directory / 'rollscope.db'}"))
     sock = bind(chosen.host, chosen.port)
@@ -336,7 +340,7 @@ def _demo_in(
         # The socket listens already; requests are answered once the application runs.
         cluster.push_to(addresses(chosen.host, sock.getsockname()[1])[0], chosen.token or "")
 
-        async def before(loops: Sequence[RunLoop]) -> None:
+        async def before(loops: "Sequence[RunLoop]") -> None:
             await fast_forward(cluster, clock, loops, speed)
 
         def announce(url: str, external_url: str) -> None:

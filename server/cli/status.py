@@ -39,6 +39,8 @@ WAIT_SECONDS = 5.0
 SHORT_LIST = 5
 # Names in the error for an unknown run.
 SHOWN_RUNS = 10
+# Signals that only a trainer's own metrics give begin so.
+TRAINER = "trainer_"
 # States of a signal that are marked in the output, worst first.
 FLAGGED = ("critical", "watch")
 # States of a run in which its signals and alerts are of the past, with the reason that is printed.
@@ -243,10 +245,16 @@ def text(status: Mapping[str, Any]) -> str:
 
 
 def _head(status: Mapping[str, Any]) -> list[str]:
-    framework, mode = status["framework"] or "no trainer yet", mode_words(status["mode"], status["facts"])
+    framework, mode = status["framework"] or _unnamed(status), mode_words(status["mode"], status["facts"])
     mode = f"mode {mode}" if mode.startswith("unknown") else mode
     state = [f"state: {_state(run_state, status)}"] if (run_state := status.get("state")) else []
     return [f"{status['run']}: {framework}, {mode}, {status['lifecycle']}", *state]
+
+
+def _unnamed(status: Mapping[str, Any]) -> str:
+    """Whether a trainer reports without its framework's name, as one whose metrics are pushed does."""
+    known = (name for name, signal in _listed_signals(status) if signal["value"] is not None)
+    return "trainer without a name" if any(name.startswith(TRAINER) for name in known) else "no trainer yet"
 
 
 def _listed_signals(status: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from server.cli import demo
+from server.derive import driver
 from server.main import COMMANDS, main, program
 
 LOADED = """
@@ -47,9 +49,9 @@ print(code, *sorted(set(sys.modules) & %r))
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [(f"{name} --help", 0) for name in COMMANDS if name != "demo"] + [
+    [(f"{name} --help", 0) for name in COMMANDS] + [
         ("up --port 99999", 2), ("up --nothing", 2), ("watch --port 99999 x", 2), ("watch x --spool y", 2),
-        ("check --nothing", 2), ("status --url foo", 2),
+        ("demo --speed 0", 2), ("demo --port 99999", 2), ("check --nothing", 2), ("status --url foo", 2),
         ("preflight --nothing", 2), ("alerts test", 2), ("export nothing", 2), ("runs list --store x", 2),
         ("runs prune -c /nothing", 2), ("migrate -c /nothing", 2), ("backup b -c /nothing", 2),
         ("restore b -c /nothing", 2), ("move --to x -c /nothing", 2),
@@ -59,6 +61,10 @@ def test_help_and_usage_errors_load_nothing_heavy(command: str, code: int) -> No
     words = [sys.executable, "-c", AT_ONCE % HEAVY, *command.split()]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, "ROLLSCOPE_CONFIG": ""})
     assert done.stdout.splitlines()[-1] == str(code), done.stderr
+
+
+def test_the_demo_ticks_as_a_run_does() -> None:
+    assert demo.TICK_SECONDS == driver.TICK_SECONDS
 
 
 def test_help_loads_no_command() -> None:

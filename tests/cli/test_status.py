@@ -84,6 +84,33 @@ def test_no_server_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert told == "rollscope: --url http://gpu-node-1.invalid:8050: host name not found (DNS)\n"
 
 
+@pytest.mark.parametrize("url", ["foo", "user:secret@foo/x"])
+def test_a_url_without_a_scheme_is_shown_as_given(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--url", url]) == 2
+    assert capsys.readouterr().err == "rollscope: --url foo: the URL is not valid: write http://HOST:PORT\n"
+
+
+def test_a_pushed_run_says_what_to_log_and_that_its_trainer_reports() -> None:
+    missing = ["trainer_wait_ratio: log it", "queue_samples: log the depth", "a: 1", "b: 2", "c: 3"]
+    status = {
+        "run": "r", "framework": "", "mode": "", "facts": {}, "lifecycle": "running", "now": 1000.0, "trust": [],
+        "alerts": [], "signals": {"trainer_step_seconds": {"value": None, "unit": "s", "state": "unknown", "why": ""}},
+        "verdict": {"outcome": "unknown", "cause": "missing", "summary": "The limiter is unknown", "missing": missing},
+    }  # fmt: skip
+    assert short(status).splitlines()[:7] == [
+        "r: no trainer yet, mode unknown, running",
+        "verdict: unknown (missing)",
+        "  The limiter is unknown",
+        "  to find it, log:",
+        "    - trainer_wait_ratio: log it",
+        "    - queue_samples: log the depth",
+        "    - a: 1",
+    ]
+    assert "    - and 2 more" in short(status).splitlines()
+    status["signals"] = {"trainer_step_seconds": {"value": 30.0, "unit": "seconds", "state": "ok", "why": ""}}
+    assert short(status).splitlines()[0] == "r: trainer without a name, mode unknown, running"
+
+
 def test_history_that_is_being_read_has_no_health() -> None:
     wait = {"value": 0.4, "unit": "ratio", "state": "critical", "age_seconds": 5.0, "source": "trainer", "why": ""}
     alert = {
