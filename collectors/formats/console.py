@@ -24,6 +24,7 @@ from collectors.transport import bytetail
 
 # `train.o4177` and `train.e4177` are the names of PBS and Grid Engine.
 PATTERNS = ("*.log", "*.out", "*.err", "*.stdout", "*.stderr", "*.txt", "*.[oe][0-9]*", "console*", "stdout", "stderr")
+PRINTED = "a printed log (*.log, *.out, *.err, *.txt, console*, ...)"
 # A file given by name may have no suffix (`nohup ... > train`).
 SUFFIXES = frozenset((".log", ".out", ".txt", ".err", ".stdout", ".stderr", ""))
 # A rotated log (`train.log.1`), or a job's number.
@@ -128,7 +129,7 @@ class _Messages:
 
 def sink(parse: Parse, patterns: tuple[str, ...] = PATTERNS, name: str = "console", max_depth: int = 3) -> Sink:
     """A sink for text files whose names match one of ``patterns`` (as in a shell, names only)."""
-    looks_for = " or ".join(patterns)
+    looks_for = PRINTED if patterns is PATTERNS else " or ".join(patterns)
     find, further = partial(_find, patterns, max_depth), partial(_further, parse)
     return Sink(
         name, looks_for, find, partial(_read, parse), writers=True, further=further, near_end=_near_end,

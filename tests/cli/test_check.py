@@ -127,7 +127,8 @@ def test_an_empty_folder_exits_1_and_says_what_was_looked_for(
     listed = text.partition("what was looked for:\n")[2].splitlines()
     names = [line.strip().partition(":")[0] for line in listed]
     assert names == sorted(name for name, one in collectors.load().items() if one.looks_for)
-    assert "    openrlhf: run-*.wandb, events.out.tfevents.*, *.log or *.out or *.txt or console*" in listed
+    printed = "a printed log (*.log, *.out, *.err, *.txt, console*, ...)"
+    assert f"    openrlhf: run-*.wandb, events.out.tfevents.*, {printed}" in listed
     assert main(["check", "--json", str(tmp_path)]) == 1
     assert json.loads(capsys.readouterr().out)["runs"][0]["looked_for"] != []
 
