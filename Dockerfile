@@ -20,6 +20,6 @@ WORKDIR /home/rollscope
 
 ENV ROLLSCOPE_HOST=0.0.0.0 ROLLSCOPE_PORT=8050
 EXPOSE 8050
-HEALTHCHECK CMD python -c "import urllib.request as u; u.urlopen('http://127.0.0.1:8050/healthz', timeout=3)"
+HEALTHCHECK CMD python -c "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ['ROLLSCOPE_PORT'] + '/healthz', timeout=3)"
 ENTRYPOINT ["rollscope"]
 CMD ["up", "--no-browser"]

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output
-from fastapi import FastAPI
+from dash.exceptions import DependencyException
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
 
 from dashboard import callbacks
 from dashboard.callback_bodies import CallbackBodies
@@ -79,12 +81,18 @@ def attach(
     if push:
         api.add_api_websocket_route(app.config.routes_pathname_prefix + "news", PushNotifications(reader).serve)
     _browser_callbacks(app)
+    api.add_exception_handler(DependencyException, _no_such_resource)
     # Dash registers its assets at the first request of "/", so a browser that opens another page first would get none.
     app._setup_server()  # type: ignore[no-untyped-call]
     api.add_middleware(CallbackBodies, callbacks=app.callback_map, prefix=app.config.routes_pathname_prefix)
     api.add_middleware(Static, prefix=app.config.routes_pathname_prefix)
     api.add_middleware(Packed, prefix=app.config.routes_pathname_prefix)
     return app
+
+
+async def _no_such_resource(request: Request, error: Exception) -> JSONResponse:
+    """Answers a path below `/_dash-component-suites` that is none of Dash's files; by itself Dash answers 500."""
+    return JSONResponse({"detail": "Not Found"}, 404)
 
 
 def _index(version: str, push: bool) -> str:

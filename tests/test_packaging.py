@@ -1,11 +1,15 @@
 """Locks, compose file and Dockerfile agree with the program."""
 
 import re
+import shlex
 import subprocess
 import sys
+import threading
 import tomllib
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import pytest
 import yaml
 
 import collectors
@@ -139,6 +143,28 @@ def test_dockerfile_copies_what_exists_and_the_image_ignores_the_rest() -> None:
     assert command is not None
     assert parsed(yaml.safe_load(command[1])) == "up"
     assert "EXPOSE 8050" in text and build({}, {"HOME": "/x"}).port == 8050
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_the_health_check_of_the_image_asks_the_port_that_is_set(status: int) -> None:
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/healthz" else 404)
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    check = re.search(r"^HEALTHCHECK CMD python -c (.*)$", (ROOT / "Dockerfile").read_text("utf-8"), re.M)
+    assert check is not None
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        env = {"ROLLSCOPE_PORT": str(server.server_port)}
+        (code,) = shlex.split(check[1])
+        ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=False)
+        thread.join()
+    assert (ended.returncode == 0) == (status == 200)
 
 
 def test_foreign_packages_do_not_disturb_a_checkout(tmp_path: Path) -> None:

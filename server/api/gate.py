@@ -83,7 +83,8 @@ class Gate:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         refusal = self._refusal(scope, headers)
-        send, receive = self._with_headers(send), _bounded(receive, _limit(scope["path"]))
+        send = self._with_headers(send)
+        receive = (body := _Body(receive, _limit(scope["path"]))).receive
         if refusal is not None:
             await _refuse(scope, send, *refusal)
         elif self._token and scope["path"] == "/login" and scope["type"] == "http":
@@ -95,7 +96,25 @@ class Gate:
                 await self._delay()
             await self._redirect_to_login(scope, headers, send)
         else:
-            await self._app(scope, receive, send)
+            await self._served(scope, body, send)
+
+    async def _served(self, scope: Scope, body: "_Body", send: Send) -> None:
+        """Runs the application. If the body turns out to be too large, the answer is 413 whatever it makes of that."""
+        begun = False
+
+        async def answer(message: Message) -> None:
+            nonlocal begun
+            if begun or not body.is_too_large:
+                begun = True
+                await send(message)
+
+        try:
+            await self._app(scope, body.receive, answer)
+        except Exception:
+            if begun or not body.is_too_large:
+                raise
+        if body.is_too_large and not begun:
+            await _refuse(scope, send, *_too_large(scope))
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         if self._hosts and host_of(headers.get("host", "")) not in self._hosts:
@@ -111,9 +130,8 @@ class Gate:
         if writes and origin is not None and origin.partition("://")[2] != headers.get("host", ""):
             return 403, "cross-origin requests are refused"
         length = headers.get("content-length", "0")
-        limit = _limit(scope["path"])
-        if not length.isascii() or not length.isdigit() or int(length[:20]) > limit:
-            return 413, f"a request body may have at most {limit} bytes"
+        if not length.isascii() or not length.isdigit() or int(length[:20]) > _limit(scope["path"]):
+            return _too_large(scope)
         return None
 
     def _is_guarded(self, scope: Scope) -> bool:
@@ -236,21 +254,28 @@ def _token_in_address(scope: Scope, headers: dict[str, str]) -> str:
     return parse_qs(query.decode("latin-1")).get("token", [""])[0]
 
 
+def _too_large(scope: Scope) -> tuple[int, str]:
+    return 413, f"a request body may have at most {_limit(scope['path'])} bytes"
+
+
 def _limit(path: str) -> int:
     return PUSH_BYTES if _is_push(path) else BODY_BYTES
 
 
-def _bounded(receive: Receive, limit: int) -> Receive:
-    """Limits the size of a request body also where the header states no length (chunked bodies)."""
-    seen = 0
+class _Body:
+    """A request body of at most ``limit`` bytes, also where the header states no length (chunked bodies)."""
 
-    async def limited() -> Message:
-        nonlocal seen
-        message = await receive()
-        seen += len(message.get("body", b""))
-        return {"type": "http.disconnect"} if seen > limit else message
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive, self._limit, self._seen = receive, limit, 0
 
-    return limited
+    @property
+    def is_too_large(self) -> bool:
+        return self._seen > self._limit
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._seen += len(message.get("body", b""))
+        return {"type": "http.disconnect"} if self.is_too_large else message
 
 
 LOGIN_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Rollscope</title>

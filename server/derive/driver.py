@@ -24,7 +24,7 @@ from server.derive.drift_events import DriftEvents, SourceEvents
 from server.derive.results import SignalResults
 from server.derive.run_alerts import RunAlerts
 from server.derive.source_priority import SourcePriority
-from server.derive.verdict_tracker import HISTORY, Judge, VerdictTracker
+from server.derive.verdict_tracker import HISTORY, OVER, Judge, VerdictTracker
 from server.derive.verdict_tracker import STATE as VERDICT
 from server.ingest.readings import Arrivals, SampleArrival, StepArrival, health, reads_files
 from server.ingest.sandboxes import SandboxArrival, arrivals_of
@@ -254,7 +254,7 @@ class RunDriver:
             # A run is judged once more after its last step, before it is over.
             if not has_step:
                 self._reach_the_present(tick)
-            over = self.deriver.lifecycle == "finished"
+            over = self.deriver.lifecycle in OVER
             # A finished run stands as of its end: what still reports goes on, what fell silent is not news.
             answers = self.deriver.tick(tick, self._grid(tick))
             self._answers.write([answer for answer in answers if not (over and is_gap(answer[2]))], batch)

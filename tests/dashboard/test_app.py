@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from dashboard import static
 from dashboard.app import attach, csp
 from dashboard.shell import theme
 from dashboard.static import Packed, Static
+from server.api.gate import Gate
 from tests.dashboard import fake
 
 
@@ -64,6 +65,26 @@ def test_index_tells_nothing_it_need_not() -> None:
     assert "1.2.3" in page and '<html lang="en" ' in page
     # Pages without charts, by their paths: there plotly.js is not fetched; and tabs are told of news.
     assert 'data-plain="alerts runs targets what-if preflight help" data-push="on"' in page
+
+
+def test_requests_that_dash_would_answer_by_500() -> None:
+    """A path that is none of its files is 404, and a chunked body beyond the limit 413."""
+    api = FastAPI()
+    attach(api, fake.reader(60), version="1")
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(12):
+            yield b"x" * 100_000
+
+    async def ask(method: str, path: str, **content: Any) -> httpx.Response:
+        transport = httpx.ASGITransport(app=Gate(api, hosts=["test"]))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.request(method, path, **content)
+
+    for path in ("dash/..%2f..%2fetc/passwd", "dash/nothing.js", "nothing/x.js"):
+        assert run(ask("GET", f"/_dash-component-suites/{path}")).status_code == 404
+    answer = run(ask("POST", "/_dash-update-component", content=chunks()))
+    assert (answer.status_code, answer.text) == (413, "a request body may have at most 1048576 bytes")
 
 
 BODY = b"var x = 1;\n" * 400
