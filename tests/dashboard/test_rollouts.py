@@ -81,7 +81,7 @@ def test_cards_say_their_numbers_and_what_stands_beside(reader: MemoryReader) ->
         "zero": ("48", "30% all solved · 18% none solved"),
         "tail": ("6.2", "p99 / p50 of tokens · of time 8.1"),
         "age": ("21", "p95 when consumed 2.9 min"),
-        "infra": ("1.1", "watch ≥ 5% · critical ≥ 15%"),
+        "infra": ("1.1", "watch ≥ 5%"),
     }
     # A quotient is no share of a hundred.
     assert found["k.ro_tail.u"] == "×"

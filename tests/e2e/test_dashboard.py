@@ -86,7 +86,7 @@ def test_every_panel_holds_the_first_hour(page: Page) -> None:
             const xs = gd.data.flatMap(t => t.x.filter((_, i) => t.y[i] !== null));
             return (Math.max(...xs) - Math.min(...xs)) / 60000; })"""
     )
-    assert len(spans) == 10 and min(spans) > 45, spans
+    assert len(spans) == 13 and min(spans) > 45, spans
 
 
 def test_new_ticks_reach_the_pixels_without_a_reload(page: Page) -> None:

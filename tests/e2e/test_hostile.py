@@ -102,7 +102,7 @@ def test_a_target_that_comes_back_is_told_once(store: Store, caplog: pytest.LogC
         asyncio.run(run())
     writer.close()
     words = [record.getMessage().split(":")[0] for record in caplog.records if record.name == "rollscope.scrape"]
-    assert words == ["target trainer is down", "target trainer is up again"]
+    assert words == ["target trainer cannot be read", "target trainer is up again"]
 
 
 def test_broken_files_are_clear_errors_and_the_good_ones_go_on(store: Store, tmp_path: Path) -> None:

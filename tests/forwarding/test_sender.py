@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectors.model import Target
-from server.cli import watch as command
+from server.cli.attaching import spool_name
 from server.config.errors import ConfigError
 from server.config.settings import RunSettings, TargetSettings
 from server.forwarding import sender
@@ -386,7 +386,7 @@ def test_options_that_exclude_each_other_are_refused(
 
 
 def test_a_spool_is_one_runs_and_one_servers() -> None:
-    one = command.spool_name("http://a:1", "my run/1")
+    one = spool_name("http://a:1", "my run/1")
     assert one.startswith("my-run-1-") and one.endswith(".db")
-    assert one == command.spool_name("http://a:1/", "my run/1")
-    assert len({one, command.spool_name("http://b:1", "my run/1"), command.spool_name("http://a:1", "my run-1")}) == 3
+    assert one == spool_name("http://a:1/", "my run/1")
+    assert len({one, spool_name("http://b:1", "my run/1"), spool_name("http://a:1", "my run-1")}) == 3

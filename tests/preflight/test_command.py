@@ -16,6 +16,7 @@ from server.config.preflight import PreflightPlan
 from server.config.secret import Secret
 from server.config.settings import RunSettings, TargetSettings
 from server.main import main
+from server.preflight.report import run as judged
 from tests.preflight.support import KEY, NOW, World, prime_row, serving
 
 CLOCK = ScaledClock(NOW)
@@ -44,7 +45,7 @@ def prime(url: str, key: str = KEY) -> TargetSettings:
 
 
 def report(*targets: TargetSettings, plan: PreflightPlan = PLAN, **facts: str | float) -> dict[str, Any]:
-    return preflight.run([(RunSettings("math", targets, facts), PreflightPlan())], plan, CLOCK)
+    return judged([(RunSettings("math", targets, facts), PreflightPlan())], plan, CLOCK)
 
 
 def checks(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -175,7 +176,7 @@ def test_a_thousand_sandboxes_come_by_pages(url: str, world: World) -> None:
 
 
 def test_nothing_configured_is_unknown_and_never_ok() -> None:
-    found = preflight.run([], PreflightPlan(), CLOCK)
+    found = judged([], PreflightPlan(), CLOCK)
     assert found["outcome"] == "unknown" and not preflight.failed(found)
     assert {one["status"] for one in found["runs"][0]["checks"]} == {"unknown"}
 
@@ -241,10 +242,10 @@ def test_what_fails_comes_first() -> None:
 
 def test_a_run_is_chosen_by_name_and_the_others_are_still_read() -> None:
     runs = [(RunSettings("math"), PreflightPlan()), (RunSettings("code"), PreflightPlan())]
-    assert [one["run"] for one in preflight.run(runs, PreflightPlan(), CLOCK)["runs"]] == ["math", "code"]
-    assert [one["run"] for one in preflight.run(runs, PreflightPlan(), CLOCK, ["code"])["runs"]] == ["code"]
+    assert [one["run"] for one in judged(runs, PreflightPlan(), CLOCK)["runs"]] == ["math", "code"]
+    assert [one["run"] for one in judged(runs, PreflightPlan(), CLOCK, ["code"])["runs"]] == ["code"]
     with pytest.raises(ConfigError) as error:
-        preflight.run(runs, PreflightPlan(), CLOCK, ["chess"])
+        judged(runs, PreflightPlan(), CLOCK, ["chess"])
     assert error.value.problems == ["preflight: no run is named 'chess'; configured: math, code"]
 
 
@@ -259,7 +260,7 @@ def plan_of(monkeypatch: pytest.MonkeyPatch, words: str) -> tuple[PreflightPlan,
         given.append((plan, names))
         return {"outcome": "fail", "runs": []}
 
-    monkeypatch.setattr(preflight, "run", record)
+    monkeypatch.setattr("server.preflight.report.run", record)
     assert main(["preflight", *words.split()]) == 1
     return given[0]
 
