@@ -6,6 +6,7 @@ are loaded from `states()` and windows are filled again from the store.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
@@ -28,8 +29,9 @@ Emission = tuple[str, float, Answer]
 
 DONE = "steps"
 GENERATED = "generator_generated_tokens_total"
-# Gauges that come with steps hold for so many steps, and for this time (s) at most: a later step is late.
-HELD_STEPS, MOST_HELD_SECONDS = 1.5, 1800.0
+# Gauges that come with steps hold for so many of the longest of so many steps, and for this time (s) at most: a later
+# step is late. Of few steps, so that a restart, which knows the last ones only, changes nothing.
+HELD_STEPS, HELD_OF, MOST_HELD_SECONDS = 1.5, 10, 1800.0
 # Seconds. Loading and compiling take 10 to 40 minutes (DESIGN); engines that generate for an hour serve a run.
 STARTING_SECONDS = 3600.0
 # Key of the stored state: the start of the run and its incarnation.
@@ -161,7 +163,7 @@ class Deriver:
         window = self.facts.get("logging_steps") if axis == TRAINER else None
         self.counting.step(axis, incarnation, number, counted, window if isinstance(window, (int, float)) else None)
         self._remember(axis, incarnation, number, ts, target, counted)
-        self._hold_gauges(self.book.get(axis, incarnation, number - 1), ts, target, counted)
+        self._hold_gauges(axis, incarnation, number, target, counted)
         if self.lifecycle == "starting":
             self.begin(ts)
         if incarnation > self.incarnation:
@@ -179,13 +181,19 @@ class Deriver:
         # A row of another axis counts when the trainer has consumed its step; a later row counts at once.
         return self._answers(trained.ts, metrics) if number <= trained.number else []
 
-    def _hold_gauges(self, before: Step | None, ts: float, target: str, values: Iterable[StepKey]) -> None:
+    def _hold_gauges(self, axis: str, incarnation: int, number: int, target: str, values: Iterable[StepKey]) -> None:
         """Holds gauges that come with a step until the next step: a log of slow steps is not silent in between."""
-        held = min(MOST_HELD_SECONDS, HELD_STEPS * (ts - before.ts)) if before is not None else 0.0
-        for metric, labels in values if held > 0 else ():
-            gauge = self.gauges.get(metric, {}).get((target, labels))
-            if gauge is not None:
-                gauge.widen(held)
+        gauges = [
+            gauge
+            for metric, labels in values
+            if (gauge := self.gauges.get(metric, {}).get((target, labels))) is not None
+        ]
+        if gauges:
+            last = (self.book.get(axis, incarnation, one) for one in range(number - HELD_OF, number + 1))
+            ends = [step.ts for step in last if step is not None]
+            held = min(MOST_HELD_SECONDS, HELD_STEPS * max((b - a for a, b in pairwise(ends)), default=0.0))
+            for gauge in gauges:
+                gauge.hold(held)
 
     def recall(
         self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
@@ -193,6 +201,7 @@ class Deriver:
         """Add a step to the windows without an evaluation."""
         counted = self._counted(Step(axis, incarnation, number, ts, _finite(values)), target)
         self._remember(axis, incarnation, number, ts, target, counted)
+        self._hold_gauges(axis, incarnation, number, target, counted)
 
     def _counted(self, step: Step, target: str) -> dict[StepKey, float]:
         step.sources = dict.fromkeys(step.values, target)

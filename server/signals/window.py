@@ -47,9 +47,11 @@ class Gauge:
     # go: adding up sixty of them for every question of every tick was most of what a thousand engines cost.
     _sums: list[float] = field(default_factory=lambda: [0.0] * 4)
     _dropped: int = 0
+    _usual: float = 0.0
 
     def __post_init__(self) -> None:
         self.named = tuple(sorted((*self.labels, ("target", self.target))))
+        self._usual = self.carry
 
     def add(self, ts: float, value: float) -> None:
         """Append; a sample that is not newer than the last is late and stays out of the window."""
@@ -74,9 +76,10 @@ class Gauge:
         while len(points) > 1 and points[1][0] <= begin:
             self._drop()
 
-    def widen(self, carry: float) -> None:
-        """Holds values for longer: the source reports less often than its kind does."""
-        if carry > self.carry:
+    def hold(self, seconds: float) -> None:
+        """Holds values for so long, but not shorter than its kind: the source reports less often."""
+        carry = max(self._usual, seconds)
+        if carry != self.carry:
             self.carry = carry
             self._add_up()
 
