@@ -79,14 +79,18 @@ def test_the_overview_shows_what_the_api_says(page: Page, demo: Program) -> None
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+# Only rollout records tell these, and the demo has records of the hour's last quarter.
+SHORT = {"graph-prefill", "graph-tool_calls"}
+
+
 def test_every_panel_holds_the_first_hour(page: Page) -> None:
     """An hour of points in each chart, as drawn, not as sent."""
     spans = page.evaluate(
-        """Array.from(document.querySelectorAll('.js-plotly-plot')).map(gd => {
-            const xs = gd.data.flatMap(t => t.x.filter((_, i) => t.y[i] !== null));
-            return (Math.max(...xs) - Math.min(...xs)) / 60000; })"""
+        """Object.fromEntries(Array.from(document.querySelectorAll('.js-plotly-plot')).map(gd => {
+                const xs = gd.data.flatMap(t => t.x.filter((_, i) => t.y[i] !== null));
+                return [gd.parentNode.id, (Math.max(...xs) - Math.min(...xs)) / 60000]; }))"""
     )
-    assert len(spans) == 13 and min(spans) > 45, spans
+    assert len(spans) == 13 and {name for name, span in spans.items() if span <= 45} <= SHORT, spans
 
 
 def test_new_ticks_reach_the_pixels_without_a_reload(page: Page) -> None:
