@@ -37,10 +37,10 @@ from server.api.push import add_pushes
 from server.api.rollouts import add_rollouts
 from server.api.sandboxes import add_sandboxes
 from server.clock import ScaledClock
-from server.derive.driver import TICK_SECONDS
 from server.query import Reader
 from server.runtime.self_metrics import process_numbers
 from server.scrape.run_loop import RunLoop
+from server.signals.model import TICK_SECONDS
 from server.store import Store, StoreError, Writer, migrate
 from server.store.retention import Retention
 

@@ -22,9 +22,9 @@ import collectors
 from bench.backfill import SAID, write_log
 from collectors.model import Cursor, Limits, Reading, Target
 from server.clock import ScaledClock
-from server.derive.driver import TICK_SECONDS
 from server.ingest.readings import Ingest
 from server.scrape.run_loop import RunLoop
+from server.signals.model import TICK_SECONDS
 from server.store import Store, Writer, migrate
 from server.store.types import Batch
 

@@ -24,7 +24,7 @@ from bench import ui_live, ui_peers
 from bench.dashboard import DRAWN, cold, installed, report, slowness
 from bench.ui_peers import Peer
 from bench.ui_store import hour, lengths, web
-from server.derive.driver import TICK_SECONDS
+from server.signals.model import TICK_SECONDS
 from tests.browser_support import start
 
 PARTS = ("cold", "pixel", "tabs", "collect", "month", "memory")

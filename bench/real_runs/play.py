@@ -20,10 +20,10 @@ from collectors.model import Limits
 from server.clock import ScaledClock
 from server.config.errors import ConfigError
 from server.config.settings import RunSettings
-from server.derive.driver import TICK_SECONDS
 from server.query import Reader
 from server.query.types import Status
 from server.scrape.run_loop import RunLoop
+from server.signals.model import TICK_SECONDS
 from server.store import Store, Writer, migrate
 from server.targets.resolve import Attached, attach, source_of
 

@@ -32,10 +32,10 @@ from server.clock import ScaledClock
 from server.demo.scenarios import SCENARIOS
 from server.demo.served import Served
 from server.demo.stacks import begin
-from server.derive.driver import TICK_SECONDS
 from server.query import Reader
 from server.query.types import Status
 from server.scrape.run_loop import RunLoop
+from server.signals.model import TICK_SECONDS
 from server.store import Store, Writer, migrate
 from server.targets.resolve import attach
 from tests.demo.watched import START, Posted, Same

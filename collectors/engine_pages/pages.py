@@ -24,6 +24,7 @@ from collectors.transport import http
 
 # Pages from this size on are parsed in a thread: they would block the event loop for 5 ms or more (measured).
 THREAD_BYTES = 512 << 10
+
 Fold = Literal["first", "sum", "max", "min"]
 FOLDS: Mapping[str, Callable[[float, float], float]] = {
     "sum": lambda first, second: first + second,

@@ -28,7 +28,7 @@ from collectors.formats import console, textlog
 from collectors.formats.log_times import CLOCK, LogClock, anchor_backwards
 from collectors.formats.rows import walk
 from collectors.model import Collector, Cursor, Labels, Limits, Reading, Sample, ScrapeError
-from collectors.training_logs import clocks, zones
+from collectors.training_logs import clocks
 
 LOOKED_FOR = "the printed log of a vLLM server (lines with `Avg generation throughput`)"
 # Seconds between two lines of an engine, unless VLLM_LOG_STATS_INTERVAL changes them.
@@ -213,7 +213,7 @@ def _dated(
     clock = (
         LogClock(previous)
         if previous is not None
-        else LogClock(anchor_backwards(times, modified, zones.is_ahead), anchored=True)
+        else LogClock(anchor_backwards(times, modified, clocks.is_other_zone), anchored=True)
     )
     untimed: dict[tuple[str, str], _Line] = {}
     for line, stamp, stats in found:

@@ -36,3 +36,8 @@ def offset(newest: float, modified: float, now: float, local: bool) -> float:
     is_zone = 1 <= half_hours <= MOST_HALF_HOURS and abs(late - half_hours * HALF_HOUR) <= ZONE_SECONDS
     # A file that was changed in the future has a time of its own, with which nothing can be compared.
     return -half_hours * HALF_HOUR if local and is_zone and modified <= now + AHEAD_SECONDS else 0.0
+
+
+def is_other_zone(seconds: float) -> bool:
+    """Returns whether a log that is this much later than its last change has local times of another zone."""
+    return seconds > 0 and offset(seconds, 0.0, 0.0, local=True) % HALF_HOUR == 0

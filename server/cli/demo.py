@@ -32,14 +32,13 @@ from server.config.settings import RunSettings, TargetSettings
 from server.demo.faults import KINDS, kinds_of
 from server.demo.faults import read as read_fault
 from server.demo.scenarios import SCENARIOS
+from server.signals.model import TICK_SECONDS
 
 if TYPE_CHECKING:
     from server.scrape.run_loop import RunLoop
 
 log = logging.getLogger("rollscope.demo")
 
-# Seconds. That of `server.derive.driver`, which takes half a second to import.
-TICK_SECONDS = 5.0
 # Long enough for every window, rollup and chart range of the first screen to be full.
 HISTORY_SECONDS = 3600.0
 # Rollout records cover the last part only: records of the whole hour would take longer than all the rest together.

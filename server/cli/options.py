@@ -49,7 +49,7 @@ _CONFIG = click.option(
 )  # fmt: skip
 _NAMED_CONFIG = click.option(
     "-c", "--config", type=_CONFIG_FILE, default=None, metavar="FILE",
-    help="configuration (TOML); default: none, so that a demo notifies nobody and uses no other store",
+    help="configuration (TOML); default: none, so that a demo sends no notification and uses no other store",
 )  # fmt: skip
 _COMMON = (
     click.option("--store", default=None, metavar="URL", help="URL of the store: sqlite:///FILE or postgresql://..."),

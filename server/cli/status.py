@@ -136,7 +136,7 @@ def _json(response: httpx.Response) -> Any:
     code, kind = response.status_code, response.headers.get("content-type", "").partition(";")[0].strip()
     if code == 401:
         given = "authorization" in response.request.headers
-        own = "; for a private server of yours it is in the file admin-token of the state folder"
+        own = "; that of a private server is in the file admin-token of its state folder"
         why = "is not this server's token" if given else f"is not set, and this server needs its token{own}"
         raise ConfigError([f"status: access denied (HTTP 401): ROLLSCOPE_TOKEN {why}"])
     try:

@@ -1,8 +1,8 @@
-"""The admin token of a server on a loopback address: whoever may read its file may delete, silence and start checks.
+"""The admin token, which a server on a loopback address requires for changes: delete, silence, start a preflight.
 
 It is made at the first start and kept in the state folder, readable by its owner only, so that other accounts of a
-shared host may look but not change anything. The command line never sends it by itself: on such a host the server on a
-port may be that of another account.
+shared host can read but not change anything. The command line does not send it by itself, because the server on a port
+of such a host may belong to another account.
 """
 
 import os

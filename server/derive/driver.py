@@ -30,13 +30,12 @@ from server.ingest.readings import Arrivals, SampleArrival, StepArrival, health,
 from server.ingest.sandboxes import SandboxArrival, arrivals_of
 from server.ingest.updates import RolloutArrival
 from server.ingest.validation import implausible_reason
-from server.signals.model import TICK_WINDOW_SECONDS, TargetHealth, is_gap
+from server.signals.model import TICK_SECONDS, TICK_WINDOW_SECONDS, TargetHealth, is_gap
 from server.signals.step_windows import row_limit
 from server.signals.window import TRAINER
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, RunRow, SeriesKey
 
-TICK_SECONDS = 5.0
 # Missing reports over which a gauge's value is held. One missing page is normal (Ray), three are not.
 CARRIED_REPORTS = 3
 # Ticks further apart in history: a chart of three days shows no more, and 10,000 steps of 34 s are 3,400 ticks instead
@@ -210,7 +209,7 @@ class RunDriver:
         self.deriver.mode = str(facts.get("mode", self.deriver.mode))
         # Steps we know already come again from every further log of the same run.
         fresh = any((s.incarnation, s.number) > self.deriver.done.get(s.axis, (-1, -1)) for s in arrivals.steps)
-        if fresh and "lifecycle" not in facts and self._lifecycle in ("finished", "crashed"):
+        if fresh and "lifecycle" not in facts and self._lifecycle in OVER:
             self._lifecycle = self._revived = "running"  # steps after the end: the run was resumed
         self._lifecycle = str(facts.get("lifecycle", self._lifecycle))
 
@@ -222,11 +221,11 @@ class RunDriver:
         """A run is over only when everything it left was fed: its history was lived while it ran."""
         deriver = self.deriver
         if self._steps:
-            if deriver.lifecycle in ("finished", "crashed"):
+            if deriver.lifecycle in OVER:
                 deriver.begin(tick)
         elif self._lifecycle == "running" and deriver.lifecycle != "running":
             deriver.begin(tick)
-        elif self._lifecycle and not (self._samples and self._lifecycle in ("finished", "crashed")):
+        elif self._lifecycle and not (self._samples and self._lifecycle in OVER):
             deriver.lifecycle = self._lifecycle
         if deriver.lifecycle == "starting" and deriver.is_running(tick):
             deriver.begin(tick)
@@ -297,7 +296,7 @@ class RunDriver:
         answers = any(target.up and not reads_files(target.kind) for target in self._all_health())
         answers = answers or self._present - float(self.deriver.facts.get("fault_since", 0)) < ABANDONED_SECONDS
         age = self._present - newest.ts
-        if answers or self._lifecycle in ("finished", "crashed") or age <= row_limit(self.deriver.book):
+        if answers or self._lifecycle in OVER or age <= row_limit(self.deriver.book):
             self._followed = True
             return
         self._lifecycle = "finished"

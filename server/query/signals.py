@@ -10,7 +10,7 @@ from server import signals
 from server.clock import Clock
 from server.query.names import format_name, parse_name
 from server.query.run_lookup import position, stored_run
-from server.query.run_state import RunState
+from server.query.run_state import OVER, RunState
 from server.query.types import Delta, Series, SignalInfo, SignalNow, SignalState
 from server.signals.gaps import lapsed
 from server.signals.model import Counter, Signal
@@ -82,7 +82,7 @@ def signal_now(
     """
     state, why, value = _state(item, latest, row), latest.why, latest.value
     age = max(0.0, now - latest.ts / 1000)
-    judged = latest.state is PointState.VALUE and row.lifecycle != "finished"
+    judged = latest.state is PointState.VALUE and row.lifecycle not in OVER
     at = run.as_of if run.name == "catching_up" and run.as_of is not None else now
     if judged and run.name == "not_collected":
         silence = "not collected" + (f" for {duration_text(now - run.since)}" if run.since is not None else "")

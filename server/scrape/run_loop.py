@@ -21,7 +21,7 @@ from server.clock import Clock, stopped_within
 from server.config.alerts import AlertSettings
 from server.config.discovery import DiscoverSettings
 from server.config.settings import HeartbeatSettings
-from server.derive.driver import TICK_SECONDS, RunDriver, carry_of
+from server.derive.driver import RunDriver, carry_of
 from server.derive.results import NO_LONGER
 from server.derive.source_priority import SourcePriority
 from server.ingest.readings import Arrivals, Ingest
@@ -40,6 +40,7 @@ from server.scrape.target_reader import (
     collector_of,
     readers_of,
 )
+from server.signals.model import TICK_SECONDS
 from server.signals.window import TRAINER
 from server.store import Store, StoreError, Writer
 from server.store.types import Batch, LatestRow, PointState

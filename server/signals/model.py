@@ -25,6 +25,8 @@ STEP_WINDOW = 10
 STEP_MINIMUM = 3
 # Engine and sandbox signals: long enough to hold a full buffer cycle, short enough to still be "now".
 TICK_WINDOW_SECONDS = 300.0
+# Seconds of event time from one evaluation of a run to the next.
+TICK_SECONDS = 5.0
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ PORTS = (
 RAY_LIST = Path("/tmp/ray/prom_metrics_service_discovery.json")
 # A local page that takes longer belongs to an engine that is loading; the next scan finds it.
 LIMITS = Limits(body_bytes=4 << 20, timeout_seconds=1.5)
-# Our own source tree: its recorded runs in tests/ are nobody's runs.
+# The source tree of Rollscope: the recorded runs in its tests/ are test data.
 CHECKOUT = Path(__file__).resolve().parents[2]
 # Levels of directories below the start that are scanned; a home directory may contain millions of files.
 DEPTH = 3

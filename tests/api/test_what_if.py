@@ -99,7 +99,7 @@ def test_what_cannot_be_is_refused(run: Bench) -> None:
 
 def test_an_unknown_run_and_the_description(run: Bench) -> None:
     request = client(run)
-    assert request("GET", "/api/v1/runs/nobody/what-if").status_code == 404
+    assert request("GET", "/api/v1/runs/unknown/what-if").status_code == 404
     described = request("GET", "/openapi.json").json()["paths"]["/api/v1/runs/{run}/what-if"]["get"]
     assert {one["name"] for one in described["parameters"]} == {"run", *MOST}
     assert all(one.get("description") for one in described["parameters"] if one["in"] == "query")

@@ -18,7 +18,7 @@ from typing import Any
 from collectors.formats import jsonl, textlog
 from collectors.formats.log_times import CLOCK, LogClock, anchor_backwards
 from collectors.model import Sample
-from collectors.training_logs import zones
+from collectors.training_logs import clocks
 
 # Digits are bounded, because int() of very many digits is slow and then fails.
 _DATED = re.compile(r"(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
@@ -52,7 +52,7 @@ def start(path: Path, lines: list[str], whole: bool) -> float:
         with path.open("rb") as file:
             head = file.read(ANCHOR_BYTES).decode(errors="replace")
         lines = [text for text in messages(map(textlog.strip, head.splitlines())) if CLOCK.match(text)]
-    return anchor_backwards(lines, status.st_mtime, zones.is_ahead)
+    return anchor_backwards(lines, status.st_mtime, clocks.is_other_zone)
 
 
 def is_undated(line: str) -> bool:
