@@ -248,7 +248,8 @@ def _head(status: Mapping[str, Any]) -> list[str]:
     framework, mode = status["framework"] or _unnamed(status), mode_words(status["mode"], status["facts"])
     mode = f"mode {mode}" if mode.startswith("unknown") else mode
     state = [f"state: {_state(run_state, status)}"] if (run_state := status.get("state")) else []
-    return [f"{status['run']}: {framework}, {mode}, {status['lifecycle']}", *state]
+    ended = verdict_text.ended(status.get("summary") or {})
+    return [f"{status['run']}: {framework}, {mode}, {status['lifecycle']}", *state, *ended]
 
 
 def _unnamed(status: Mapping[str, Any]) -> str:

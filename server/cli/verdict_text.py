@@ -16,6 +16,8 @@ _EVIDENCE = 8
 _SHARES = 4
 _BRIEF_EVIDENCE = 4
 _BRIEF_MISSING = 3
+# Share of a finished run's time below which a limiter is left out of its summary.
+LEAST_SHARE = 0.05
 
 
 def named(outcome: str, cause: str | None) -> str:
@@ -51,6 +53,26 @@ def brief(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") ->
     if advice := verdict.get("advice"):
         yield f"  change first: {advice}"
     yield from _idle(verdict)
+
+
+def ended(summary: Mapping[str, Any]) -> Iterator[str]:
+    """A finished run in one line: steps, time, reward, what limited it for how much of its time, and dollars."""
+    steps, seconds, reward = summary.get("steps"), summary.get("seconds"), summary.get("reward")
+    figures = [f"{steps:,} steps"] if steps is not None else []
+    figures += [f"in {span(seconds)}"] if seconds is not None else []
+    parts = [" ".join(figures)] if figures else []
+    parts += [f"final reward {reward:.4g}"] if reward is not None else []
+    limiters = summary.get("limiters") or {}
+    total = sum(limiters.values())
+    shares = sorted(((seconds / total, name) for name, seconds in limiters.items()), reverse=True) if total else []
+    parts += [f"{named(name, None)} {share:.0%}" for share, name in shares if share >= LEAST_SHARE]
+    if (dollars := summary.get("usd")) is not None:
+        idle = summary.get("idle_usd")
+        parts.append(
+            f"${dollars:,.2f} at its mean hourly rate" + ("" if idle is None else f", ${idle:,.2f} of it idle")
+        )
+    if parts:
+        yield f"summary: {', '.join(parts)}"
 
 
 def _idle(verdict: Mapping[str, Any]) -> Iterator[str]:

@@ -23,6 +23,7 @@ from server.query.signals import (
     TICK_STALE_SECONDS,
     SignalReader,
     duration_text,
+    newest_step,
     newest_value,
     step_stale_seconds,
     without_withheld,
@@ -40,6 +41,9 @@ from server.store.types import UNKNOWN, Origin, RunRow, TargetRow
 
 # Removed targets are shown for a day.
 GONE_SECONDS = 86_400.0
+COST = "cost_usd_per_hour"
+# The rate changes with the number of GPUs and sandboxes.
+COST_POINTS = 60
 # More changes of the verdict than any run has had; a summary of its time must not grow without bound.
 MOST_SPANS = 5000
 
@@ -104,7 +108,9 @@ class Reader:
         by_signal = self.signals.by_name(row)
         targets = self._store.runs.targets(row.name)
         health = _health([target for _, target in targets], now)
-        state = state_of(row, now, newest_value(by_signal), step_stale_seconds(by_signal), health)
+        state = state_of(
+            row, now, newest_value(by_signal), newest_step(by_signal), step_stale_seconds(by_signal), health
+        )
         verdict = self.verdicts.now(row, state)
         signals = tuple(without_withheld(self.signals.now(row, by_signal, now, state), verdict))
         return Status(
@@ -126,7 +132,9 @@ class Reader:
         first = None if row.first_ts is None else row.first_ts / 1000
         steps = self._store.fleet.steps([row.id], TRAINER).get(row.id)
         spans = self.verdicts.spans(row.name, first or 0.0, self._clock.now(), MOST_SPANS)
-        return summary(first, state.as_of, steps, signals, spans)
+        end = state.as_of
+        costs = [] if first is None or end is None else self.signals.series(row.name, (COST,), first, end, COST_POINTS)
+        return summary(first, end, steps, signals, spans, [rate for cost in costs for rate in cost.mean])
 
     def targets(self, run: str | None = None) -> list[TargetTrust]:
         """Health of the targets of one run, or of all."""

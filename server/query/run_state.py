@@ -75,6 +75,8 @@ class Facts:
         collected_at: when a collector last worked on the run.
         catch_up: how far the collector was behind then.
         newest: the newest value of any signal that is measured, not only computed.
+        stepped: the newest step of the trainer if files of rollouts were copied, because such a file has the time of
+            its copy; else None.
         patience: how old `newest` may be: the limit for steps where steps take long.
         targets: how many targets the run has; `up` of them answer.
         answered_at: when one of them last answered.
@@ -89,13 +91,15 @@ class Facts:
     targets: int
     up: int
     answered_at: float | None
+    stepped: float | None = None
 
 
 def run_state(facts: Facts) -> RunState:
     """The state of a run. The order of the rules matters: a run that is over needs no collector."""
     newest = facts.newest
     if facts.lifecycle in OVER:
-        return RunState("finished", newest, newest)
+        end = newest if facts.stepped is None else facts.stepped
+        return RunState("finished", end, end)
     if facts.collected_at is None or facts.now - facts.collected_at > NOT_COLLECTED_SECONDS:
         return RunState("not_collected", facts.collected_at, newest)
     if facts.catch_up is not None:
@@ -128,13 +132,24 @@ def _progress(catch_up: CatchUp) -> float | None:
     return min(1.0, max(0.0, (catch_up.position - catch_up.start) / (catch_up.target - catch_up.start)))
 
 
-def state_of(row: "RunRow", now: float, newest: float | None, patience: float, health: "TargetHealth") -> RunState:
-    """The state of a stored run. ``newest``, ``patience``: as in `Facts`."""
+def state_of(
+    row: "RunRow", now: float, newest: float | None, stepped: float | None, patience: float, health: "TargetHealth"
+) -> RunState:
+    """The state of a stored run. ``newest``, ``patience``: as in `Facts`; ``stepped``: the trainer's newest step."""
     collected = _collected_at(row, health.read_at)
     answered = None if health.answered_at is None else health.answered_at / 1000
     return run_state(
         Facts(
-            now, row.lifecycle, collected, stored_catch_up(row), newest, patience, health.targets, health.up, answered
+            now,
+            row.lifecycle,
+            collected,
+            stored_catch_up(row),
+            newest,
+            patience,
+            health.targets,
+            health.up,
+            answered,
+            stepped if row.facts.get("times_copied") else None,
         )
     )
 

@@ -6,7 +6,7 @@ from server.clock import Clock
 from server.query.rollouts.types import EventInfo
 from server.query.run_lookup import stored_run
 from server.query.run_state import RunState, state_of
-from server.query.signals import COMPUTED, ITEMS, TICK_STALE_SECONDS, Rows, signal_now, step_stale_seconds
+from server.query.signals import COMPUTED, ITEMS, TICK_STALE_SECONDS, Rows, newest_step, signal_now, step_stale_seconds
 from server.query.types import RunInfo, RunNow, SignalNow
 from server.query.verdicts import current_verdict
 from server.signals.model import Signal
@@ -99,7 +99,7 @@ def _state(
     row: RunRow, now: float, newest: int | None, targets: TargetHealth, by_signal: Mapping[str, Rows]
 ) -> RunState:
     at = None if newest is None else newest / 1000
-    return state_of(row, now, at, step_stale_seconds(by_signal), targets)
+    return state_of(row, now, at, newest_step(by_signal), step_stale_seconds(by_signal), targets)
 
 
 def _by_signal(latest: Latest) -> dict[str, Rows]:

@@ -53,6 +53,12 @@ def step_stale_seconds(by_signal: Mapping[str, Rows]) -> float:
     return stale_seconds(latest.value for _, latest in steps if latest.value is not None)
 
 
+def newest_step(by_signal: Mapping[str, Rows]) -> float | None:
+    """When the trainer's newest step ended (epoch s); None without a step whose time is known."""
+    steps = by_signal.get("trainer_step_seconds", ())
+    return max((latest.ts / 1000 for _, latest in steps if latest.state is PointState.VALUE), default=None)
+
+
 def never(item: Signal) -> SignalNow:
     """Of a signal that was not answered yet."""
     return SignalNow(item.name, item.name, {}, None, item.unit, "unknown", None, "", item.hint, None)

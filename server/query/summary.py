@@ -16,7 +16,7 @@ class RunSummary:
     Attributes:
         seconds: how long it lasted; None without data.
         steps: number of the trainer's last step.
-        usd: `seconds` at the last hourly rate: GPUs are held for the whole run.
+        usd: `seconds` at the mean hourly rate: GPUs are held for the whole run.
         idle_usd: what idle GPUs cost, all causes together.
         limiters: outcome of the verdict -> seconds for which it was the verdict.
         reward: mean reward of the last step.
@@ -32,12 +32,17 @@ class RunSummary:
 
 def summary(
     first: float | None, end: float | None, steps: int | None, signals: Iterable[SignalNow],
-    spans: Iterable[VerdictSpan],
+    spans: Iterable[VerdictSpan], rates: Iterable[float | None],
 ) -> RunSummary:  # fmt: skip
-    """``first``, ``end``: epoch seconds of its first and its last datum. ``spans``: its verdicts, oldest first."""
+    """``first``, ``end``: epoch seconds of its first and its last datum. ``spans``: its verdicts, oldest first.
+
+    ``rates``: dollars per hour in equal parts of its time, None where unknown. The newest value of the signal would not
+    do: a run that has ended has no rate.
+    """
     by_name = list(signals)
     seconds = end - first if first is not None and end is not None else None
-    hourly = _value(by_name, "cost_usd_per_hour")
+    priced = [rate for rate in rates if rate is not None]
+    hourly = sum(priced) / len(priced) if priced else None
     usd = hourly * seconds / SECONDS_PER_HOUR if hourly is not None and seconds is not None else None
     idle = [value.value for value in by_name if value.signal == "idle_usd_total" and value.value is not None]
     limiters: dict[str, float] = {}

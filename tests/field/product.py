@@ -3,7 +3,7 @@
 import asyncio
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -52,8 +52,16 @@ class Product:
 
 
 @contextmanager
-def watching(sources: Sequence[str | Path], now: float, alerts: AlertSettings | None = None) -> Iterator[Product]:
-    """Attaches to URLs, files and folders at ``now`` (epoch seconds). The default alert rules are in force."""
+def watching(
+    sources: Sequence[str | Path],
+    now: float,
+    alerts: AlertSettings | None = None,
+    facts: Mapping[str, str | float] | None = None,
+) -> Iterator[Product]:
+    """Attaches to URLs, files and folders at ``now`` (epoch seconds). The default alert rules are in force.
+
+    ``facts``: the user's own, as in the configuration.
+    """
     attached = attach(RunSettings(RUN, tuple(source_of(str(source)) for source in sources)), _PATIENT)
     clock = ScaledClock(now)
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +70,14 @@ def watching(sources: Sequence[str | Path], now: float, alerts: AlertSettings | 
         with closing(Store.open(url)) as store, closing(Writer(store)) as writer, asyncio.Runner() as runner:
             alerts = alerts or defaults()
             loop = RunLoop(
-                RUN, attached.targets, store, writer, clock, facts=attached.facts, limits=_PATIENT, alerts=alerts
+                RUN,
+                attached.targets,
+                store,
+                writer,
+                clock,
+                facts=attached.facts | (facts or {}),
+                limits=_PATIENT,
+                alerts=alerts,
             )
             for reader in loop.readers:
                 reader._random = random.Random(0)  # the jitter of a dead target's back-off: the same in each run

@@ -8,6 +8,8 @@ from statistics import fmean
 
 import pytest
 
+from server.cli.status import short
+from server.query import shape
 from tests.field.product import INPUTS, watching
 from tests.field.test_engine_pages import engine, page
 
@@ -62,6 +64,53 @@ def test_a_run_that_ended_a_week_ago(
         for signal, value in values.items():
             assert product.value(signal) == pytest.approx(value, rel=1e-5), signal
         assert "as of its end" not in str(status.facts) and status.facts["lifecycle_why"]
+
+
+def test_the_summary_of_an_ended_run(tmp_path: Path) -> None:
+    """The recorded run, its rows dated by its own step times: 40 steps, 1,713.4 s from the start of the first.
+
+    Its trainer waits 60 to 70% of steps 0 to 13 and 27 to 39, and 1% of the 13 between. Without engines a wait alone
+    does not show whether generation or sandboxes are slow, so a verdict exists only for the steps without a wait.
+    """
+    run = copied(TESTDATA / "prime_rl" / "driven", tmp_path, NOW)
+    trainer = [json.loads(line) for line in (run / "trainer" / "metrics.jsonl").read_text().splitlines()]
+    steps = {row["step"]: row["time/step"] for row in trainer if "time/step" in row}
+    assert sum(steps.values()) == pytest.approx(1713.4055)
+    end = NOW - 7 * 86_400
+    for part in ("trainer", "orchestrator"):
+        log = run / part / "metrics.jsonl"
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        dated = [line | {"time": end - sum(steps[step] for step in steps if step > line["step"])} for line in lines]
+        log.write_text("".join(json.dumps(line) + "\n" for line in dated))
+    prices = {"trainer_gpus": 8.0, "generator_gpus": 8.0, "trainer_usd_per_gpu_hour": 2.0}
+    with watching([run], NOW, facts=prices | {"generator_usd_per_gpu_hour": 3.0}) as product:
+        status = product.step(60)
+    assert (status.lifecycle, status.state.as_of, status.alerts) == ("finished", pytest.approx(end), ())
+    found = status.summary
+    assert found is not None and found.steps == 39 and found.reward == pytest.approx(0.645)
+    # From the end of step 0, of 38.75198 s, to that of step 39.
+    assert found.seconds == pytest.approx(1713.4055 - 38.75198, rel=1e-6)
+    assert found.usd == pytest.approx((8 * 2.0 + 8 * 3.0) * found.seconds / 3600)
+    assert sum(found.limiters.values()) == pytest.approx(found.seconds, abs=10)
+    named = found.limiters["trainer_bound"] + found.limiters["balanced"]
+    assert named == pytest.approx(sum(steps[step] for step in range(14, 27)), rel=0.25)
+    assert set(found.limiters) == {"unknown", "trainer_bound", "balanced"}
+    line = next(line for line in short(shape.status(status)).splitlines() if line.startswith("summary"))
+    assert line == (
+        "summary: 39 steps in 28 min, final reward 0.645, unknown 64%, trainer-bound 29%, balanced 7%, "
+        "$18.61 at its mean hourly rate, $3.23 of it idle"
+    )
+
+
+def test_copied_rollout_files_do_not_move_the_end(tmp_path: Path) -> None:
+    """TRL's step files have no times, so copies have that of the copy: the run ended with its trainer's last step."""
+    run = copied(TESTDATA / "trl" / "sync", tmp_path, NOW)
+    records = copied(TESTDATA / "trl_completions" / "sync", tmp_path / "records", NOW)
+    with watching([run, f"trl_completions={records}"], NOW + 60) as product:
+        status = product.step(60)
+        assert status.facts.get("times_copied") == 1.0
+        assert (status.lifecycle, status.state.as_of) == ("finished", pytest.approx(1_795_247_020.0, abs=5))
+        assert {run.info.name: run.state.as_of for run in product.reader.runs.now()} == {"field": status.state.as_of}
 
 
 def verl_rows(folder: Path, steps: int, modified: float) -> None:

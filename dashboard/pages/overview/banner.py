@@ -114,7 +114,7 @@ def _over(facts: StatusFacts) -> View:
     if found and found.usd is not None:
         cells["b.usd"] = money(found.usd)
         idle = f", {money(found.idle_usd)} of it idle" if found.idle_usd is not None else ""
-        cells["b.share"] = f"for the whole run at its last hourly rate{idle}"
+        cells["b.share"] = f"for the whole run at its mean hourly rate{idle}"
     return cells
 
 
