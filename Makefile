@@ -52,7 +52,7 @@ docs: $(VENV)/.dev $(DOCS)/.ready ## write the generated reference pages and bui
 	@$(DOCS)/bin/zensical build --strict --clean
 
 bench: $(VENV)/.dev $(WRITERS)/.ready ## speed, each figure beside its reference measured in the same run (JSON lines); bench-alerts is apart
-	@for part in parse tail store packing rollouts backfill attach steady server; do $(BIN)/python -m bench.$$part || exit 1; done
+	@for part in commands parse tail store packing rollouts backfill attach steady server; do $(BIN)/python -m bench.$$part || exit 1; done
 
 bench-alerts: $(VENV)/.dev ## alerting: cost of a tick, crossing to webhook beside Prometheus + Alertmanager (4 minutes)
 	@$(BIN)/python -m bench.alerts $(ARGS)
