@@ -69,8 +69,8 @@ def forward(
     spool = Spool(folder / spool_name(url, attached.name))
     try:
         waiting = f"; {spool.rows} earlier readings are not yet sent" if spool.rows else ""
-        print(f"Forwarding {attached.name} to {url}; spool {spool.path}{waiting}", flush=True)
-        asyncio.run(_forward(url, token, attached, spool))
+        started = f"Forwarding {attached.name} to {url}; spool {spool.path}{waiting}"
+        asyncio.run(_forward(url, token, attached, spool, started))
     finally:
         spool.close()
     return 0
@@ -92,10 +92,11 @@ def token(options: Options, token_file: str | None) -> Secret | None:
     return token
 
 
-async def _forward(url: str, token: Secret | None, attached: Attached, spool: Spool) -> None:
+async def _forward(url: str, token: Secret | None, attached: Attached, spool: Spool, started: str) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    print(started, flush=True)  # a script may send SIGTERM once it has read this line
     headers = {"authorization": f"Bearer {token}"} if token else {}
     limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
     async with httpx.AsyncClient(

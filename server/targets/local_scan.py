@@ -127,12 +127,26 @@ class _Search:
         self._deadline, self._clock, self._inspected = deadline, clock, 0
         self.partial = ""
 
-    def below(self, folder: Path, level: int = 0) -> list[tuple[Path, str]]:
-        """Returns (directory, collector) of runs at or below ``folder``: the deepest that are no part of a run."""
-        if not (name := self._trainer(folder)):
-            return []
-        parts = [candidate for child in self._children(folder, level) for candidate in self.below(child, level + 1)]
-        return parts if parts or folder.absolute() == CHECKOUT else [(folder, name)]
+    def below(self, root: Path) -> list[tuple[Path, str]]:
+        """Returns (directory, collector) of runs at or below ``root``: the deepest that are no part of a run.
+
+        Level by level, because the limits must not end the search in the first folder. Not every collector recognizes
+        the folders above a run, so folders above the first match are searched whatever they hold.
+        """
+        found: dict[Path, str] = {}
+        level = [(root, False)]  # with: is it below a match
+        for depth in range(DEPTH + 1):
+            below: list[tuple[Path, bool]] = []
+            for folder, inside in level:
+                if name := self._trainer(folder):
+                    found[folder] = name
+                if depth < DEPTH and (name or not inside):
+                    below += [(child, bool(name) or inside) for child in self._children(folder)]
+            level = below
+        above = {parent for folder in found for parent in folder.parents}
+        return [
+            (folder, name) for folder, name in found.items() if folder not in above and folder.absolute() != CHECKOUT
+        ]
 
     def _trainer(self, folder: Path) -> str:
         self._inspected += 1
@@ -146,8 +160,8 @@ class _Search:
             return ""  # a database being written, or a directory without permission
         return names[0] if names else ""
 
-    def _children(self, folder: Path, level: int) -> Iterator[Path]:
-        if level >= DEPTH:
+    def _children(self, folder: Path) -> Iterator[Path]:
+        if self.partial:
             return
         try:
             below, _, _ = rows.entries(folder)

@@ -53,6 +53,13 @@ def test_a_part_of_a_run_is_not_a_run(path: Path) -> None:
     assert [one.source for one in scan(path, ()).candidates] == ["."]
 
 
+@pytest.mark.parametrize("path", runs(), ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_a_run_is_found_three_levels_below(path: Path, tmp_path: Path) -> None:
+    """Also if its collector does not recognize the folders above the run."""
+    shutil.copytree(path, tmp_path / "a" / "outputs" / "my-run")
+    assert [one.source for one in scan(tmp_path, ()).candidates] == ["./a/outputs/my-run"]
+
+
 def test_a_ray_list_is_named(tmp_path: Path) -> None:
     (tmp_path / "ray.json").write_text("[]")
     (found,) = scan(tmp_path, ()).candidates
