@@ -13,7 +13,7 @@ from typing import Any
 
 from collectors.model import ScrapeError
 
-INSTALL = "Parquet files need pyarrow: install rollscope[parquet]"
+INSTALL = "Parquet files need pyarrow, the extra parquet (uv tool install '.[parquet]')"
 # Bytes. A footer lists columns and row groups; that of a training step's file has about 5 kB.
 FOOTER_BYTES = 16 << 20
 BATCH_ROWS = 256

@@ -1,7 +1,7 @@
 """The read-only part of Modal's gRPC control plane, as its SDK 1.6.4 uses it.
 
 `ClientHello`, `AuthTokenGet`, `AppGetOrCreate` as a look-up and `SandboxListV2` with its filters and pages. The
-messages are Modal's own (`modal_proto`, of the extra rollscope[modal]). A token pair is required, and for a listing
+messages are Modal's own (`modal_proto`, of the extra `modal`). A token pair is required, and for a listing
 the token that `AuthTokenGet` gave. Error texts and the page size are our own, because no real ones are recorded.
 """
 

@@ -22,7 +22,7 @@ from server.demo.traces import Traces
 from server.demo.truth import Truth
 from server.demo.vllm_page import Page
 
-_NO_MODAL = "the run's sandboxes on Modal are not served: that needs pip install 'rollscope[modal]'"
+_NO_MODAL = "the run's sandboxes on Modal are not served: they need the extra modal (uv tool install '.[modal]')"
 
 
 class Demo(Served):

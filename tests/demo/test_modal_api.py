@@ -191,7 +191,7 @@ def test_without_the_extra_the_demo_runs_and_says_what_is_missing(
         assert cluster.settings().targets[-1].collector == "prime_sandboxes"
         assert truth(cluster)["created"] == 314
     [line] = [record.getMessage() for record in caplog.records if "Modal" in record.getMessage()]
-    assert line == "the run's sandboxes on Modal are not served: that needs pip install 'rollscope[modal]'"
+    assert line == "the run's sandboxes on Modal are not served: they need the extra modal (uv tool install '.[modal]')"
 
 
 CLOSING = """

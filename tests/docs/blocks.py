@@ -11,8 +11,11 @@ PAGES = (
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs/get-started").glob("*.md")),
     *sorted((ROOT / "docs/how-to").glob("*.md")),
+    *sorted((ROOT / "docs/concepts").glob("*.md")),
+    ROOT / "docs/reference/demo.md",
 )
 MARKER = re.compile(r"<!-- not run: (.+) -->\n$")
+"""Directly above a block that a test cannot run, with the reason."""
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 _INLINE = re.compile(r"(?<!`)`(rollscope [^`]+)`")
 # What ends one command of a shell line; a comment begins after white space only.
@@ -31,7 +34,7 @@ class Block:
 
     @property
     def name(self) -> str:
-        return f"{self.page.name}:{self.line}"
+        return f"{self.page.parent.name}/{self.page.name}:{self.line}".removeprefix(f"{ROOT.name}/")
 
     @property
     def is_shell(self) -> bool:
@@ -47,7 +50,9 @@ class Block:
     @property
     def output(self) -> list[str]:
         """The lines of a console block that a command prints."""
-        return [line for line in self.text.splitlines() if not line.startswith("$ ")] if self.script != self.text else []
+        return (
+            [line for line in self.text.splitlines() if not line.startswith("$ ")] if self.script != self.text else []
+        )
 
 
 def blocks() -> list[Block]:

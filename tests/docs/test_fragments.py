@@ -3,6 +3,7 @@
 import configparser
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ import click
 import pytest
 import yaml
 
-from server.config.settings import load
+from server.config.settings import DEFAULT_PORT, load
+from server.demo.faults import KINDS
+from server.demo.scenarios import SCENARIOS
 from server.main import program
+from server.targets.local_scan import PORTS
 from tests.docs.blocks import PAGES, ROOT, Block, arguments, blocks, inline
 from tests.docs.world import VARIABLES, files, relocated
 
@@ -101,7 +105,7 @@ def test_arguments_of_containers_are_accepted() -> None:
     for commands in found.values():
         for args in commands:
             assert parsed(args) is not None
-    assert sum(name.startswith("kubernetes.md") and len(commands) for name, commands in found.items()) == 1
+    assert sum("kubernetes.md" in name and len(commands) for name, commands in found.items()) == 1
     assert len(found["docker-compose.yml"]) == 2
 
 
@@ -113,3 +117,35 @@ def test_the_systemd_unit_starts_the_program() -> None:
     (args,) = arguments(unit["Service"]["ExecStart"])
     context = parsed(args)
     assert context is not None and context.info_name == "up"
+
+
+# ---- names and numbers in the text
+
+NUMBERS = {8: "eight", 9: "nine", 10: "ten", 11: "eleven", 12: "twelve"}
+
+
+def test_extras_are_named_as_they_can_be_installed() -> None:
+    """Nothing is published, so the name of the package with an extra installs nothing."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    code = [path for name in ("collectors", "server", "dashboard") for path in (ROOT / name).rglob("*.py")]
+    for path in (*code, *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"):
+        text = path.read_text("utf-8")
+        assert "rollscope[" not in text, path
+        for found in re.findall(r"uv tool install '\.\[([\w,]+)\]'", text):
+            assert set(found.split(",")) <= extras.keys(), path
+    install = (ROOT / "docs/get-started/install.md").read_text("utf-8")
+    assert re.findall(r"^\| `(\w+)` \|", install, re.M) == sorted(extras, key=["parquet", "notify", "modal"].index)
+
+
+def test_numbers_in_the_text_are_the_programs() -> None:
+    readme, attach, demo = (
+        " ".join((ROOT / name).read_text("utf-8").split())
+        for name in ("README.md", "docs/get-started/attach.md", "docs/get-started/demo.md")
+    )
+    scenarios, faults = NUMBERS[len(SCENARIOS)], NUMBERS[len(KINDS)]
+    assert f"{scenarios.capitalize()} scenarios and {faults} faults" in readme
+    assert f"{scenarios} scenarios on " in demo and f"and {faults} faults" in demo
+    assert f"<http://127.0.0.1:{DEFAULT_PORT}>" in readme
+    listed = attach.split("The ports are the defaults", 1)[1].split("Folders that are part", 1)[0]
+    ranges = [(int(first), int(last or first)) for first, last in re.findall(r"(\d{4,5})(?: to (\d{4,5}))?", listed)]
+    assert [port for first, last in ranges for port in range(first, last + 1)] == list(PORTS)

@@ -1,4 +1,4 @@
-"""What the guides assume: a run with engines, a server that watches it, lists of targets, secrets, tools on the path."""
+"""What the guides assume: a run with engines, a server that watches it, lists of targets, secrets and tools."""
 
 import os
 import re

@@ -123,7 +123,7 @@ def test_without_the_sdk_the_message_says_what_to_install(monkeypatch: pytest.Mo
     with pytest.raises(ScrapeError) as caught:
         asyncio.run(run())
     assert caught.value.kind == "missing"
-    assert "pip install 'rollscope[modal]'" in str(caught.value)
+    assert "uv tool install '.[modal]'" in str(caught.value)
 
 
 @cache

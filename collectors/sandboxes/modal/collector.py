@@ -1,4 +1,4 @@
-"""Reads sandboxes of Modal with the SDK's gRPC client (extra ``rollscope[modal]``), which is loaded at the first poll.
+"""Reads sandboxes of Modal with the SDK's gRPC client (the extra ``modal``), which is loaded at the first poll.
 
 The SDK's public list has no times and no failures, but the response has. So the private stub of the SDK is called
 directly; the version is pinned, and a contract test runs against the real SDK. Both generations of sandboxes are listed
@@ -30,7 +30,7 @@ TESTED = "1.6.4"
 # A token is used this long. Its lifetime is longer, but only the server knows it.
 TOKEN_SECONDS = 300.0
 DEFAULT_URL = "https://api.modal.com"
-ABSENT = "the Modal SDK is not installed: pip install 'rollscope[modal]'"
+ABSENT = "the Modal SDK is not installed: it needs the extra modal (uv tool install '.[modal]')"
 
 _KINDS: Mapping[str, ErrorKind] = {
     "UNAUTHENTICATED": "auth",
@@ -182,7 +182,7 @@ def _unnamed(error: Any) -> ErrorKind:
 COLLECTOR = Collector(
     name="modal",
     actor="sandbox",
-    reads="Modal sandboxes over the SDK's gRPC client (extra rollscope[modal])",
+    reads="Modal sandboxes over the SDK's gRPC client (the extra modal)",
     versions=f"SDK {TESTED} against a simulated gRPC server; not against a live account",
     poll=poll,
     default_url=DEFAULT_URL,

@@ -161,7 +161,7 @@ def test_art_in_a_loop_of_ones_own_logs_before_it_trains(tmp_path: Path) -> None
 
 def test_art_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "find_spec", lambda _: None)
-    with pytest.raises(ScrapeError, match=r"install rollscope\[parquet\]"):
+    with pytest.raises(ScrapeError, match=r"uv tool install '\.\[parquet\]'"):
         tailed(art_rollouts.COLLECTOR, TESTDATA / "art_rollouts/pipeline", NOW)
 
 

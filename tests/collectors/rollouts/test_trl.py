@@ -123,8 +123,8 @@ def test_half_a_file_is_dropped_with_its_reason_and_its_neighbours_are_read(tmp_
 
 def test_without_pyarrow_the_target_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "find_spec", lambda _: None)
-    assert "install rollscope[parquet]" in (trl_completions.matches_path(SYNC) or "")
-    with pytest.raises(ScrapeError, match=r"install rollscope\[parquet\]") as caught:
+    assert "uv tool install '.[parquet]'" in (trl_completions.matches_path(SYNC) or "")
+    with pytest.raises(ScrapeError, match=r"uv tool install '\.\[parquet\]'") as caught:
         trl_completions.tail(SYNC, {}, Limits(), NOW)
     assert caught.value.kind == "missing"
 
