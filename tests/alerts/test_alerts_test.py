@@ -1,6 +1,5 @@
 """`rollscope alerts test`: files in promtool's layout, through the real rule reader and the real default pack."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import yaml
 from server.cli import alerts_test
 from server.config.alerts import load_rules
 from server.config.errors import ConfigError
-from server.main import main
 
 RULES = """
 [alerts]
@@ -224,15 +222,3 @@ def test_values_are_bounded_over_the_whole_file(tmp_path: Path) -> None:
     (tmp_path / "test.yml").write_text(yaml.safe_dump({"tests": [{"input_series": series}]}))
     with pytest.raises(ConfigError, match="more than 2,000,000 values in one file"):
         result(tmp_path / "test.yml")
-
-
-def test_the_examples_of_the_guide_agree(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    guide = (Path(__file__).parents[2] / "docs/how-to/alerts.md").read_text("utf-8")
-    (rules,) = [text for text in re.findall(r"```toml\n(.*?)```", guide, re.DOTALL) if "TrainerStarved" in text]
-    (tests,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    Path("rollscope.toml").write_text(rules)
-    Path("rules.test.yml").write_text(tests)
-    assert main(["alerts", "test", "rules.test.yml"]) == 0, capsys.readouterr().out

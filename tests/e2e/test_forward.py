@@ -1,7 +1,6 @@
 """`rollscope watch --push` with real processes: the server is killed, the agent is killed, the trainer writes on."""
 
 import json
-import re
 import signal
 import socket
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any, Self
 
 import pytest
 
-from tests.e2e.program import PROGRAM, ROOT, Program, environment, run
+from tests.e2e.program import PROGRAM, Program, environment, run
 
 BEGUN = time.time() - 7200
 TOKEN = "the token of this test"
@@ -205,15 +204,3 @@ def test_two_agents_do_not_share_a_spool(tmp_path: Path, trainer: Path) -> None:
         args = ["watch", str(trainer), "--push", f"http://127.0.0.1:{port}", "--run", "job-1"]
         second = run(tmp_path, *args)
     assert second.returncode == 2 and "another process forwards this run" in second.stderr
-
-
-def test_the_printed_job_script_is_short_and_its_command_is_known(tmp_path: Path) -> None:
-    (script,) = re.findall(
-        r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", (ROOT / "docs/how-to/slurm.md").read_text(), re.DOTALL
-    )
-    assert len(script.splitlines()) <= 10
-    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
-    helped = run(tmp_path, "watch", "--help").stdout
-    assert set(re.findall(r"--[a-z-]+", re.findall(r"rollscope watch.*", script)[0])) <= set(
-        re.findall(r"--[a-z-]+", helped)
-    )
