@@ -119,6 +119,12 @@ def test_the_systemd_unit_starts_the_program() -> None:
     assert context is not None and context.info_name == "up"
 
 
+def test_targets_of_make_in_the_text_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    found = {name for page in PAGES for name in re.findall(r"`make ([a-z-]+)", page.read_text("utf-8"))}
+    assert found and found <= targets
+
+
 # ---- names and numbers in the text
 
 NUMBERS = {8: "eight", 9: "nine", 10: "ten", 11: "eleven", 12: "twelve"}
