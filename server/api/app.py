@@ -13,12 +13,21 @@ from html import escape
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client.core import Metric
 from pydantic import SerializeAsAny
 
 from server.api import metrics as api_metrics
-from server.api.responses import GATE_ERRORS, Responses, StatusMessage, declare_security, errors, json_file
+from server.api.responses import (
+    GATE_ERRORS,
+    Responses,
+    StatusMessage,
+    declare_security,
+    errors,
+    invalid_parameters,
+    json_file,
+)
 from server.query import Delta, Reader, TargetTrust, UnknownRun, shape
 from server.query.names import format_name, parse_name
 from server.store import StoreError
@@ -51,6 +60,10 @@ def create_api(
     @api.exception_handler(UnknownRun)
     def unknown_run(_: object, error: UnknownRun) -> JSONResponse:
         return JSONResponse({"detail": f"no run named {error.args[0]!r}; see /api/v1/runs"}, 404)
+
+    @api.exception_handler(RequestValidationError)
+    def invalid(_: object, error: RequestValidationError) -> JSONResponse:
+        return JSONResponse({"detail": invalid_parameters(error.errors())}, 422)
 
     failures = StoreFailures()
 

@@ -1,6 +1,6 @@
 """What OpenAPI says about answers: error bodies by status code, and how a client authenticates."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,22 +14,6 @@ class ErrorAnswer:
     """An error; ``detail`` states the cause and what to change."""
 
     detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterProblem:
-    """A parameter that failed validation. ``loc``: where it is, e.g. ["query", "limit"]."""
-
-    loc: list[str | int]
-    msg: str
-    type: str
-
-
-@dataclass(frozen=True, slots=True)
-class InvalidParameters:
-    """Parameters out of range: one sentence, or one entry for each parameter."""
-
-    detail: str | list[ParameterProblem]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +59,7 @@ Responses = dict[int | str, dict[str, Any]]
 
 def errors(*codes: int) -> Responses:
     """The declaration of error bodies, for `responses` of a route."""
-    return {
-        code: {"description": _CAUSES[code], "model": InvalidParameters if code == 422 else ErrorAnswer}
-        for code in codes
-    }
+    return {code: {"description": _CAUSES[code], "model": ErrorAnswer} for code in codes}
 
 
 def json_file(description: str, schema: Mapping[str, Any], media_type: str = "application/json") -> Responses:
@@ -86,11 +67,15 @@ def json_file(description: str, schema: Mapping[str, Any], media_type: str = "ap
     return {200: {"description": description, "content": {media_type: {"schema": dict(schema)}}}}
 
 
-# Errors that the gate, which is in front of all routes, answers; the token's refusal is plain text.
-GATE_ERRORS: Responses = {
-    401: {"description": _CAUSES[401], "content": {"text/plain": {"schema": {"type": "string"}}}},
-    **errors(400, 403, 413, 421),
-}
+# Errors that the gate, which is in front of all routes, answers.
+GATE_ERRORS: Responses = errors(400, 401, 403, 413, 421)
+
+
+def invalid_parameters(problems: Sequence[Any]) -> str:
+    """One sentence of pydantic's problems: each parameter with what is wrong, in the order of the request."""
+    named = (".".join(str(part) for part in problem["loc"][1:]) or problem["loc"][0] for problem in problems)
+    texts = (str(problem["msg"]).removeprefix("Input ") for problem in problems)
+    return "; ".join(f"{name} {text}" for name, text in zip(named, texts, strict=True))
 
 
 def declare_security(api: FastAPI) -> None:

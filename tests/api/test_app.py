@@ -158,7 +158,14 @@ def test_since_returns_only_what_is_new(own: Bench) -> None:
 )  # fmt: skip
 def test_errors_are_json(run: Bench, path: str, status: int) -> None:
     answer = client(run)("GET", path)
-    assert answer.status_code == status and "detail" in json.loads(answer.content)
+    assert answer.status_code == status and isinstance(json.loads(answer.content)["detail"], str)
+
+
+def test_invalid_parameters_are_one_sentence(run: Bench) -> None:
+    answer = client(run)("GET", "/api/v1/runs/run/series?points=0&start=x")
+    start = "start should be a valid number, unable to parse string as a number"
+    assert answer.status_code == 422
+    assert answer.json() == {"detail": f"{start}; points should be greater than or equal to 1"}
 
 
 def test_health_and_readiness(run: Bench) -> None:
