@@ -10,7 +10,7 @@ import pytest
 TESTS = Path(__file__).parent
 
 SLOW = {
-    "docs/test_commands.py": 65,
+    "docs/test_commands.py": 70,
     "dashboard/test_browser.py": 45,
     "e2e/test_dashboard.py": 45,
     "dashboard/test_accessibility_browser.py": 44,

@@ -211,7 +211,7 @@ class CachedScan:
 def lines(result: ScanResult) -> list[str]:
     """Returns lines for a terminal: each candidate with its command, or what to do if there is none."""
     if not result.candidates:
-        return [NOTHING]
+        return [NOTHING, *filter(None, [result.partial])]
     width = max(len(candidate.command) for candidate in result.candidates)
     listed = [f"  {item.command:{width}}   # {item.collector}, {item.actor}" for item in result.candidates]
     more = [f"  and {result.more} older runs"] if result.more else []
