@@ -5,12 +5,12 @@ import re
 import pytest
 
 import collectors
-from bench.docs.labels import LABELS
 from collectors.catalog import METRICS
 from collectors.model import Collector
 from server import signals
 from server.signals import availability, record_fields
 from server.signals.availability import cells, frameworks, items
+from server.signals.labels import LABELS
 from tests.recorded import observed, report, runs
 
 # Declared signals without a value in the recorded runs, with the reason; the collectors' own tests check them.

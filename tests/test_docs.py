@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from bench.docs.configuration import TABLES, VARIABLES
-from bench.docs.labels import LABELS
 from bench.docs.pages import PAGES
 from bench.docs.site import menu, orphans
 from collectors.model import FACTS, Limits
@@ -21,6 +20,7 @@ from server.demo.faults import KINDS
 from server.demo.scenarios import SCENARIOS
 from server.main import COMMANDS, main
 from server.notify.model import ReceiverSettings
+from server.signals.labels import LABELS
 from tests.notify.support import alert, note
 from tests.signals.support import book, view
 

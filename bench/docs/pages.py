@@ -13,7 +13,6 @@ from fastapi import FastAPI
 
 import collectors
 from bench.docs import configuration
-from bench.docs.labels import LABELS
 from bench.docs.markdown import code, codes, page, section, table
 from collectors.catalog import METRICS
 from collectors.model import Collector
@@ -31,6 +30,7 @@ from server.query import Reader
 from server.runtime.self_metrics import Numbers, SelfMetrics
 from server.runtime.serve import Health, _app
 from server.signals import availability
+from server.signals.labels import LABELS
 from server.store import Store, migrate
 from server.store.retention import StoreSize
 

@@ -61,6 +61,7 @@ class RunFrame:
         stale: (signal, time of its newest data) -> why it is too old to be evaluated, or "".
         gauges, health, steps, shape: the deriver's.
         totals: (signal, window, labels) -> a counter's past, for ``increase`` of a signal.
+        address_of: target -> its address without secrets, or "".
     """
 
     now: float
@@ -74,6 +75,7 @@ class RunFrame:
     steps: StepBook
     shape: int
     totals: Mapping[tuple[str, float, Labels], IncreaseTotals] = field(default_factory=dict)
+    address_of: Callable[[str], str] = lambda _: ""
     # Tables are cached per instant, because a hundred rules may use the same one.
     tables: dict[tuple[str, str, str, float, bool], Table | None] = field(default_factory=dict)
 
@@ -108,6 +110,9 @@ class RunFrame:
     def reason(self, series: Labels) -> str:
         health = self.health.get(dict(series).get("target", ""))
         return health.problem if health is not None else ""
+
+    def address(self, series: Labels) -> str:
+        return self.address_of(dict(series).get("target", ""))
 
     def _signal(self, condition: Condition) -> Table | None:
         series_states = self.signals.get(condition.name, {})

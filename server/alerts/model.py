@@ -161,6 +161,9 @@ class Frame(Protocol):
     def reason(self, series: Labels) -> str:
         """Returns why the target of a series cannot be read, or what is missing from its answers; "" otherwise."""
 
+    def address(self, series: Labels) -> str:
+        """Returns where the target of a series is, without secrets; "" if that is not known."""
+
     def table(self, condition: Condition) -> Table | None:
         """Returns the series of a condition before matchers (for ``increase``: the increases); None: no source."""
 

@@ -161,7 +161,7 @@ class Evaluator:
             del state.alerts[series], state.written[series]
         else:
             state.written[series] = alert.value
-            alert.annotations = expand(state.rule, alert, frame.reason(series))
+            alert.annotations = expand(state.rule, alert, frame.reason(series), frame.address(series))
         # The start time is part of the key in the store, so a changed start time is another row.
         moved = alert.active_at != active_at and alert.state != "inactive"
         return [replace(alert, state="inactive", active_at=active_at), alert] if moved else [alert]
@@ -266,7 +266,7 @@ class Evaluator:
             alert = state.alerts.get(series)
             if alert is not None and alert.value != state.written[series]:
                 state.written[series] = alert.value
-                alert.annotations = expand(state.rule, alert, frame.reason(series))
+                alert.annotations = expand(state.rule, alert, frame.reason(series), frame.address(series))
                 changed.append(alert)
         return changed
 

@@ -13,6 +13,7 @@ from string import Template
 
 from collectors import catalog
 from server import signals
+from server.alerts.inputs import TARGET_UP
 from server.alerts.model import Alert, Condition, Rule
 
 NAMES: Mapping[str, str] = {
@@ -30,6 +31,7 @@ NAMES: Mapping[str, str] = {
     "lasting": "for more than 5 min; of a pending alert: for less than 5 min so far",
     "expression": "the condition: trainer_wait_ratio > 0.4 for 5m",
     "verdict": "of a rule about verdicts the one that holds: generator-bound",
+    "target": "of a series with a target: its name and address: engine-0 (http://10.0.0.3:8000)",
     "reason": "of a series with a target: why the target cannot be read",
 }
 """Name in an annotation -> its value. In addition ``label_NAME``, which is empty if there is no such label."""
@@ -183,8 +185,8 @@ def _is_label(name: str) -> bool:
 class _Names(Mapping[str, str]):
     """Values of names in an alert's texts; only those that are used are formatted."""
 
-    def __init__(self, rule: Rule, alert: Alert, reason: str) -> None:
-        self._rule, self._alert, self._reason = rule, alert, reason
+    def __init__(self, rule: Rule, alert: Alert, reason: str, address: str) -> None:
+        self._rule, self._alert, self._reason, self._address = rule, alert, reason, address
         self._labels = dict(alert.labels)
 
     def __getitem__(self, name: str) -> str:
@@ -203,6 +205,9 @@ class _Names(Mapping[str, str]):
             return self._number(name, value, condition)
         if name == "signal":
             return condition.name
+        if name == "target":
+            target = self._labels.get(name, "")
+            return f"{target} ({self._address})" if self._address else target
         if name == "reason":
             return self._reason or NO_REASON
         if name == "since":
@@ -240,23 +245,61 @@ def _template(text: str) -> Template:
     return Template(text)
 
 
-def expand(rule: Rule, alert: Alert, reason: str = "") -> dict[str, str]:
+def expand(rule: Rule, alert: Alert, reason: str = "", address: str = "") -> dict[str, str]:
     """Returns a rule's annotations for one alert. Never raises: unknown names stay as written.
 
-    ``reason``: why the target of the alert's series cannot be read.
+    ``reason``, ``address``: why the target of the alert's series cannot be read, and where it is.
 
     Two are always there: a summary, and the numbers behind it, so that the on-call engineer need not look them up.
     """
-    names = _Names(rule, alert, reason)
+    names = _Names(rule, alert, reason, address)
     texts = {key: _template(text).safe_substitute(names) for key, text in rule.annotations.items()}
-    return {"summary": expression(rule), EVIDENCE: evidence(rule, alert), **texts}
+    found = {"summary": _template(_summary(rule)).safe_substitute(names), **texts}
+    return {EVIDENCE: _template(_evidence(rule, alert)).safe_substitute(names), **found}
 
 
-def evidence(rule: Rule, alert: Alert) -> str:
-    """Returns the numbers: ``62%, limit > 40% (trainer_wait_ratio > 0.4 for 5m)``."""
+# Comparisons as words, because on-call engineers read them.
+_LIMITS: Mapping[str, str] = {
+    ">": "above", ">=": "at least", "<": "below", "<=": "at most", "!=": "other than",
+}  # fmt: skip
+
+
+@cache
+def _titles() -> Mapping[str, str]:
+    return {item.name: item.title for item in signals.load()}
+
+
+def _title(condition: Condition) -> str:
+    """Returns what the condition is about, as the dashboard names it; braces and dollars cannot occur in it."""
+    return _titles().get(condition.name) or condition.name.replace("_", " ").capitalize()
+
+
+def _limit(rule: Rule) -> str:
+    """Returns ``, limit above 40% for 5 min``; a state that equals a number has no limit."""
+    lasting = f" for {formatted(rule.for_seconds, 'seconds')}" if rule.for_seconds else ""
+    return lasting if rule.condition.op == "==" else f", limit {_LIMITS[rule.condition.op]} $threshold{lasting}"
+
+
+def _summary(rule: Rule) -> str:
+    """Returns the template of a rule without a summary: ``Trainer wait of run a: 62%, limit above 40% for 5 min``."""
     condition = rule.condition
+    if condition.name == TARGET_UP and condition.op == "==" and condition.threshold == 0:
+        return "$target of run $run cannot be read: $reason"
+    if condition.kind == "verdict":
+        return "Run $run has been $verdict $lasting"
+    if condition.kind == "absence":
+        return f"{_title(condition)} of run $run is missing"
+    within = f" within {formatted(condition.window, 'seconds')}" if condition.of == "increase" else ""
+    return f"{_title(condition)} of run $run: $value{within}{_limit(rule)}"
+
+
+def _evidence(rule: Rule, alert: Alert) -> str:
+    """Returns the template of the numbers: ``Trainer wait: 62%, limit above 40% for 5 min``."""
+    condition = rule.condition
+    if condition.name == TARGET_UP:
+        return "$target: $reason"
     if condition.kind == "absence" or alert.value is None:
-        return expression(rule)
-    unit = unit_of(condition)
-    limit = f"limit {condition.op} {formatted(condition.threshold, unit)}"
-    return f"{formatted(alert.value, unit)}, {limit} ({expression(rule)})"
+        return f"{_title(condition)}: no value"
+    if condition.kind == "verdict":
+        return "$verdict $lasting"
+    return f"{_title(condition)}: $value{_limit(rule)}"

@@ -82,6 +82,9 @@ class HistoryFrame:
     def reason(self, series: Labels) -> str:
         return ""
 
+    def address(self, series: Labels) -> str:
+        return ""
+
     def missing(self, condition: Condition, series: Labels) -> str:
         """Nothing is missing: a stored history holds every series that existed."""
         return ""

@@ -1,7 +1,7 @@
 """`rollscope export`: Prometheus rules equal to ours, or a Grafana dashboard over /metrics.
 
-The exported rules fire when ours do, with two differences: in Prometheus a series that is missing after a failed scrape
-counts as false, and a window without data counts toward `for`.
+The exported rules fire when ours do: tests/alerts/test_equality.py compares them, and docs/project/alert-equality.md
+lists what PromQL cannot express.
 """
 
 import json
@@ -25,16 +25,12 @@ from server.cli.program import Choice, Command
 from server.config import alerts as alerts_config
 from server.config.settings import read
 from server.signals import Counter, Signal
+from server.signals.labels import LABELS
 
 # Labels of an alert that its series does not have.
 ADDED = ("alertname", "alertstate", "severity", "class")
-# Signals with one series per target. A join with another signal on that label would match nothing.
-PER_TARGET = frozenset(
-    {
-        TARGET_UP, "generator_engine_state", "generator_frozen", "kv_cache_engine_usage_ratio", "sandbox_quota_limit",
-        "sandbox_quota_used",
-    }
-)  # fmt: skip
+# `/metrics` leaves out a run without data for so long, so that an alert is not held longer.
+HELD_SECONDS = 86_400.0
 _FORMATS = {"ratio": "humanizePercentage", "seconds": "humanizeDuration"}
 
 
@@ -99,42 +95,55 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 
 def expression(rule: Rule) -> str:
-    """PromQL equal to the rule: condition, hysteresis, further conditions, lifecycle."""
-    main = rule.promql or _with_recovery(rule)
-    parts = [
-        main,
-        *(_also(rule.condition, condition) for condition in rule.also if not rule.promql),
-    ]
+    """PromQL equal to the rule: conditions with hysteresis, held while a signal is unknown, and lifecycle."""
+    parts = [rule.promql or f"({_holds(rule, rule.condition)})"]
+    parts += [_also(rule, condition) for condition in rule.also if not rule.promql]
     if rule.condition.kind != "absence":
         states = "|".join(sorted(rule.lifecycle))
         parts.append(f'and on (run) ({PREFIX}run_state{{state=~"{states}"}} == 1)')
     return " ".join(parts)
 
 
-def _also(main: Condition, other: Condition) -> str:
+def _also(rule: Rule, other: Condition) -> str:
     """A further condition, joined on the labels that both series have."""
-    both = {main.name, other.name} <= PER_TARGET and not main.summed and not other.summed
-    return f"and on ({'run, target' if both else 'run'}) ({_compare(other, other.threshold)})"
+    shared = _labels(rule.condition) & _labels(other)
+    return f"and on ({', '.join(('run', *sorted(shared)))}) ({_holds(rule, other)})"
 
 
-def _with_recovery(rule: Rule) -> str:
-    condition = rule.condition
+def _labels(condition: Condition) -> frozenset[str]:
+    own = ("kind", "target") if condition.name == TARGET_UP else LABELS.get(condition.name, ())
+    return frozenset(() if condition.summed else own)
+
+
+def _holds(rule: Rule, condition: Condition) -> str:
+    """The condition, or what continues it while the alert fires: its recovery level, and that its signal is unknown."""
     if condition.kind == "absence":
         return f"absent({_series(condition)})"
-    plain = _compare(condition, condition.threshold)
-    if condition.recover is None or condition.recover == condition.threshold:
-        return f"({plain})"
     ignored = ", ".join((*ADDED, *(name for name, _ in rule.labels)))
-    firing = f'ALERTS{{alertname="{rule.name}", alertstate="firing"}}'
-    return f"({plain} or ({_compare(condition, condition.recover)} and ignoring ({ignored}) {firing}))"
+    joined = f"ignoring ({ignored})" if condition is rule.condition else "on (run)"
+    firing = f'and {joined} ALERTS{{alertname="{rule.name}", alertstate="firing"}}'
+    parts = [_compare(condition, condition.threshold)]
+    if condition.recover is not None and condition.recover != condition.threshold:
+        parts.append(f"({_compare(condition, condition.recover)} {firing})")
+    # Totals and the health of targets are never unknown on `/metrics`.
+    if condition.source == "signal" and condition.of == "value" and condition.name != TARGET_UP:
+        held = text.duration(rule.no_data_after if rule.no_data == "ok" else HELD_SECONDS)
+        unknown = f'{PREFIX}signal_state{{signal="{condition.name}", state="unknown"}} == 1'
+        parts.append(
+            f"(last_over_time({_series(condition)}[{held}]) {firing} "
+            f"unless on (run) {PREFIX}{condition.name} and on (run) ({unknown}))"
+        )
+    return " or ".join(parts)
 
 
 def _compare(condition: Condition, level: float) -> str:
     series = _series(condition)
     if condition.of == "increase":
-        series = f"increase({series}[{text.duration(condition.window)}])"
+        # `increase()` extrapolates: it would report 10.2 of 10 failures.
+        window = text.duration(condition.window)
+        series = f"({series} - ({series} offset {window} or min_over_time({series}[{window}])))"
     if condition.summed:
-        series = f"sum by (run) ({series})"
+        series = f"sum by (run) {series}"
     return f"{series} {condition.op} {level:g}"
 
 
@@ -158,6 +167,7 @@ class _Names(Mapping[str, str]):
         self._values = {
             "value": f"in {value}" if condition.kind == "forecast" else value,
             "raw_value": "{{ $value }}",
+            "target": "{{ $labels.target }}",
             "reason": text.NO_REASON,
             "threshold": text.formatted(condition.threshold, unit),
             "signal": condition.name,

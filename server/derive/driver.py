@@ -66,12 +66,14 @@ class RunDriver:
         targets: names of the run's targets now; the health of others is history.
         trust: decides which value counts where several targets report the same (default: the later one).
         judge: computes the verdict (default: `server.verdict.judge.remember`).
+        address_of: target -> its address without secrets, or "", for the texts of alerts.
     """
 
     def __init__(
         self, store: Store, submit: Submit, run: str, carry: Callable[[str], float],
         stated: Mapping[str, str | float] | None = None, alerts: AlertSettings | None = None,
         targets: Collection[str] | None = None, trust: SourcePriority | None = None, judge: Judge | None = None,
+        address_of: Callable[[str], str] = lambda _: "",
     ) -> None:  # fmt: skip
         self._store, self._submit, self.run = store, submit, run
         self._stated = stated or {}
@@ -79,7 +81,8 @@ class RunDriver:
         self._targets = targets
         self.on_outbox: Callable[[], None] = lambda: None
         row = store.ensure_run(run)
-        self._alerts = RunAlerts(store.alerts, run, alerts or AlertSettings(), (row.watermark or 0) / 1000)
+        since = (row.watermark or 0) / 1000
+        self._alerts = RunAlerts(store.alerts, run, alerts or AlertSettings(), since, address_of)
         self.deriver = Deriver(self._items.values(), carry, self._alerts.metrics, trust)
         self._answers, self._verdicts = SignalResults(store, run, self._items, self.deriver), VerdictTracker(run, judge)
         self._marks, self._sources = DriftEvents(), SourceEvents()

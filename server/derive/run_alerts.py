@@ -36,9 +36,14 @@ class RunAlerts:
 
     Args:
         since: event time of the watermark: alerts that were resolved shortly before it may still be notified.
+        address_of: target -> its address without secrets, or "".
     """
 
-    def __init__(self, store: AlertStore, run: str, settings: AlertSettings, since: float) -> None:
+    def __init__(
+        self, store: AlertStore, run: str, settings: AlertSettings, since: float,
+        address_of: Callable[[str], str] = lambda _: "",
+    ) -> None:  # fmt: skip
+        self._address_of = address_of
         self._store, self._run, self._settings = store, run, settings
         self._evaluator = Evaluator(settings.rules, run)
         self._rules = {rule.name: rule for rule in settings.rules}
@@ -64,7 +69,7 @@ class RunAlerts:
         counters = self._counters(now, deriver.counter_values()) if self._growing else {}
         frame = RunFrame(
             now, self._run, deriver.lifecycle, replayed, {**signals, **counters}, stale, deriver.gauges,
-            deriver.health, deriver.book, deriver.shape, self._totals,
+            deriver.health, deriver.book, deriver.shape, self._totals, self._address_of,
         )  # fmt: skip
         batch.alerts += [_row(alert) for alert in self._evaluator.evaluate(frame)]
         if self._evaluator.errors != self._errors:

@@ -20,6 +20,7 @@ from server import catch_up
 from server.clock import Clock, stopped_within
 from server.config.alerts import AlertSettings
 from server.config.discovery import DiscoverSettings
+from server.config.run_names import shown_url
 from server.config.settings import HeartbeatSettings
 from server.derive.driver import RunDriver, carry_of
 from server.derive.results import NO_LONGER
@@ -136,11 +137,19 @@ class RunLoop:
     def _new_driver(self) -> RunDriver:
         driver = RunDriver(
             self._store, self._commit, self.run, self._carry, self._facts, self._alerts,
-            targets=self._names, trust=self._trust,
+            targets=self._names, trust=self._trust, address_of=self._address_of,
         )  # fmt: skip
         driver.on_outbox = lambda: self.on_outbox()
         driver.feed(self.pushes.last_received())
         return driver
+
+    def _address_of(self, name: str) -> str:
+        """Returns where a target or a target list is, without credentials, path and query of a URL; "" if pushed."""
+        target, _ = self._carried.get(name, (None, 0.0))
+        if target is not None:
+            return shown_url(target.url) if target.url else target.path
+        lists = (one.settings.sources for one in self._lists.sources if name_of(one) == name)
+        return ", ".join(shown_url(one) if "://" in one else one for one in next(lists, ()))
 
     def _stamp(self, batch: Batch) -> Batch:
         """Adds to the batch that this run is collected now, and how far it is behind the present."""

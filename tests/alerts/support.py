@@ -33,6 +33,9 @@ class OneFrame:
     def reason(self, series: Labels) -> str:
         return ""
 
+    def address(self, series: Labels) -> str:
+        return ""
+
     def missing(self, condition: Condition, series: Labels) -> str:
         return "scrape failed" if series in self.unseen else ""
 

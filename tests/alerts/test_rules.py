@@ -135,7 +135,7 @@ def test_values_and_annotations_are_updated_in_place() -> None:
     one = rule(annotations={"summary": "$signal is $value"})
     evaluator, first = evaluate([one], frame(0, {"": 2}))
     alert = first[0]
-    assert (alert.value, alert.annotations) == (2, {"summary": "x is 2", "evidence": "2, limit > 1 (x > 1)"})
+    assert (alert.value, alert.annotations) == (2, {"summary": "x is 2", "evidence": "X: 2, limit above 1"})
     assert evaluator.evaluate(frame(5, {"": 3})) == [alert]
     assert (alert.value, alert.annotations["summary"]) == (3, "x is 3")
     assert evaluator.evaluate(frame(10, {"": 3})) == []
@@ -343,7 +343,7 @@ def test_values_of_every_rule_are_written() -> None:
     evaluator = Evaluator([rule("Never", threshold=100), rule("A"), rule("B", annotations={"s": "$raw_value"})], "r")
     evaluator.evaluate(frame(0, {"": 2}))
     found = evaluator.evaluate(frame(5, {"": 3}))
-    own = [{"summary": "x > 1", "evidence": "3, limit > 1 (x > 1)"}, {"s": "3"}]
+    own = [{"summary": "X of run r: 3, limit above 1", "evidence": "X: 3, limit above 1"}, {"s": "3"}]
     assert [(alert.rule, alert.value, dict(alert.annotations)) for alert in found] == [
         ("A", 3, own[0]), ("B", 3, {**own[0], **own[1]}),
     ]  # fmt: skip

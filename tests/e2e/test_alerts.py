@@ -162,7 +162,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 def said(target: str) -> dict[str, str]:
     """Annotations of an alert of the rule above: its own, and the numbers every alert has."""
-    evidence = "250 requests, limit > 100 requests (generator_requests_waiting > 100)"
+    evidence = "Generator requests waiting: 250 requests, limit above 100 requests"
     return {"summary": f"250 requests at {target}", "evidence": evidence}
 
 
