@@ -24,6 +24,7 @@ SLOW = {
     "dashboard/test_hostile_browser.py": 25,
     "dashboard/test_alerts_browser.py": 23,
     "e2e/test_watch.py": 20,
+    "alerts/test_equality.py": 20,
     "demo/test_verdicts.py": 20,
     "dashboard/test_preflight_browser.py": 19,
     "dashboard/test_rollouts_live_browser.py": 19,
