@@ -12,6 +12,7 @@ scene. `--keep` stores the collected runs in a folder and uses them again, for w
 
 import argparse
 import asyncio
+import json
 import pickle
 import shutil
 import socket
@@ -58,6 +59,13 @@ ENDED_SECONDS = 1080.0
 CAUGHT_UP = 0.41
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
 README, ITS_PAGES = Path(__file__).parent.parent / "docs" / "images", ("overview", "rollouts", "sandboxes", "alerts")
+# Next to the pictures: page -> its words. A test compares them with those of today's product.
+WORDS_FILE = README / "words.json"
+# Headings, names of cards and charts, tabs and column heads inside the picture, without numbers.
+WORDS = """() => [...new Set([...document.querySelectorAll("nav a, h1, h2, h3, th")]
+  .filter(one => one.checkVisibility({visibilityProperty: true}) && one.getBoundingClientRect().top < innerHeight)
+  .map(one => one.innerText.replace(/\\d[\\d.,]*( ?[%a-z]{1,2}\\b)?/g, "#").replace(/\\s+/g, " ").trim())
+  .filter(Boolean))].sort()"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +193,8 @@ def serving(api: FastAPI) -> Iterator[str]:
             thread.join()
 
 
-def shoot(browser: Browser, url: str, theme: str, size: tuple[int, int], out: Path, *, whole: bool) -> None:
-    """Takes one picture, once the page reports that it is drawn."""
+def shoot(browser: Browser, url: str, theme: str, size: tuple[int, int], out: Path, *, whole: bool) -> list[str]:
+    """Takes one picture, once the page reports that it is drawn. Returns its words."""
     page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme, bypass_csp=True)  # type: ignore[arg-type]
     page.emulate_media(reduced_motion="reduce")
     page.goto(url)
@@ -197,7 +205,9 @@ def shoot(browser: Browser, url: str, theme: str, size: tuple[int, int], out: Pa
     if whole:
         page.evaluate("RS.drawAll()")
     page.screenshot(path=out, full_page=whole)
+    words: list[str] = page.evaluate(WORDS)
     page.close()
+    return words
 
 
 def addresses(only_scene: str, only_page: str, runs: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
@@ -214,16 +224,15 @@ def addresses(only_scene: str, only_page: str, runs: Mapping[str, str]) -> Itera
 
 def pictures(
     browser: Browser, urls: Mapping[str, str], args: argparse.Namespace, runs: Mapping[str, str]
-) -> list[Path]:
-    """Takes all pictures. A page that shows the scene of its own is named by the page only."""
-    files = []
+) -> dict[Path, list[str]]:
+    """Takes all pictures; returns their words. A page that shows the scene of its own is named by the page only."""
+    files = {}
     for scene, key, path in addresses(args.scene, args.page, runs):
         prefix = key if scene == SHOWN.get(key, MAIN) and not args.scene else f"{scene}-{key}"
         for theme in ("light", "dark"):
             for name, size in SIZES.items():
-                files.append(args.out / f"{prefix}-{theme}-{name}.png")
-                whole = args.whole or name == "narrow"
-                shoot(browser, urls.get(scene, urls[MAIN]) + path, theme, size, files[-1], whole=whole)
+                file, whole = args.out / f"{prefix}-{theme}-{name}.png", args.whole or name == "narrow"
+                files[file] = shoot(browser, urls.get(scene, urls[MAIN]) + path, theme, size, file, whole=whole)
     return files
 
 
@@ -279,10 +288,13 @@ def main() -> None:
             browser.close()
         store.close()
     if args.readme:
+        words = {}
         for file in files:
             key, theme, size = file.stem.rsplit("-", 2)
             if key in ITS_PAGES and size == "wide":
                 shutil.copy(file, README / f"{key}-{theme}.png")
+                words[key] = files[file]
+        WORDS_FILE.write_text(json.dumps(words, indent=1, ensure_ascii=False) + "\n")
     print(f"{len(files)} pictures in {args.out}, {time.monotonic() - began:.0f} s")
 
 
