@@ -74,8 +74,8 @@ RULES: dict[str, Row] = {
     ),
     # ---- the rest, from the store up
     "server.store": Row(
-        {"collectors.model", "migrations"}, {"sqlalchemy", "alembic", "psycopg"},
-        "the store knows records, not meaning",
+        {"collectors.model", "server.rollouts", "migrations"}, {"sqlalchemy", "alembic", "psycopg"},
+        "the store knows records and the types of rollouts, not what they mean",
     ),
     "server.notify": Row(
         {"collectors.transport", "server.alerts.matchers", "server.config.secret", "server.targets.outbound_policy"},

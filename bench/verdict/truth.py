@@ -11,7 +11,7 @@ from bench.verdict.sim import Row, Sim
 BALANCED, CLEARLY = 1.10, 1.22
 # The best two are not distinguished where their log gains differ by less than a fifth.
 NEAR = 1.2
-# A curriculum is uneven, not the limiter, below this where it is not filtered (DESIGN section 5, the published 55 %);
+# A curriculum is uneven, not the limiter, below this where it is not filtered (published: 55 %);
 # every synchronous step has a tail, which is worth a change from a third of the step on. Both are conventions: within
 # a tenth of them both outcomes are right.
 UNEVEN, UNEVEN_BAND = 0.50, 0.05

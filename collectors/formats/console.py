@@ -57,7 +57,6 @@ _DATED = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?", re
 _DATE_WITHIN = 48
 # Messages at the end of a read. If none of them has a time, the newest time is older than the end of the file.
 _NEWEST_WITHIN = 10
-_WORD = r"[A-Za-z_][\w.]*"
 _TOKEN = re.compile(
     r"(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
     r"|(?:np|numpy|torch)\.\w+\((?P<inner>[-+\w.]*)\)|tensor\((?P<tensor>[-+\w.]*)(?:, [^()]*)?\)"

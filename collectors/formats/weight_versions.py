@@ -6,10 +6,9 @@ tokens [start, end). The trainer chooses the name: a number, or a number behind 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from collectors.formats.shapes import mapping, objects, whole
+from collectors.formats.shapes import objects, whole
 
 KEY = "weight_versions"
 # Spans of one answer: weights change a few times during it.
@@ -50,22 +49,6 @@ def token_versions(spans: object) -> TokenVersions:
             joined.append([version, end - start])
     complete = isinstance(spans, list) and len(objects(spans)) == len(spans) <= SPANS_MAX
     return tuple((version, tokens) for version, tokens in joined) if complete else ()
-
-
-def of_answer(answer: Any) -> TokenVersions:
-    """The versions in an engine's raw answer: of its choices in order, or of its `meta_info`. Empty if not reported."""
-    choices = objects(mapping(answer).get("choices"))
-    versions = (
-        [token_versions(choice.get(KEY)) for choice in choices]
-        if choices
-        else [token_versions(_metadata_spans(answer))]
-    )
-    return together(versions) if all(versions) else ()
-
-
-def _metadata_spans(answer: Any) -> object:
-    containers: Iterator[Mapping[str, Any]] = (mapping(answer, *path) for path in ((), ("meta_info",), ("metadata",)))
-    return next((container[KEY] for container in containers if KEY in container), None)
 
 
 def together(parts: Sequence[TokenVersions]) -> TokenVersions:

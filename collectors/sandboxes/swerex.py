@@ -13,9 +13,6 @@ import httpx
 from collectors.model import Collector, Limits, Reading, Sandbox, ScrapeError, State
 from collectors.transport.rest import clean, get_json, text, total_timeout
 
-# HTTP status of an exception inside the runtime.
-RUNTIME_ERROR = 511
-
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
     """Reads the server's state. "Not alive" is a valid answer (running but unreachable); no answer is an error.

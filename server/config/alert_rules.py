@@ -17,7 +17,7 @@ from server.alerts.matchers import Matcher
 from server.alerts.model import CLASSES, Condition, Operator, Rule
 from server.config.errors import Problems, suggestion
 from server.notify.model import SEVERITIES
-from server.verdict.model import OUTCOMES
+from server.verdict.model import VERDICT_OUTCOMES
 
 COMPARISONS: Mapping[str, Operator] = {
     "above": ">", "at_least": ">=", "below": "<", "at_most": "<=", "equals": "==", "not_equals": "!=",
@@ -152,8 +152,8 @@ def _verdict(table: Mapping[str, Any], match: tuple[Matcher, ...], problems: Pro
     if wrong or not outcomes:
         problems.add(f"{where}.verdict", 'must be a list of outcomes such as ["generator_bound", "sandbox_bound"]')
         return Condition("verdict", "signal", "bottleneck")
-    for unknown in [outcome for outcome in outcomes if outcome not in OUTCOMES]:
-        problems.add(f"{where}.verdict", f"no outcome is named {unknown!r}; {suggestion(unknown, OUTCOMES)}")
+    for unknown in [outcome for outcome in outcomes if outcome not in VERDICT_OUTCOMES]:
+        problems.add(f"{where}.verdict", f"no outcome is named {unknown!r}; {suggestion(unknown, VERDICT_OUTCOMES)}")
     is_one = Matcher("verdict", "=~", "|".join(outcomes))
     return Condition("verdict", "signal", "bottleneck", "==", 1.0, None, (is_one, *match))
 

@@ -32,7 +32,7 @@ GENERATED = "generator_generated_tokens_total"
 # Gauges that come with steps hold for so many of the longest of so many steps, and for this time (s) at most: a later
 # step is late. Of few steps, so that a restart, which knows the last ones only, changes nothing.
 HELD_STEPS, HELD_OF, MOST_HELD_SECONDS = 1.5, 10, 1800.0
-# Seconds. Loading and compiling take 10 to 40 minutes (DESIGN); engines that generate for an hour serve a run.
+# Seconds. Loading and compiling take 10 to 40 minutes; engines that generate for an hour serve a run.
 STARTING_SECONDS = 3600.0
 # Key of the stored state: the start of the run and its incarnation.
 RUNNING = "spell"

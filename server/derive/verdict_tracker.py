@@ -18,7 +18,7 @@ from server.signals.step_windows import row_limit
 from server.store.types import Batch, VerdictRow
 from server.verdict.inputs import VerdictInput
 from server.verdict.judge import Memory, remember
-from server.verdict.model import OUTCOMES, RULES_VERSION, Verdict
+from server.verdict.model import RULES_VERSION, VERDICT_OUTCOMES, Verdict
 
 log = logging.getLogger("rollscope.verdict")
 
@@ -96,7 +96,7 @@ class VerdictTracker:
     def _ask(self, seen: VerdictInput, replayed: bool) -> Verdict:
         try:
             memory, verdict = self._judge(self._memory, seen)
-            if replayed and verdict.outcome in OUTCOMES:
+            if replayed and verdict.outcome in VERDICT_OUTCOMES:
                 # Of thousands of verdicts in history only the newest is stored: a quarter of their cost was JSON.
                 self._memory, self._unsaved = memory, (memory, verdict, seen.now)
                 return verdict
@@ -159,11 +159,11 @@ def _seen(now: float, deriver: Deriver, answers: SignalResults) -> VerdictInput:
 
 def _stored(memory: Memory | None, verdict: Verdict, now: float) -> str:
     """What is kept, as JSON; `ValueError` for what is no verdict, or no JSON (a number that is not finite)."""
-    if verdict.outcome not in OUTCOMES:
+    if verdict.outcome not in VERDICT_OUTCOMES:
         raise ValueError(f"no outcome is named {verdict.outcome!r}")
     return json.dumps({"memory": memory, "verdict": verdict.to_json(), "as_of": now}, allow_nan=False)
 
 
 def _values(verdict: Verdict) -> Iterator[Value]:
-    for outcome in OUTCOMES:
+    for outcome in VERDICT_OUTCOMES:
         yield Value(float(outcome == verdict.outcome), (("verdict", outcome),))

@@ -25,7 +25,6 @@ DEFAULT_INTERVAL_SECONDS = 60.0
 # The store's resolution (s): two values of one series need two instants.
 TICK = 0.001
 EDGES_CHANGED = "{}: its buckets differ from those of earlier pushes"
-EDGES_MOVED = "{}: its buckets differ from those of its stored total"
 TOO_MANY = f"more than {SERIES} series to add up"
 
 

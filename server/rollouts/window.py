@@ -29,6 +29,7 @@ MINIMUM_VERSIONS = 3
 WINDOW_SECONDS = 300.0
 # Two beyond the window: the version at whose end it begins, and a late one.
 KEPT_VERSIONS = WINDOW_VERSIONS + 2
+# Rollouts in flight in memory. More than a run has; limits memory if a source never reports ends.
 LIVE_MOST = 100_000
 # A rollout not reported for so long is not in flight; equal to the limit of `server.ingest.rollouts.fold`.
 LOST_SECONDS = 86_400.0

@@ -10,7 +10,7 @@ from server.signals.step_windows import SYNC_HAS_NO_WAIT, mean, not_in_sync, too
 
 # ---- capacity_samples_per_second
 
-# What the trainer could consume: samples / (step - wait), ratio of sums over the last 10 steps (DESIGN section 4).
+# What the trainer could consume: samples / (step - wait), ratio of sums over the last 10 steps.
 
 _CAPACITY_SAMPLES_PER_SECOND_HINT = (
     "capacity needs samples per step, step time and wait time "
@@ -49,7 +49,7 @@ CAPACITY_SAMPLES_PER_SECOND = Signal(
 
 # ---- compute_capacity_samples_per_second
 
-# What the trainer could consume if it only computed: samples / compute, last 10 steps (DESIGN section 4).
+# What the trainer could consume if it only computed: samples / compute, last 10 steps.
 #
 # In contrast, `capacity_samples_per_second` counts weight sync, checkpoints and the like as time of the trainer.
 

@@ -19,8 +19,8 @@ SYNC_MODES = ("sync_colocated", "sync_split")
 STATE_MODE = "state the run's `mode` in [run.NAME.facts]"
 """What to do where a value follows from the mode, and no source reports the mode."""
 
-# Steps. DESIGN section 4, "Windows": trainer signals use the last 10 consumed steps and need 3 of them, so that
-# one slow step neither causes nor hides a finding.
+# Trainer signals use the last 10 consumed steps and need 3 of them, so that one slow step neither causes nor hides a
+# finding.
 STEP_WINDOW = 10
 STEP_MINIMUM = 3
 # Engine and sandbox signals: long enough to hold a full buffer cycle, short enough to still be "now".

@@ -429,7 +429,7 @@ TRUNCATION_RATIO = Signal(
 
 # ---- tail_bubble_ratio
 
-# How empty the engines run while the slowest rollouts of a step end: 1 - mean running / peak (DESIGN section 4).
+# How empty the engines run while the slowest rollouts of a step end: 1 - mean running / peak.
 
 _TAIL_BUBBLE_RATIO_HINT = "no engine reports running requests: add its /metrics as a target"
 # Seconds. The polling interval of engines; a shorter tail costs nothing.

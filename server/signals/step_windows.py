@@ -9,7 +9,7 @@ from collectors.model import Labels
 from server.signals.model import STEP_MINIMUM, STEP_WINDOW, Answer, NotApplicable, Unknown, Value, View
 from server.signals.window import Step, StepBook, StepKey
 
-# Seconds. A step takes minutes to hours, so its values are valid for at least this long (DESIGN section 5).
+# Seconds. A step takes minutes to hours, so its values are valid for at least this long.
 STEP_STALE_SECONDS = 1800.0
 # The same as a multiple of the median step.
 STEP_STALE_FACTOR = 6.0

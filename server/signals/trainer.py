@@ -29,7 +29,7 @@ TRAINER_STEP_SECONDS = Signal(
 
 # ---- trainer_phase_seconds
 
-# Phases of a step: step = wait + compute + overhead (DESIGN section 4), each a mean over the last 10 steps.
+# Phases of a step: step = wait + compute + overhead, each a mean over the last 10 steps.
 #
 # Overhead is weight sync, checkpoint and other phases of the trainer. In synchronous modes the phase
 # `generation` takes the place of `wait`. A phase the trainer does not report is left out, never zero.

@@ -1,6 +1,6 @@
 """Types of a verdict: outcomes, causes, evidence, limiters; and its JSON form.
 
-DESIGN section 5. The rules are in `server.verdict.rules.tuning`.
+The rules are in `server.verdict.rules.tuning`, and in words in docs/concepts/verdict-rules.md.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,6 @@ CAUSES: Mapping[Outcome, tuple[str, ...]] = {
         "no_progress",
         "dead_engine",
         "frozen_engine",
-        "missing_producer",
         "dead_trainer",
         "collective_timeout",
         "worker_died",
@@ -33,18 +32,18 @@ CAUSES: Mapping[Outcome, tuple[str, ...]] = {
         "not_told",
     ),
     "sandbox_bound": ("spin_up", "starting_limit", "init_failures", "quota", "tool_time"),
-    "reward_bound": ("scoring", "verifier"),
+    "reward_bound": ("scoring",),
     "curriculum_bound": ("too_easy", "too_hard", "equal_rewards"),
     "trainer_bound": ("compute", "other", "open_step"),
     "overhead_bound": ("weight_sync", "checkpoint", "eval"),
-    "orchestrator_bound": ("concurrency", "staleness_gate", "prompts", "tool_calls", "not_told"),
+    "orchestrator_bound": ("staleness_gate", "prompts", "tool_calls", "not_told"),
     "balanced": (),
     "unknown": ("missing", "incomplete", "starting", "paused", "over"),
 }
 """Causes of each outcome; a verdict has "" if the cause is not distinguished."""
 
-OUTCOMES: tuple[Outcome, ...] = tuple(CAUSES)
-"""Every outcome, in the order of DESIGN section 5."""
+VERDICT_OUTCOMES: tuple[Outcome, ...] = tuple(CAUSES)
+"""Every outcome, in the order of docs/concepts/verdict.md."""
 
 RULES_VERSION = 9
 """Increases with every change of a rule or threshold that can change a verdict; stored with each verdict."""
@@ -146,7 +145,7 @@ class Verdict:
         return next((limiter for limiter in self.limiters if (limiter.outcome, limiter.cause) != self.key), None)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the object of the status contract (DESIGN section 6) with additional fields."""
+        """Returns the object of the status contract (docs/reference/http-api.md) with additional fields."""
         beyond = self.next
         return {
             "outcome": self.outcome,

@@ -36,7 +36,7 @@ WORTH = 1.18
 TWICE = 2.0
 """Factor. What can be added to engines or to a trainer is as much again, not infinitely much."""
 CLEAR = 1.2
-"""Ratio of log gains. Two limiters nearer than a fifth are not distinguished (DESIGN section 5)."""
+"""Ratio of log gains. Two limiters nearer than a fifth are not distinguished."""
 PLAIN = 1.5
 """Ratio of log gains. With a source missing a limiter must gain half again as much as its rival."""
 CERTAIN = 0.95
@@ -119,8 +119,6 @@ WORKER_DIED = 0.8
 """Confidence. A run that replaces its workers goes on after one died; a collective that timed out ends its process."""
 SILENT_SECONDS = 10.0
 """Seconds since the last answer of any engine. One failed read is a gap, two are an engine that is gone."""
-UNEVEN = 0.70
-"""Share of the requests that fit. Below it no request has to wait in a fleet that shares its work evenly."""
 IDLE_ENGINES = 0.30
 """Share of a rollout's time. Engines with room and less of it than this are no limiter."""
 
@@ -153,8 +151,6 @@ IDLE_SCORER = 0.5
 
 FAILING = 0.10
 """Share of rollouts lost with their sandbox. Every tenth spoils most groups of sixteen."""
-MUCH_FAILING = 0.2
-"""Share of failing tool calls or rollouts that explains rewards of zero."""
 REFUSED = 0.05
 """Share of new sandboxes. A provider that refuses every twentieth is at a limit of the account."""
 FULL_QUOTA = 0.95
@@ -170,18 +166,12 @@ LEAST_STARTING = 4
 
 # ---- what is aborted, and what grows
 
-LONG_TAIL = 3.0
-"""p99 over median. The slowest of a group of sixteen takes twice the rest."""
 ABORTED = 0.20
 """Share of rollouts aborted because others were faster."""
 DRIFTED = 1.5
 """Ratio to the first steps. Half again as long as at the start."""
 SYNC_TAIL = 1.5
 """Factor. A synchronous step has a tail by nature: from a third of the step lost others kept partial rollouts."""
-SYNC_OVERHEAD = 1.25
-"""Factor of a synchronous step's overhead."""
-SYNC_OTHER = 1.33
-"""Factor of any other limiter of a synchronous step."""
 NEAR = 1.15
 """Factor. A tail of ten steps differs by it from that of thirty."""
 LEFT = 0.9
@@ -206,9 +196,9 @@ IDLE_SECONDS = 40.0
 HALF_LIMIT = 0.5
 """Share of max(6 x median, 30 min): more than one step that simply took longer."""
 LEAST_LIMIT = 1800.0
-"""Seconds. Lower bound of the longest a step may take (`trainer_stall_ratio`, DESIGN section 5)."""
+"""Seconds. Lower bound of the longest a step may take (`trainer_stall_ratio`)."""
 LIMIT = 6.0
-"""Times the median step. The longest a step may take (`trainer_stall_ratio`, DESIGN section 5)."""
+"""Times the median step. The longest a step may take (`trainer_stall_ratio`)."""
 
 # ---- which of the last steps belong to the present
 
@@ -226,8 +216,6 @@ SHARE_CHANGE = 0.20
 """Share of the step. A change that matters is a fifth of it."""
 WORK_CHANGE = 1.25
 """Factor. A quarter more work is no jitter."""
-ROLE_CHANGE = 2.0
-"""Factor. Scoring that takes twice as long, or a step that does while the trainer waits, is another limiter."""
 
 # ---- windows of instants
 
@@ -264,8 +252,6 @@ STILL_SECONDS = 120.0
 """Seconds without a batch taken at least: they hold the fastest steps."""
 QUEUE_HELD = 0.10
 """Share of the time that production was held."""
-QUEUE_WAITS = 0.05
-"""Share of the step. A trainer that waits less is not starved."""
 
 # ---- evidence
 

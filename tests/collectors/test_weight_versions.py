@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from collectors.formats.weight_versions import SPANS_MAX, number_of, of_answer, together, token_versions
+from collectors.formats.weight_versions import SPANS_MAX, number_of, together, token_versions
 from tests.collectors._reading import TESTDATA
 
 
@@ -16,20 +16,8 @@ def span(version: Any, start: Any, end: Any) -> dict[str, Any]:
 def test_a_recorded_answer_of_vllm() -> None:
     """900 tokens: 183 by v1, 62 by v2, 655 by v3."""
     answer = json.loads((TESTDATA / "vllm" / "generate_response_weight_versions.json").read_text())
-    assert of_answer(answer) == ((1, 183), (2, 62), (3, 655))
-
-
-def test_an_answer_of_sglang() -> None:
-    spans = [span("4", 0, 10), span("5", 10, 12)]
-    assert of_answer({"text": "x", "meta_info": {"weight_versions": spans}}) == ((4, 10), (5, 2))
-    assert of_answer({"metadata": {"weight_versions": spans}}) == ((4, 10), (5, 2))
-    assert of_answer({"weight_versions": spans}) == ((4, 10), (5, 2))
-
-
-def test_choices_are_one_rollouts_only_when_all_of_them_tell() -> None:
-    told = {"weight_versions": [span("1", 0, 5)]}
-    assert of_answer({"choices": [told, told]}) == ((1, 10),)
-    assert of_answer({"choices": [told, {"weight_versions": [span("default", 0, 5)]}]}) == ()
+    spans = answer["choices"][0]["weight_versions"]
+    assert token_versions(spans) == ((1, 183), (2, 62), (3, 655))
 
 
 @pytest.mark.parametrize(

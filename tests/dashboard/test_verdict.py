@@ -12,7 +12,7 @@ from dashboard.shell.theme import DARK, LIGHT
 from dashboard.state.cache import TimedCache
 from dashboard.state.status import StatusFacts
 from dashboard.state.url import Span
-from server.verdict.model import OUTCOMES
+from server.verdict.model import VERDICT_OUTCOMES
 from tests.dashboard import fake
 from tests.dashboard.fake import NOW, RICH
 from tests.dashboard.fake_verdicts import NASTY, NOW_IS, UNKNOWN, hour, judged, span
@@ -132,7 +132,7 @@ def test_confidence(value: float | None, words: str) -> None:
 
 
 def test_every_outcome_has_a_colour() -> None:
-    assert set(verdict.COLOURS) == set(OUTCOMES) - {"unknown"}
+    assert set(verdict.COLOURS) == set(VERDICT_OUTCOMES) - {"unknown"}
     assert len(set(verdict.COLOURS.values())) == len(verdict.COLOURS)
 
 

@@ -16,8 +16,8 @@ from server.push.records import EVENT_FIELDS, FIELDS, LINE_BYTES, MAX_LINES, Ref
 
 NOW = 1_800_000_000.0
 
-# As DESIGN lists them; what somebody sends by it must be taken.
-DESIGNED = {
+# As docs/how-to/push.md lists them: each must be accepted.
+DOCUMENTED = {
     "rollout_id": "r", "group_id": "g", "group_size": 8, "purpose": "train", "environment": "math", "agent": "solver",
     "incarnation": 2, "version_dispatched": 1, "version_start": 2, "version_finish": 3, "version_consumed": 4,
     "token_versions": [[2, 100], [3, 50]], "dispatched_at": NOW - 9, "started_at": NOW - 8, "first_token_at": NOW - 7,
@@ -41,8 +41,8 @@ WHOLE = Rollout(
 
 
 def test_every_field_of_the_design_and_of_the_record_is_taken() -> None:
-    assert record(DESIGNED | REST, NOW) == WHOLE
-    assert set(DESIGNED | REST) == set(FIELDS) - {"weight_versions"}
+    assert record(DOCUMENTED | REST, NOW) == WHOLE
+    assert set(DOCUMENTED | REST) == set(FIELDS) - {"weight_versions"}
     assert set(EVENT_FIELDS) == {field.name for field in fields(Event)}
 
 
@@ -218,7 +218,7 @@ def test_events() -> None:
 
 @pytest.mark.parametrize("kind", ["rollouts", "events"])
 def test_what_waits_is_read_as_it_was_taken(kind: Any) -> None:
-    items: list[Any] = [DESIGNED | REST, {"rollout_id": "b"}] if kind == "rollouts" else [{"kind": "eval"}]
+    items: list[Any] = [DOCUMENTED | REST, {"rollout_id": "b"}] if kind == "rollouts" else [{"kind": "eval"}]
     found = parse(json.dumps(items).encode(), kind, NOW)
     back = unpack(pack(kind, found.lines), NOW)
     assert (list(back.rollouts), list(back.events)) == (

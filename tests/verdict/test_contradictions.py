@@ -38,7 +38,7 @@ CASES: tuple[Case, ...] = (
     ("too few engines that idle", ("generator_bound", "too_few_engines"), {"signals": IDLE}, {"signals": BUSY}),
     (
         "starved engines that are full",
-        ("orchestrator_bound", "concurrency"),
+        ("orchestrator_bound", "staleness_gate"),
         {"signals": FULL, "numbers": {"engine_occupancy_ratio": 1.0}},
         {"signals": NO_QUEUE, "numbers": {"engine_occupancy_ratio": 1.0}},
     ),

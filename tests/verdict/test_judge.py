@@ -11,7 +11,7 @@ from server.derive.results import NO_LONGER
 from server.signals.model import TargetHealth
 from server.verdict.explain.evidence import NO_LONGER as LEFT
 from server.verdict.judge import remember
-from server.verdict.model import OUTCOMES, Verdict, from_json
+from server.verdict.model import VERDICT_OUTCOMES, Verdict, from_json
 from server.verdict.rules.tuning import judge
 from server.verdict.thresholds import (
     CHANGED_SECONDS,
@@ -276,4 +276,4 @@ def test_a_verdict_survives_json() -> None:
     for row in TABLE:
         _, verdict = remember(None, seen(*row.told, **row.given))
         assert from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
-        assert verdict.outcome in OUTCOMES and verdict.summary
+        assert verdict.outcome in VERDICT_OUTCOMES and verdict.summary

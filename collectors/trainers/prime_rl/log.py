@@ -55,11 +55,6 @@ def start(path: Path, lines: list[str], whole: bool) -> float:
     return anchor_backwards(lines, status.st_mtime, clocks.is_other_zone)
 
 
-def is_undated(line: str) -> bool:
-    """Returns whether the line begins with a time of day without a date."""
-    return CLOCK.match(line) is not None
-
-
 def has_local_time(line: str) -> bool:
     """Returns whether the line begins with a time without a zone."""
     return CLOCK.match(line) is not None or _DATED.match(line) is not None

@@ -32,6 +32,7 @@ from server.rollouts.merge import cleaned, merged, stripped, told_last
 from server.rollouts.quick import maker
 from server.rollouts.staleness import Judged, judge, newest_use
 from server.rollouts.versions import VersionClock
+from server.rollouts.window import LIVE_MOST
 from server.store.types import RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
 
 Key = tuple[str, int]
@@ -39,8 +40,6 @@ Key = tuple[str, int]
 
 # Ended rollouts in memory; others are recalled from the store when a record names them.
 REMEMBERED = 20_000
-# Rollouts in flight in memory. More than a run has; limits memory if a source never reports ends.
-LIVE_MOST = 100_000
 # A rollout still generating after a day is considered lost (s).
 LOST_SECONDS = 86_400.0
 # Complete rollouts without a reported use are considered lost after an hour, if the source reports consumption.

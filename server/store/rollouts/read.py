@@ -8,6 +8,8 @@ from typing import Any, get_args
 from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, func, select
 
 from collectors.model import Exit
+from server.rollouts.groups import OUTCOMES
+from server.rollouts.window import LIVE_MOST
 from server.store.bulk import clean
 from server.store.engine import Engines
 from server.store.in_list import among
@@ -27,13 +29,8 @@ from server.store.rollouts.write import AMOUNTS, OTHER, ClassKey
 from server.store.tables import runs
 from server.store.types import RolloutGroupRow, RolloutRow, RolloutSum
 
-LIVE_MOST = 100_000
-
 LEAVING = frozenset((*get_args(Exit), "ended"))
 """States of rollouts that are not in flight: `collectors.model.Exit`, and ended without a reported use."""
-
-OUTCOMES = ("open", "mixed", "all_solved", "none_solved", "equal_unknown", "too_few_valid")
-"""Of groups."""
 
 DEFAULT = "train"
 """Purpose of a rollout that reports none: `collectors.model.Purpose`."""

@@ -25,7 +25,6 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("stalled", "dead_engine"): "Restart the engines that do not answer; nothing is generated meanwhile.",
     ("stalled", "frozen_engine"): "Restart the frozen engines; look for a hung collective or a weight update that "
     "never ended.",
-    ("stalled", "missing_producer"): "No source reports the generators now: check whether they run.",
     ("stalled", "collective_timeout"): "The trainer hangs in a collective. Look for the rank that did not join it: its "
     "log, its GPU (Xid, ECC) and its network. Then restart from the last checkpoint.",
     (
@@ -58,7 +57,6 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("sandbox_bound", "quota"): "Raise the provider's quota or remove dangling sandboxes (rollscope preflight).",
     ("sandbox_bound", "tool_time"): "Make tool calls faster or run more rollouts at once: the engines wait for them.",
     ("reward_bound", "scoring"): "Score in parallel, or reuse what the verifier starts for each score.",
-    ("reward_bound", "verifier"): "Give the judge model more engines, or judge fewer rollouts.",
     ("curriculum_bound", "too_easy"): "Sample harder tasks: drop those that every rollout solves, or sample by solve "
     "rate.",
     ("curriculum_bound", "too_hard"): "Sample easier tasks first, or give partial credit: no rollout solves these.",
@@ -72,7 +70,6 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("overhead_bound", "weight_sync"): "Publish weights in the background, less often, or over a faster path.",
     ("overhead_bound", "checkpoint"): "Write checkpoints asynchronously or less often.",
     ("overhead_bound", "eval"): "Evaluate less often, on fewer tasks, or on separate engines.",
-    ("orchestrator_bound", "concurrency"): "Raise the rollouts in flight: the engines have room.",
     ("orchestrator_bound", "staleness_gate"): "Production is held while the trainer waits: raise the staleness bound "
     "or publish more often.",
     ("orchestrator_bound", "prompts"): "Dispatch prompts faster: the in-flight limit is not reached.",

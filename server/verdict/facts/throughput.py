@@ -34,7 +34,7 @@ from server.verdict.thresholds import (
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """See DESIGN section 4 for each.
+    """See docs/concepts/verdict-rules.md for each.
 
     Attributes:
         wait: share of the step as the trainer reports it, of the ``steps`` present steps, else of the last ten.

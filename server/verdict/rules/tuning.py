@@ -1,6 +1,7 @@
 """The numbered rules in order: liveness, infrastructure, tuning. The first that applies is the verdict. Pure.
 
-DESIGN section 5. `judge` evaluates one instant; `server.verdict.judge` compares it with the current verdict.
+docs/concepts/verdict-rules.md has them in words. `judge` evaluates one instant; `server.verdict.judge` compares it with
+the current verdict.
 """
 
 from math import log, sqrt
