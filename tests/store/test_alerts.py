@@ -5,13 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from alembic import command
-from sqlalchemy import text
 
-from server.store import Store, StoreError, Writer, migrate
+from server.store import Store, StoreError, Writer
 from server.store.alerts import Heartbeat
-from server.store.engine import migration_engine, parse_url
-from server.store.schema.migrate import alembic_config
 from server.store.types import AlertRow, Batch, DeliveryRow, GroupRow, OutboxRow, SilenceRow
 from tests.store.helpers import T0
 
@@ -353,22 +349,3 @@ def test_a_read_only_store_takes_nothing(store: Store, store_url: str) -> None:
         with pytest.raises(StoreError, match="read-only"):
             attempt()
     reading.close()
-
-
-def test_a_store_of_the_first_version_is_upgraded_with_its_data(empty_url: str) -> None:
-    engine = migration_engine(parse_url(empty_url))
-    with engine.begin() as connection:
-        command.upgrade(alembic_config(connection), "0001")
-        connection.execute(
-            text(
-                "INSERT INTO runs (name, framework, mode, lifecycle, generation, seq, facts)"
-                " VALUES ('old', '', '', 'running', 1, 41, '{}')"
-            )
-        )
-    engine.dispose()
-    migrate(empty_url)
-    store = Store.open(empty_url)
-    assert store.runs.cursor("old") == (1, 41)
-    store.write(Batch("old", alerts=[FIRING], groups=[GROUP], outbox=[note(1)]))
-    assert store.alerts.active("old", 0) == [FIRING]
-    store.close()

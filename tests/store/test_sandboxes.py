@@ -3,13 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from alembic import command
-from sqlalchemy import inspect, text
+from sqlalchemy import text
 
 from collectors.model import Sandbox
-from server.store import Store, migrate
+from server.store import Store
 from server.store.engine import migration_engine, parse_url
-from server.store.schema.migrate import alembic_config
 from server.store.types import Batch, SandboxRow
 from tests.store.helpers import T0
 
@@ -140,14 +138,3 @@ def test_those_that_were_met_after_their_end_are_counted_apart(store: Store) -> 
     )
     found = store.sandboxes.funnel("run")
     assert (found["requested"], found["ended"], found["met_ended"]) == (8, 6, 4)
-
-
-def test_rows_from_before_the_column_are_kept_and_know_of_no_command(store: Store, store_url: str) -> None:
-    put(store, row(1, ready_at=AT + 5))
-    engine = migration_engine(parse_url(store_url))
-    with engine.begin() as connection:
-        command.downgrade(alembic_config(connection), "0003")
-        assert "first_exec_at" not in {column["name"] for column in inspect(connection).get_columns("sandboxes")}
-    engine.dispose()
-    migrate(store_url)
-    assert store.sandboxes.page("run") == [row(1, ready_at=AT + 5)]

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from server.store.engine import StoreError, explained, migration_engine, parse_url
 from server.store.foreign import refuse_foreign
-from server.store.schema.revision import HEAD, current, refuse_newer
+from server.store.schema.revision import HEAD, current, refuse_others
 
 _LOCK = 0x526F6C6C4D6967  # "RollMig"; two servers that start together on PostgreSQL migrate one after the other
 
@@ -18,7 +18,8 @@ def migrate(url: str) -> None:
     """Create or upgrade the schema at ``url``, in one transaction. Safe to call at every start, by many at once.
 
     Raises:
-        StoreError: the database was made by a newer Rollscope or by another application, or its folder cannot be made.
+        StoreError: the database was made by a newer Rollscope, before the first release or by another application, or
+            its folder cannot be made.
     """
     refuse_foreign(url)
     try:
@@ -48,7 +49,7 @@ def _upgrade(connection: Connection) -> None:
     found = current(connection)
     if found == HEAD:
         return
-    refuse_newer(found)
+    refuse_others(found)
     # Alembic logs every step at INFO; that is noise at the start of a dashboard.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     command.upgrade(alembic_config(connection), "head")

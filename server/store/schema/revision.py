@@ -4,6 +4,9 @@ from sqlalchemy import Connection, Engine, inspect, text
 
 from server.store.engine import StoreError
 
+FIRST = "0013"
+"""The revision of the first release: the schema of an older database has no way here."""
+
 HEAD = "0013"
 """The newest revision. A test compares it with the folder: reading scripts at every start would cost 50 ms."""
 
@@ -19,7 +22,7 @@ def check(engine: Engine) -> None:
     if found is None:
         raise StoreError("the store has no tables yet: run `rollscope migrate`")
     if found != HEAD:
-        refuse_newer(found)
+        refuse_others(found)
         raise StoreError(f"the store is at schema {found}, this Rollscope needs {HEAD}: run `rollscope migrate`")
 
 
@@ -31,11 +34,16 @@ def current(connection: Connection) -> str | None:
     return None if found is None else str(found)
 
 
-def refuse_newer(found: str | None) -> None:
-    """Only forwards.
+def refuse_others(found: str | None) -> None:
+    """Refuse a database that this version cannot migrate.
 
     Raises:
-        StoreError: the database was made by a newer Rollscope.
+        StoreError: made by a newer Rollscope, or before the first release.
     """
     if found is not None and found > HEAD:
         raise StoreError(f"the store is at schema {found}, newer than this Rollscope's {HEAD}: upgrade Rollscope")
+    if found is not None and found < FIRST:
+        raise StoreError(
+            f"the store is at schema {found}, from before the first release ({FIRST}): export what you need with the "
+            "version that made it, then delete it"
+        )
