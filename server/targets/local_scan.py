@@ -158,7 +158,8 @@ class _Search:
             names = [name for name, _ in detect_path(folder) if known[name].actor == "trainer"]
         except (ScrapeError, OSError):
             return ""  # a database being written, or a directory without permission
-        return names[0] if names else ""
+        # `rollscope watch` refuses logs of several frameworks: the folder is above runs of different frameworks.
+        return names[0] if len(names) == 1 else ""
 
     def _children(self, folder: Path) -> Iterator[Path]:
         if self.partial:

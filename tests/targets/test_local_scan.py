@@ -85,6 +85,13 @@ def test_time_is_bounded(place: Path) -> None:
     assert local_scan.lines(ScanResult(partial="x")) == [local_scan.NOTHING, "x"]
 
 
+def test_a_folder_above_runs_of_two_frameworks_is_not_listed(place: Path) -> None:
+    """`rollscope watch ./outputs` would refuse it. The scan stops before it reaches the runs inside."""
+    clock = iter([0.0, 1.0, 2.0, 3.0, *[9.0] * 100])
+    found = scan(place, (), lambda: next(clock))
+    assert found.partial and [one.source for one in found.candidates] == []
+
+
 def test_asked_again_within_seconds_it_does_not_look_again(place: Path) -> None:
     now = [0.0]
     kept = local_scan.CachedScan(place, (), lambda: now[0])
