@@ -183,6 +183,11 @@ def open_engines(url: str, *, read_only: bool) -> Engines:
         path = sqlite_path(parsed)
         if not path.exists():
             raise StoreError(f"there is no store at {path}: run `rollscope migrate`")
+        if not os.access(path, os.R_OK):
+            raise StoreError(
+                f"no permission to read {path}: use the account that it belongs to, or query its server: "
+                "rollscope status --url URL"
+            )
         writes = None if read_only else _sqlite(path, write=True)
         return Engines("sqlite", _sqlite(path, write=False), writes, _Mark(path))
     engine = create_engine(

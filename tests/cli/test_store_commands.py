@@ -47,21 +47,29 @@ def test_a_stopped_store_without_write_permission_can_be_read(store: Store, tmp_
     assert call(store.url, "backup", str(folder / "store.db")) == 0
     (folder / "store.db").chmod(0o444)
     folder.chmod(0o755 if writable else 0o555)
-    rootless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
-    command = [
-        *rootless,
-        sys.executable,
-        "-m",
-        "server.main",
-        "runs",
-        "list",
-        "--store",
-        f"sqlite:///{folder}/store.db",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = without_rights("runs", "list", "--store", f"sqlite:///{folder}/store.db")
     folder.chmod(0o755)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[1].startswith("run ")
+
+
+def without_rights(*arguments: str) -> subprocess.CompletedProcess[str]:
+    rootless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    command = [*rootless, sys.executable, "-m", "server.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_store_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """The store of another account is not readable. Root drops its rights, because permissions do not restrict it."""
+    file = tmp_path / "store.db"
+    file.write_bytes(b"")
+    file.chmod(0)
+    listed = without_rights("runs", "list", "--store", f"sqlite:///{file}")
+    assert listed.returncode == 2
+    assert listed.stderr == (
+        f"rollscope: store: no permission to read {file}: use the account that it belongs to, or query its "
+        "server: rollscope status --url URL\n"
+    )
 
 
 def test_refusals(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
