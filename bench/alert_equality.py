@@ -25,11 +25,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.real_runs.play import PATIENT
 from server.alerts.inputs import RunFrame
 from server.alerts.model import Condition, Rule
+from server.alerts.settings import AlertSettings
 from server.api import PROMETHEUS_PREFIX, metrics
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
 from server.clock import ScaledClock
-from server.config.alerts import AlertSettings, load_rules
+from server.config.alerts import load_rules
 from server.config.errors import Problems
 from server.demo.faults import KINDS, Fault
 from server.demo.scenarios import SCENARIOS

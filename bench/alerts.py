@@ -22,7 +22,8 @@ from typing import Any
 
 from bench import _crossing
 from collectors.model import Labels
-from server.config.alerts import AlertSettings, build
+from server.alerts.settings import AlertSettings
+from server.config.alerts import build
 from server.config.errors import Problems
 from server.derive.run_alerts import RunAlerts
 from server.ingest.readings import Arrivals, SampleArrival

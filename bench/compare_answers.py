@@ -34,11 +34,11 @@ from server.api.what_if import add_what_if
 from server.cli.demo import Cluster
 from server.clock import Clock, ScaledClock
 from server.config.errors import ConfigError
-from server.config.settings import RunSettings
 from server.demo.stacks import begin
 from server.query import Reader, UnknownRun
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
+from server.targets.discovery.model import RunSettings
 from server.targets.resolve import attach, source_of
 
 START = 1_800_000_000.0  # epoch seconds of the demo's begin: any fixed instant

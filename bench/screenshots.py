@@ -40,11 +40,12 @@ from server.api.what_if import add_what_if
 from server.cli.demo import Cluster
 from server.clock import ScaledClock
 from server.config import alerts as alerts_config
-from server.config.settings import RunSettings
 from server.preflight.live import Preflights, active_run_names
+from server.preflight.model import PreflightPlan
 from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
+from server.targets.discovery.model import RunSettings
 from server.targets.resolve import attach
 from tests.browser_support import start
 
@@ -136,7 +137,7 @@ def filled(scene: Scene, store: Store, writer: Writer, folder: Path, clock: Scal
         def loop(facts: Mapping[str, str | float]) -> RunLoop:
             return RunLoop(
                 run.name, run.targets, store, writer, clock, facts=facts, alerts=alerts_config.defaults(),
-                heartbeats=run.heartbeats, discover=run.discover,
+                discover=run.discover,
             )  # fmt: skip
 
         asyncio.run(collect(scene, cluster, loop(run.facts), folder / scene.name, clock, seconds))
@@ -172,7 +173,9 @@ def application(
     add_alerts(api, reader, store, clock, lambda token: False)
     add_rollouts(api, reader, store, clock)
     add_sandboxes(api, reader, store, clock)
-    add_preflight(api, reader, Preflights(runs, clock, lambda: active_run_names(reader)))
+    add_preflight(
+        api, reader, Preflights([(run, PreflightPlan()) for run in runs], clock, lambda: active_run_names(reader))
+    )
     add_what_if(api, reader)
     attach_dashboard(api, reader, version="screenshots", receivers=["oncall"], candidates=candidates)
     return api

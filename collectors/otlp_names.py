@@ -37,6 +37,10 @@ class Rule:
     failures: str = ""
 
 
+Maps = Mapping[tuple[str, str], Rule | None]
+"""(run, name as sent) -> rule; run "": every run. None: the metric is ignored."""
+
+
 def _image(attributes: Attributes) -> Labels:
     """A sandbox from a warm pool has its image; for others it is unknown whether the node had it."""
     return (("image", "cached" if attributes.get("launch_type") == "warm" else "unknown"),)

@@ -23,8 +23,8 @@ from dashboard.state.url import Address, Span
 from dashboard.widgets.format import system
 from server.query import Reader
 from server.query.names import mode_words
-from server.query.run_state import RunState
-from server.query.types import RunInfo, UnknownRun
+from server.query.run_state import RunState, UnknownRun
+from server.query.types import RunInfo
 
 Looking = Callable[[str, bool], Scope]
 """(run, all runs?) -> what is to be read."""

@@ -9,7 +9,7 @@ from dashboard.shell.page import Json, Page, Scope
 from dashboard.state import url as state_url
 from dashboard.state.deltas import SentViews
 from dashboard.state.url import Span
-from server.query.types import UnknownRun
+from server.query.run_state import UnknownRun
 
 
 def tick(look: Callable[[str, bool], Scope], views: SentViews, pull: Mapping[str, Any]) -> Json:

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import pytest
 
 from collectors.model import Reading, Sample, ScrapeError, Target
+from server.alerts.settings import AlertSettings
 from server.clock import ScaledClock
-from server.config.alerts import AlertSettings
 from server.derive.driver import RunDriver, carry_of
 from server.derive.source_priority import SourcePriority
 from server.derive.verdict_tracker import Judge

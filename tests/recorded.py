@@ -5,9 +5,9 @@ from pathlib import Path
 
 from server.cli import check_report as check
 from server.config import alerts as alerts_config
-from server.config.settings import RunSettings, TargetSettings
 from server.signals import Counter, availability
 from server.signals.trainer import OVER
+from server.targets.discovery.model import RunSettings, TargetSettings
 
 TESTDATA = Path(__file__).parent / "testdata"
 

@@ -16,7 +16,10 @@ OURS = ("collectors", "server", "dashboard", "migrations")
 
 COLLECTOR_TYPES = {"collectors.model", "collectors.catalog"}
 PURE_TYPES = COLLECTOR_TYPES | {"server.alerts.matchers"}
-CONFIGURED = {"server.config", "server.config.secret", "server.targets.outbound_policy", "server.alerts.matchers"}
+LEAVES = {
+    "server.alerts.matchers", "server.catch_up", "server.clock", "server.config.errors", "server.config.run_names",
+    "server.config.secret", "server.targets.file_thread", "server.targets.outbound_policy",
+}  # fmt: skip
 FORMATS = {"collectors.formats", "collectors.transport"}
 PLUGINS = FORMATS | {"collectors.model", "collectors.catalog"}
 
@@ -60,6 +63,9 @@ RULES: dict[str, Row] = {
     "server.clock": Row(set(), set(), "time as a value: everyone may take it, so it takes nothing"),
     "server.alerts.matchers": Row(set(), set(), "label matchers, for alerts and receivers alike"),
     "server.config.secret": Row(set(), set(), "a string that does not print itself"),
+    "server.config.errors": Row({"server.config.secret"}, set(), "errors of what a user configures, all at once"),
+    "server.config.run_names": Row({"server.config.errors"}, set(), "a run's name follows from its sources"),
+    "server.targets.file_thread": Row(set(), set(), "a thread that a file system may hold up"),
     "server.targets.outbound_policy": Row(set(), set(), "one rule for all requests that leave this machine"),
     "server.catch_up": Row(set(), set(), "a record about the collector's delay"),
     # ---- pure: values in, values out
@@ -72,96 +78,99 @@ RULES: dict[str, Row] = {
         PURE_TYPES | {"server.signals"}, set(),
         "a verdict follows from what it is shown: a proof is a table of inputs and outcomes",
     ),
-    # ---- the rest, from the store up
+    # ---- the rest, from the store up: each knows what is below it, and nothing beside it
     "server.store": Row(
-        {"collectors.model", "server.rollouts", "migrations"}, {"sqlalchemy", "alembic", "psycopg"},
+        LEAVES | {"collectors.model", "server.rollouts", "migrations"}, {"sqlalchemy", "alembic", "psycopg"},
         "the store knows records and the types of rollouts, not what they mean",
     ),
     "server.notify": Row(
-        {"collectors.transport", "server.alerts.matchers", "server.config.secret", "server.targets.outbound_policy"},
-        {"httpx", "apprise"},
+        LEAVES | {"collectors.transport"}, {"httpx", "apprise"},
         "a receiver gets a notification; what an alert is, alerts decide",
     ),
     "server.alerts": Row(
-        PURE_TYPES | {"server.clock", "server.notify", "server.config.secret", "server.signals", "server.store"}, set(),
+        PURE_TYPES | LEAVES | {"server.notify", "server.signals", "server.store"}, set(),
         "rules over signals, and an outbox; derive calls it, it calls nothing above the store",
     ),
-    "server.config": Row(
-        PURE_TYPES | CONFIGURED
-        | {
-            "collectors", "collectors.otlp_names", "collectors.training_logs", "server.alerts",
-            "server.notify", "server.signals", "server.verdict",
-        },
-        set(), "every configuration error at once, against the types that settings become",
+    "server.ingest": Row(
+        PURE_TYPES | LEAVES | {"collectors", "server.rollouts", "server.signals", "server.store"}, set(),
+        "readings to rows, before any signal is evaluated",
     ),
     "server.query": Row(
-        PURE_TYPES
+        PURE_TYPES | LEAVES
         | {
-            "collectors", "server.alerts", "server.catch_up", "server.clock", "server.config", "server.notify",
-            "server.rollouts", "server.signals", "server.store", "server.verdict",
+            "collectors", "server.alerts", "server.notify", "server.rollouts", "server.signals", "server.store",
+            "server.verdict",
         },
         {"typing_extensions"}, "readers see the store and types; nothing that collects or derives",
     ),
-    "server.ingest": Row(
-        PURE_TYPES | {"collectors", "server.config", "server.rollouts", "server.signals", "server.store"}, set(),
-        "readings to rows, before any signal is evaluated",
-    ),
     "server.push": Row(
-        PURE_TYPES
+        PURE_TYPES | LEAVES
         | {
             "collectors", "collectors.formats", "collectors.otlp_names", "collectors.sandbox_providers",
-            "server.clock", "server.config", "server.ingest", "server.rollouts", "server.signals", "server.store",
+            "server.alerts", "server.ingest", "server.rollouts", "server.signals", "server.store",
         },
         None, "what clients send becomes readings; it starts no loop",
     ),
     "server.targets": Row(
-        PURE_TYPES | CONFIGURED
+        PURE_TYPES | LEAVES
         | {"collectors", "collectors.detect", "collectors.formats", "collectors.transport",
-           "server.alerts", "server.store"},
+           "server.alerts", "server.ingest", "server.store"},
         {"httpx", "yaml"}, "which targets exist; reading them on schedule is scrape's",
     ),
     "server.derive": Row(
-        PURE_TYPES
+        PURE_TYPES | LEAVES
         | {
-            "server.alerts", "server.config", "server.ingest", "server.notify", "server.rollouts", "server.signals",
-            "server.store", "server.verdict",
+            "server.alerts", "server.ingest", "server.notify", "server.rollouts", "server.signals", "server.store",
+            "server.verdict",
         },
         set(), "event time only: no request, no target",
     ),
     "server.scrape": Row(
-        {
-            "collectors", "collectors.model", "collectors.transport", "server.catch_up", "server.clock",
-            "server.config", "server.derive", "server.ingest", "server.push", "server.signals", "server.store",
-            "server.targets",
+        LEAVES
+        | {
+            "collectors", "collectors.model", "collectors.transport", "server.alerts", "server.derive",
+            "server.ingest", "server.push", "server.signals", "server.store", "server.targets",
         },
         {"httpx"}, "the run loop: reads targets and drives a run; it answers no request",
     ),
     "server.preflight": Row(
-        {
-            "collectors", "collectors.model", "collectors.transport", "server.clock", "server.config", "server.query",
-            "server.scrape", "server.targets",
+        LEAVES
+        | {
+            "collectors", "collectors.model", "collectors.transport", "server.query", "server.scrape",
+            "server.targets",
         },
         {"httpx"}, "reads every target once, stores nothing",
     ),
     "server.api": Row(
-        PURE_TYPES
+        PURE_TYPES | LEAVES
         | {
-            "collectors", "server.alerts", "server.clock", "server.config", "server.ingest", "server.preflight",
-            "server.push", "server.query", "server.rollouts", "server.store", "server.targets",
+            "collectors", "collectors.otlp_names", "server.alerts", "server.ingest", "server.preflight", "server.push",
+            "server.query",
+            "server.rollouts", "server.store", "server.targets",
         },
         None, "routes without logic: never scrape, never derive",
     ),
+    "server.config": Row(
+        PURE_TYPES | LEAVES
+        | {
+            "collectors", "collectors.otlp_names", "collectors.training_logs", "server.alerts", "server.notify",
+            "server.preflight", "server.push", "server.signals", "server.store", "server.targets", "server.verdict",
+        },
+        set(), "reads TOML and environment into the settings types of the packages below",
+    ),
     "server.forwarding": Row(
-        {
-            "collectors", "collectors.model", "collectors.transport", "server.clock", "server.config", "server.push",
-            "server.scrape", "server.store",
+        LEAVES
+        | {
+            "collectors", "collectors.model", "collectors.transport", "server.config", "server.push",
+            "server.scrape", "server.store", "server.targets",
         },
         {"httpx"}, "a collector without a store: reads, spools, sends",
     ),
     "server.runtime": Row(
-        {
-            "server.alerts", "server.api", "server.clock", "server.config", "server.targets.outbound_policy",
-            "server.preflight", "server.push", "server.query", "server.scrape", "server.store", "server.targets",
+        LEAVES
+        | {
+            "server.alerts", "server.api", "server.config", "server.preflight", "server.push", "server.query",
+            "server.scrape", "server.store", "server.targets",
         },
         None, "processes and roles: puts the parts together, below the command line",
     ),

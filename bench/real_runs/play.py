@@ -19,13 +19,13 @@ from bench.real_runs.recording import Recording
 from collectors.model import Limits
 from server.clock import ScaledClock
 from server.config.errors import ConfigError
-from server.config.settings import RunSettings
 from server.query import Reader
 from server.query.types import Status
 from server.scrape.run_loop import RunLoop
 from server.signals.model import TICK_SECONDS
 from server.store import Store, Writer, migrate
-from server.targets.resolve import Attached, attach, source_of
+from server.targets.discovery.model import Attached, RunSettings
+from server.targets.resolve import attach, source_of
 
 RUN = "recorded"
 # A loaded machine must not turn an engine that answers into one that is down.

@@ -8,7 +8,7 @@ from statistics import median
 
 from bench.verdict.cases import Changed, Noisy, Stalled, Steady
 from bench.verdict.feed import SOURCES
-from server.verdict.model import OUTCOMES
+from server.verdict.model import VERDICT_OUTCOMES
 
 ACCURACY, LATE, PER_HOUR = 0.95, 1.0, 1.0
 BANDS = (0.0, 0.4, 0.6, 0.8, 1.01)
@@ -36,7 +36,7 @@ def matrix(runs: Sequence[Steady]) -> Iterable[str]:
     cells: Counter[tuple[str, str]] = Counter()
     for one in runs:
         cells[one.said.outcome if one.right else one.truth.top, one.said.outcome] += 1
-    used = [name for name in OUTCOMES if any(name in cell for cell in cells)]
+    used = [name for name in VERDICT_OUTCOMES if any(name in cell for cell in cells)]
     yield f"{'measured / said':20s}" + "".join(f"{name.removesuffix('_bound')[:11]:>13s}" for name in used)
     for row in used:
         counts = "".join(f"{cells[row, column] or '.':>13}" for column in used)

@@ -13,7 +13,7 @@ from dashboard.state.status import View, joined
 from dashboard.state.url import Span
 from dashboard.widgets.format import number, tight
 from server.query import Reader
-from server.query.verdicts import VerdictSpan
+from server.query.types import VerdictSpan
 
 VerdictJson = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from collections import defaultdict
 from fastapi import WebSocket, WebSocketDisconnect
 
 from server.query import Reader
-from server.query.types import UnknownRun
+from server.query.run_state import UnknownRun
 
 # Seconds between reads of the cursors (one database row each); half of it is the mean delay of a notification.
 EVERY_SECONDS = 0.2

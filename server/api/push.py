@@ -16,11 +16,11 @@ from pydantic import SerializeAsAny
 
 from collectors.catalog import METRICS, Metric
 from collectors.model import Lifecycle, Mode, ScrapeError
+from collectors.otlp_names import Maps
 from server.api.gate import PUSH_BYTES
 from server.api.responses import Responses, UploadAnswer, errors
 from server.clock import Clock
 from server.config.errors import ConfigError
-from server.config.otlp import Maps
 from server.ingest.readings import PUSHED
 from server.push import exposition_text
 from server.push import names as push_names

@@ -24,12 +24,13 @@ from server.cli.serving import serve_runs
 from server.clock import WallClock
 from server.config.errors import ConfigError, Problems
 from server.config.secret import Secret
-from server.config.settings import RunSettings, Settings, load, state_dir
+from server.config.settings import Settings, load, state_dir
 from server.forwarding.sender import TIMEOUT_SECONDS, Forwarder
 from server.forwarding.spool import Spool
 from server.runtime.serve import bind
+from server.targets.discovery.model import Attached, RunSettings
 from server.targets.pending import PendingSources
-from server.targets.resolve import Attached, attach, run_name, source_of
+from server.targets.resolve import attach, run_name, source_of
 
 log = logging.getLogger("rollscope.forward")
 

@@ -20,12 +20,11 @@ from server import signals
 from server.alerts.inputs import TARGET_UP
 from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import Condition, Rule
+from server.alerts.settings import AlertSettings
 from server.cli.as_of import apply_stated, feed_records, ticks
 from server.cli.probe import Listed, ProbeResult, describe, listed, probe_targets
 from server.clock import WallClock
-from server.config.alerts import AlertSettings
 from server.config.errors import ConfigError
-from server.config.settings import RunSettings
 from server.derive.deriver import Deriver
 from server.derive.source_priority import SourcePriority
 from server.query.alerts import missing
@@ -34,7 +33,8 @@ from server.signals.availability import TRAINED, inputs, missing_metrics, of_rec
 from server.signals.model import Answer, NotApplicable, TargetHealth, Unknown, unknown_reason
 from server.signals.window import StepKey
 from server.targets.discovery import build
-from server.targets.resolve import Attached, attach
+from server.targets.discovery.model import Attached, RunSettings
+from server.targets.resolve import attach
 
 # Raw keys in the line of a signal.
 KEYS_SHOWN = 3

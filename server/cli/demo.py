@@ -28,11 +28,11 @@ from server.cli.program import Choice, Command
 from server.clock import ScaledClock, WallClock
 from server.config.errors import ConfigError, suggestion
 from server.config.secret import Secret
-from server.config.settings import RunSettings, TargetSettings
 from server.demo.faults import KINDS, kinds_of
 from server.demo.faults import read as read_fault
 from server.demo.scenarios import SCENARIOS
 from server.signals.model import TICK_SECONDS
+from server.targets.discovery.model import RunSettings, TargetSettings
 
 if TYPE_CHECKING:
     from server.scrape.run_loop import RunLoop

@@ -14,9 +14,8 @@ from server.cli.options import Options, common
 from server.cli.program import Command
 from server.clock import WallClock
 from server.config.errors import ConfigError
-from server.config.preflight import PreflightPlan
 from server.config.settings import load
-from server.preflight.model import Check, Status
+from server.preflight.model import Check, PreflightPlan, Status
 
 _WORDS: Mapping[Status, str] = {
     "not_applicable": "n/a",
@@ -149,7 +148,7 @@ def command(
         concurrency=concurrency, create_rate=create_rate, rollout_deadline=rollout_deadline, run_length=run_length,
         images=images,
     )  # fmt: skip
-    configured = [(run, run.preflight) for run in load(options.config, os.environ).runs]
+    configured = load(options.config, os.environ).planned
     from server.preflight.report import run  # noqa: PLC0415 - takes a second, and a usage error does not need it
 
     report = run(configured, plan, WallClock(), runs)

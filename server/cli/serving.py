@@ -14,7 +14,7 @@ from server.config import admin_token
 from server.config.settings import Settings
 from server.runtime.serve import Announce, AttachDashboard, serve
 from server.targets import local_scan
-from server.targets.resolve import Attached
+from server.targets.discovery.model import Attached
 
 SCAN = local_scan.CachedScan(Path())
 

@@ -25,11 +25,11 @@ from server.cli.options import Options, common
 from server.cli.program import Command
 from server.clock import WallClock
 from server.config.errors import ConfigError
-from server.config.retention import RetentionSettings
 from server.config.run_names import shown_url
 from server.config.settings import load
 from server.query import shape
 from server.query.names import mode_words
+from server.store.types import RetentionSettings
 
 # Kinds of rows with a retention, and their names in the line on the store.
 KINDS = {"raw": "raw samples", "signals": "signals", "records": "records", "rollups": "rollups"}

@@ -5,16 +5,15 @@ Pure except for secrets, which come from the environment or from files. Errors a
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
 from server import notify
-from server.alerts.matchers import Matcher
 from server.alerts.model import Rule
 from server.alerts.mute import InhibitRule
+from server.alerts.settings import LIVENESS_FIRST, AlertSettings, DeadManSettings
 from server.config import alert_rules
 from server.config.errors import ConfigError, Problems
 from server.config.secret import NO_SECRET, Secret
@@ -27,31 +26,10 @@ ALERT_KEYS = {
 }  # fmt: skip
 GROUP_KEYS = {"group_by", "group_wait", "group_interval", "repeat_interval"}
 RECEIVER_KEYS = {"name", "kind", "url", "url_file", "url_env", "send_resolved", "max_alerts", "match", *GROUP_KEYS}
-# Liveness alerts inhibit tuning and cost alerts: engines must work before their tuning matters.
-LIVENESS_FIRST = InhibitRule((Matcher("class", "=", "liveness"),), (Matcher("class", "=~", "tuning|cost"),), ("run",))
 # Seconds. A shorter interval would repeat a notification at almost every tick.
 SHORTEST_REPEAT = 60.0
 # Seconds between pings of the dead-man switch.
 SHORTEST_PING = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class DeadManSettings:
-    """The URL to ping while healthy. It is a secret: a client with the URL can keep the watchdog quiet."""
-
-    url: Secret = NO_SECRET
-    interval: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class AlertSettings:
-    """Everything about alerting. ``rules`` in the order of evaluation: the pack, then the user's."""
-
-    rules: tuple[Rule, ...] = ()
-    receivers: tuple[ReceiverSettings, ...] = ()
-    inhibits: tuple[InhibitRule, ...] = (LIVENESS_FIRST,)
-    external_url: str = ""
-    deadman: DeadManSettings = field(default_factory=DeadManSettings)
 
 
 def defaults() -> AlertSettings:

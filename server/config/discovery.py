@@ -1,61 +1,24 @@
 """`[[run.NAME.discover]]`: settings of target lists that other systems maintain. Pure: no list is read here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import collectors
-from server.alerts.matchers import Matcher
 from server.config import alert_rules
 from server.config.alerts import secret
 from server.config.errors import Problems
-from server.config.secret import NO_SECRET, Secret
+from server.config.secret import Secret
+from server.targets.discovery.model import BY_URL, KINDS, REFRESH_MOST, REFRESH_SECONDS, DiscoverSettings
 from server.targets.outbound_policy import refuse_target
 
-KINDS = ("file_sd", "http_sd", "prometheus_yml", "router", "run_dir")
-BY_URL = frozenset({"http_sd", "router"})
-# Seconds between reads of a list: a file costs one stat, a router one small response; an HTTP inventory changes rarely.
-REFRESH_SECONDS: Mapping[str, float] = {
-    "file_sd": 5.0, "prometheus_yml": 5.0, "run_dir": 5.0, "router": 15.0, "http_sd": 60.0,
-}  # fmt: skip
 # Seconds.
 REFRESH_LEAST = 1.0
-REFRESH_MOST = 3600.0
 KEYS = {
     *KINDS, "name", "collector", "interval", "refresh", "job", "match", "headers", "bearer_env", "list_bearer_env",
     "labels_as_name",
 }  # fmt: skip
 # Headers with secrets: their values belong in the environment, because many users may read the file.
 SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key", "api-key"})
-
-
-@dataclass(frozen=True, slots=True)
-class DiscoverSettings:
-    """One list.
-
-    Attributes:
-        kind: of `KINDS`.
-        sources: its URL, its paths (``*`` in the last part where it is `file_sd`), or the run's directory.
-        name: the list's name in target rows, errors and `/metrics`.
-        collector: the collector of its targets; "": detected for each page.
-        interval_seconds: between two reads of a target, unless the list sets it.
-        jobs, match: conditions that a target must meet; without any, all targets are used.
-        headers, bearer: sent to every target; list_bearer: sent to the list's server.
-        labels_as_name: labels whose values name a target, instead of job and instance.
-    """
-
-    kind: str
-    sources: tuple[str, ...]
-    name: str = ""
-    collector: str = ""
-    interval_seconds: float = 5.0
-    refresh_seconds: float = 5.0
-    jobs: tuple[str, ...] = ()
-    match: tuple[Matcher, ...] = ()
-    headers: tuple[tuple[str, str], ...] = ()
-    bearer: Secret = NO_SECRET
-    list_bearer: Secret = NO_SECRET
-    labels_as_name: tuple[str, ...] = ()
 
 
 Interval = Callable[[Problems, Mapping[str, Any], str, float], float]

@@ -6,14 +6,12 @@ from typing import Any
 
 from collectors.catalog import METRICS
 from collectors.model import Labels
-from collectors.otlp_names import Attributes, Rule, factor_of
+from collectors.otlp_names import Attributes, Maps, Rule, factor_of
 
 FIELDS = ("name", "metric", "run", "unit", "scale", "labels", "keep", "ignore")
 MAX_ROWS = 500
 NAME_LENGTH = 200  # characters
 
-Maps = Mapping[tuple[str, str], Rule | None]
-"""(run, name as sent) -> rule; run "": every run. None: the metric is ignored."""
 
 Add = Callable[[str, str], None]
 

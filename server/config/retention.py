@@ -2,28 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from server.alerts.text import parse_duration
 from server.config.errors import Problems
+from server.store.types import RetentionSettings
 
 KEYS = ("raw", "signals", "rollups", "records")
 PERMANENT = "forever"
 LEAST_SECONDS = 600.0  # a slot of raw samples: charts of the last minutes, and open rollup buckets, need it
 LEAST_BYTES = 10_000_000
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionSettings:
-    """Seconds that rows are kept; None: permanently. ``max_bytes``: None without a limit."""
-
-    raw: float | None = 15 * 86_400.0
-    signals: float | None = 90 * 86_400.0
-    rollups: float | None = None
-    records: float | None = 90 * 86_400.0
-    max_bytes: int | None = None
 
 
 def parse(problems: Problems, store: Mapping[str, Any]) -> RetentionSettings:

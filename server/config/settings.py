@@ -16,17 +16,20 @@ from typing import Any, get_args
 
 import collectors
 from collectors.model import FACTS, Collector, Lifecycle, Mode
+from collectors.otlp_names import Maps
 from collectors.training_logs.maps import check as check_maps
+from server.alerts.settings import AlertSettings
 from server.config import alert_rules, cost, discovery
 from server.config import alerts as alerts_config
 from server.config import otlp as config_otlp
 from server.config import retention as retention_config
-from server.config.alerts import AlertSettings
 from server.config.errors import ConfigError, Problems, suggestion
-from server.config.preflight import PreflightPlan
 from server.config.preflight import parse as parse_preflight
-from server.config.retention import RetentionSettings
 from server.config.secret import NO_SECRET, Secret
+from server.preflight.model import PreflightPlan
+from server.push.heartbeats import HeartbeatSettings
+from server.store.types import RetentionSettings
+from server.targets.discovery.model import RunSettings, TargetSettings
 from server.targets.outbound_policy import is_loopback, refuse_target
 
 DEFAULT_PORT = 8050
@@ -52,44 +55,6 @@ INTERVAL_MAX = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class TargetSettings:
-    """A target as configured. ``collector``: "" if it must be detected."""
-
-    source: str
-    name: str = ""
-    collector: str = ""
-    interval_seconds: float = 5.0
-    bearer: Secret = NO_SECRET
-    key: Secret = NO_SECRET
-    options: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def is_url(self) -> bool:
-        return "://" in self.source
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatSettings:
-    """A client of `GET /api/v1/heartbeat/{token}`. ``every``: longest silence in seconds."""
-
-    name: str
-    token: Secret
-    every: float
-
-
-@dataclass(frozen=True, slots=True)
-class RunSettings:
-    """A run: what to read, and the user's facts, which override those that collectors find."""
-
-    name: str
-    targets: tuple[TargetSettings, ...] = ()
-    facts: Mapping[str, str | float] = field(default_factory=dict)
-    heartbeats: tuple[HeartbeatSettings, ...] = ()
-    preflight: PreflightPlan = field(default_factory=PreflightPlan)
-    discover: tuple[discovery.DiscoverSettings, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings."""
 
@@ -105,8 +70,16 @@ class Settings:
     collect: str = "auto"
     push: bool = True
     runs: tuple[RunSettings, ...] = ()
+    # By the name of their run.
+    heartbeats: Mapping[str, tuple[HeartbeatSettings, ...]] = field(default_factory=dict)
+    preflight: Mapping[str, PreflightPlan] = field(default_factory=dict)
     alerts: AlertSettings = field(default_factory=alerts_config.defaults)
-    otlp: config_otlp.Maps = field(default_factory=dict)
+    otlp: Maps = field(default_factory=dict)
+
+    @property
+    def planned(self) -> list[tuple[RunSettings, PreflightPlan]]:
+        """Every run with its preflight plan."""
+        return [(run, self.preflight.get(run.name, PreflightPlan())) for run in self.runs]
 
 
 def state_dir(env: Mapping[str, str]) -> Path:
@@ -154,6 +127,8 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     store = problems.take(raw, "store", dict, {}, "config")
     problems.unknown(store, {"url", "url_file", "max_size", *retention_config.KEYS}, "store")
     runs = problems.take(raw, "run", dict, {}, "config")
+    heartbeats: dict[str, tuple[HeartbeatSettings, ...]] = {}
+    plans: dict[str, PreflightPlan] = {}
     settings = Settings(
         host=problems.take(server, "host", str, env.get("ROLLSCOPE_HOST", "127.0.0.1"), "server"),
         port=_port(problems, server, env),
@@ -165,23 +140,25 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         role=_choice(problems, server, "role", env.get("ROLLSCOPE_ROLE", "all"), ("all", "collect", "web")),
         collect=_choice(problems, server, "collect", "auto", ("inside", "apart", "auto")),
         push=problems.take(server, "push", bool, True, "server"),
-        runs=tuple(_run(problems, name, table, env) for name, table in runs.items()),
+        runs=tuple(_run(problems, name, table, env, heartbeats, plans) for name, table in runs.items()),
+        heartbeats=heartbeats,
+        preflight=plans,
         alerts=alerts_config.build(problems.take(raw, "alerts", dict, {}, "config"), env, problems),
         otlp=config_otlp.check(raw.get("otlp", []), lambda where, text: problems.add(f"otlp{where}", text)),
     )
-    _one_token_each(settings.runs, problems)
+    _one_token_each(heartbeats, problems)
     if problems.messages:
         raise ConfigError(problems.messages)
     return settings
 
 
-def _one_token_each(runs: Sequence[RunSettings], problems: Problems) -> None:
+def _one_token_each(heartbeats: Mapping[str, Sequence[HeartbeatSettings]], problems: Problems) -> None:
     """Refuse two heartbeats with one token, because the token alone identifies a heartbeat."""
     seen: set[str] = set()
-    for run in runs:
-        for beat in run.heartbeats:
+    for run, beats in heartbeats.items():
+        for beat in beats:
             if beat.token and beat.token in seen:
-                problems.add(f"run.{run.name}.heartbeat", f"{beat.name}: another heartbeat has the same token")
+                problems.add(f"run.{run}.heartbeat", f"{beat.name}: another heartbeat has the same token")
             seen.add(beat.token)
 
 
@@ -281,7 +258,11 @@ def _store(problems: Problems, store: Mapping[str, Any], env: Mapping[str, str])
     return Secret(url_text)
 
 
-def _run(problems: Problems, name: str, table: Any, env: Mapping[str, str]) -> RunSettings:
+def _run(
+    problems: Problems, name: str, table: Any, env: Mapping[str, str],
+    heartbeats: dict[str, tuple[HeartbeatSettings, ...]], plans: dict[str, PreflightPlan],
+) -> RunSettings:  # fmt: skip
+    """One run. Its heartbeats and its preflight plan are added to ``heartbeats`` and ``plans``."""
     where = f"run.{name}"
     if not isinstance(table, dict):
         problems.add(where, "must be a table: [run.NAME]")
@@ -297,10 +278,10 @@ def _run(problems: Problems, name: str, table: Any, env: Mapping[str, str]) -> R
     facts = facts | cost.parse(problems, table, where)
     settings = tuple(_target(problems, f"{where}.target[{i}]", target, env) for i, target in enumerate(targets))
     beats = problems.take(table, "heartbeat", list, [], where)
-    heartbeats = tuple(_heartbeat(problems, f"{where}.heartbeat[{i}]", beat, env) for i, beat in enumerate(beats))
-    plan = parse_preflight(table.get("preflight", {}), problems, f"{where}.preflight")
+    heartbeats[name] = tuple(_heartbeat(problems, f"{where}.heartbeat[{i}]", beat, env) for i, beat in enumerate(beats))
+    plans[name] = parse_preflight(table.get("preflight", {}), problems, f"{where}.preflight")
     lists = discovery.parse(problems, problems.take(table, "discover", list, [], where), where, env, _interval)
-    return RunSettings(name, settings, facts, heartbeats, plan, lists)
+    return RunSettings(name, settings, facts, lists)
 
 
 def _heartbeat(problems: Problems, where: str, table: Any, env: Mapping[str, str]) -> HeartbeatSettings:

@@ -16,7 +16,7 @@ from operator import attrgetter, itemgetter
 
 from collectors.model import Target
 from server import signals
-from server.config.alerts import AlertSettings
+from server.alerts.settings import AlertSettings
 from server.derive import recovery, rollout_recovery
 from server.derive.counted_pushes import CountedPushes
 from server.derive.deriver import Deriver

@@ -16,8 +16,8 @@ from server.alerts.inputs import TARGET_UP, IncreaseTotals, RunFrame, SignalStat
 from server.alerts.model import RESOLVED_SECONDS, Alert
 from server.alerts.mute import mute
 from server.alerts.rules import Evaluator
+from server.alerts.settings import AlertSettings
 from server.alerts.silences import silence_of
-from server.config.alerts import AlertSettings
 from server.derive.deriver import Deriver
 from server.signals.model import Value
 from server.store.alerts import AlertStore

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from server.clock import Clock
-from server.config.preflight import PreflightPlan
-from server.config.settings import RunSettings
 from server.preflight import report
+from server.preflight.model import PreflightPlan
 from server.preflight.probe import OVER
 from server.query import Reader
 from server.query.preflight import CheckInfo, PreflightInfo
+from server.targets.discovery.model import RunSettings
 
 log = logging.getLogger("rollscope")
 
@@ -72,10 +72,11 @@ class Preflights:
     """
 
     def __init__(
-        self, runs: Sequence[RunSettings], clock: Clock, active_run_names: Callable[[], Collection[str]],
+        self, runs: Sequence[tuple[RunSettings, PreflightPlan]], clock: Clock,
+        active_run_names: Callable[[], Collection[str]],
         probe: Probe | None = None, ticks: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._runs, self._clock, self._ticks = {run.name: run for run in runs}, clock, ticks
+        self._runs, self._clock, self._ticks = {run.name: (run, plan) for run, plan in runs}, clock, ticks
         self._active_names = active_run_names
         self._probe = probe or self._read
         self._lock = threading.Lock()
@@ -86,7 +87,7 @@ class Preflights:
         if run not in self._runs:
             return PreflightInfo("not_configured")
         with self._lock:
-            return self._info(self._states[run], report.finite(asdict(self._runs[run].preflight)))
+            return self._info(self._states[run], report.finite(asdict(self._runs[run][1])))
 
     def begin(self, run: str) -> PreflightInfo:
         """Start one, and do not wait for it.
@@ -123,8 +124,7 @@ class Preflights:
 
     def _read(self, run: str) -> Mapping[str, Any]:
         # The other runs are read too: what belongs to them does not dangle.
-        runs = [(settings, settings.preflight) for settings in self._runs.values()]
-        answer = report.run(runs, PreflightPlan(), self._clock, [run], self._active_names())
+        answer = report.run(list(self._runs.values()), PreflightPlan(), self._clock, [run], self._active_names())
         outcome: Mapping[str, Any] = answer["runs"][0]
         return outcome
 

@@ -1,20 +1,76 @@
 """Inputs and results of preflight checks. Frozen, pure; times are epoch seconds, durations seconds."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Literal
 
 from collectors.model import Reading, Sandbox, ScrapeError, Target
-from server.config.preflight import PreflightPlan
 
 Status = Literal["ok", "warn", "fail", "unknown", "not_applicable"]
 SEVERITY: tuple[Status, ...] = ("not_applicable", "ok", "unknown", "warn", "fail")
 
-
 PENDING = ("queued", "building_image", "starting")
 # `stopping` is left out: it is going away by itself.
 HELD = (*PENDING, "running", "paused", "unknown")
+
+
+# Quotas of a provider's account, and what one sandbox takes of some of them.
+RESOURCES = ("concurrent", "starting", "creates_per_second", "creates_per_hour", "cpu", "memory_gb", "disk_gb", "gpu")
+SIZES = ("cpu", "memory_gb", "disk_gb", "gpu")
+# A crash leaves a few sandboxes; more are a leak that grows.
+MAX_DANGLING = 10
+# Less pays for less than an hour of a hundred sandboxes of the cheapest kind.
+MIN_CREDIT_USD = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightPlan:
+    """What the run will need. None: not stated; a check that needs the value answers "unknown".
+
+    Attributes:
+        concurrency: sandboxes alive at once at the peak.
+        create_rate: sandboxes created per second at the peak.
+        rollout_deadline: longest duration of a rollout in seconds.
+        run_length: planned duration of the run in seconds.
+        images: images that sandboxes start from.
+        limits: quotas (of `RESOURCES`); if the provider reports one too, the lower one holds.
+        price: USD per hour of one sandbox.
+        sandbox_ttl: lifetime of a sandbox in seconds; inf for no limit.
+        spinup: typical seconds from request to ready, used until some were observed.
+        size: resources (of `SIZES`) of one sandbox.
+        known_runs: names (shell patterns) of runs elsewhere that use the same accounts.
+        max_dangling: more dangling sandboxes than this fail the check.
+        min_credit: USD; a lower credit fails the check if no price is available.
+        engines_later: the run starts its own engines, so an engine without an answer is no failure.
+    """
+
+    concurrency: int | None = None
+    create_rate: float | None = None
+    rollout_deadline: float | None = None
+    run_length: float | None = None
+    images: tuple[str, ...] = ()
+    limits: Mapping[str, float] = field(default_factory=dict)
+    price: float | None = None
+    sandbox_ttl: float | None = None
+    spinup: float | None = None
+    size: Mapping[str, float] = field(default_factory=dict)
+    known_runs: tuple[str, ...] = ()
+    max_dangling: int = MAX_DANGLING
+    min_credit: float = MIN_CREDIT_USD
+    engines_later: bool = False
+
+    def over(self, other: "PreflightPlan") -> "PreflightPlan":
+        """This plan with the other's values where this one has none: a command line over a file.
+
+        Thresholds (`max_dangling`, `min_credit`, `engines_later`) are the other's.
+        """
+        names = ("concurrency", "create_rate", "rollout_deadline", "run_length", "price", "sandbox_ttl", "spinup")
+        numbers = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        collections = {
+            name: getattr(self, name) for name in ("images", "limits", "size", "known_runs") if getattr(self, name)
+        }
+        return replace(other, **numbers, **collections)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,9 @@ from collectors.model import ErrorKind, Limits, Reading, ScrapeError, Target
 from collectors.transport import http
 from server.clock import Clock
 from server.config.errors import ConfigError
-from server.config.preflight import PreflightPlan
-from server.config.settings import RunSettings, TargetSettings
-from server.preflight.model import Inputs, PathSeen, ReadTarget
+from server.preflight.model import Inputs, PathSeen, PreflightPlan, ReadTarget
 from server.scrape.target_reader import TargetReader
+from server.targets.discovery.model import RunSettings, TargetSettings
 from server.targets.resolve import attach
 
 T = TypeVar("T")

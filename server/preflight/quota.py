@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from collectors.model import Histogram, Sandbox
-from server.config.preflight import SIZES
-from server.preflight.model import PENDING, Check, Inputs, ReadTarget, Status, number, span, worst
+from server.preflight.model import PENDING, SIZES, Check, Inputs, ReadTarget, Status, number, span, worst
 
 # Retries and stragglers need some room in addition to the plan.
 QUOTA_SPARE = 0.9

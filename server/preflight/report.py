@@ -7,11 +7,10 @@ from typing import Any
 
 from server.clock import Clock
 from server.config.errors import ConfigError
-from server.config.preflight import PreflightPlan
-from server.config.settings import RunSettings
 from server.preflight.checks import judge, outcome
-from server.preflight.model import Inputs, worst
+from server.preflight.model import Inputs, PreflightPlan, worst
 from server.preflight.probe import probe
+from server.targets.discovery.model import RunSettings
 
 
 def chosen(runs: Sequence[tuple[RunSettings, PreflightPlan]], names: Sequence[str]) -> list[str]:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from collectors.model import Sandbox
-from server.config.preflight import PreflightPlan
-from server.preflight.model import IDS_SHOWN, Check, Inputs, ReadTarget, Status, number, span, worst
+from server.preflight.model import IDS_SHOWN, Check, Inputs, PreflightPlan, ReadTarget, Status, number, span, worst
 from server.preflight.quota import room
 
 # USD per hour. No provider sells the smallest sandbox (a fraction of a core) for less.

@@ -7,25 +7,40 @@ beats and the collecting role detects silence, because they may be two processes
 import hmac
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from collectors.model import ScrapeError, Target
 from server.clock import Clock
-from server.config.settings import HeartbeatSettings, RunSettings
-from server.ingest.readings import Arrivals, Ingest
+from server.config.secret import Secret
 from server.signals.model import HEARTBEAT
-from server.store import Store
-from server.store.types import Batch
+
+if TYPE_CHECKING:
+    # Reading a configuration must not load the database library.
+    from server.ingest.readings import Arrivals, Ingest
+    from server.store import Store
+    from server.store.types import Batch
 
 # Shortest time between two stored beats of one name (s), so that a tight loop is no write load. Finer than any `every`.
 NOTED_SECONDS = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class HeartbeatSettings:
+    """A client of `GET /api/v1/heartbeat/{token}`. ``every``: longest silence in seconds."""
+
+    name: str
+    token: Secret
+    every: float
+
+
 class Heartbeats:
     """Stores beats, identified by their tokens. Thread-safe."""
 
-    def __init__(self, store: Store, clock: Clock, runs: Sequence[RunSettings]) -> None:
+    def __init__(self, store: "Store", clock: Clock, settings: Mapping[str, Sequence[HeartbeatSettings]]) -> None:
+        """``settings``: name of a run -> its heartbeats."""
         self._store, self._clock = store, clock
-        self._tokens = [(beat.token.encode(), run.name, beat.name) for run in runs for beat in run.heartbeats]
+        self._tokens = [(beat.token.encode(), run, beat.name) for run, beats in settings.items() for beat in beats]
         self._noted: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
@@ -54,7 +69,7 @@ class HeartbeatWatch:
         since: start of this process. A heartbeat never received counts as silent since then.
     """
 
-    def __init__(self, store: Store, run: str, settings: Sequence[HeartbeatSettings], since: float) -> None:
+    def __init__(self, store: "Store", run: str, settings: Sequence[HeartbeatSettings], since: float) -> None:
         self._store, self._run, self._since = store, run, since
         self._settings: Mapping[str, HeartbeatSettings] = {heartbeat.name: heartbeat for heartbeat in settings}
 
@@ -62,7 +77,7 @@ class HeartbeatWatch:
     def names(self) -> frozenset[str]:
         return frozenset(self._settings)
 
-    def look(self, ingest: Ingest, now: float) -> list[tuple[Batch, Arrivals]]:
+    def look(self, ingest: "Ingest", now: float) -> "list[tuple[Batch, Arrivals]]":
         """Returns the health of every heartbeat at `now`, to be committed and fed like a scrape's."""
         if not self._settings:
             return []
@@ -70,8 +85,8 @@ class HeartbeatWatch:
         return [self._health(ingest, beat, last_beats.get(name), now) for name, beat in self._settings.items()]
 
     def _health(
-        self, ingest: Ingest, beat: HeartbeatSettings, last: float | None, now: float
-    ) -> tuple[Batch, Arrivals]:
+        self, ingest: "Ingest", beat: HeartbeatSettings, last: float | None, now: float
+    ) -> "tuple[Batch, Arrivals]":
         target = Target(beat.name, self._run, HEARTBEAT, "trainer", interval_seconds=beat.every)
         # Silence is counted from our start, because no beat could be received before.
         silent = now - max(last if last is not None else self._since, self._since)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from server.query.preflight import CheckInfo, PreflightInfo
     from server.query.reader import Reader
+    from server.query.run_state import UnknownRun
     from server.query.types import (
         AlertInfo,
         DeliveryInfo,
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
         Status,
         StepSeries,
         TargetTrust,
-        UnknownRun,
+        VerdictSpan,
     )
-    from server.query.verdicts import VerdictSpan
 else:
     _HOMES = {
-        "CheckInfo": "preflight", "PreflightInfo": "preflight", "Reader": "reader", "VerdictSpan": "verdicts",
+        "CheckInfo": "preflight", "PreflightInfo": "preflight", "Reader": "reader", "UnknownRun": "run_state",
     }  # fmt: skip
 
     def __getattr__(name: str) -> object:

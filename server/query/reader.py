@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from collectors import record_formats
+from server.alerts.settings import AlertSettings
 from server.clock import Clock
-from server.config.alerts import AlertSettings
 from server.query import shape, what_if
 from server.query.alerts import AlertReader
 from server.query.engines import EngineReader
@@ -29,8 +29,8 @@ from server.query.signals import (
     without_withheld,
 )
 from server.query.steps import StepReader
-from server.query.summary import RunSummary, summary
-from server.query.types import SignalNow, Status, TargetTrust
+from server.query.summary import summary
+from server.query.types import RunSummary, SignalNow, Status, TargetTrust
 from server.query.verdicts import VerdictReader
 from server.query.what_if import Changes, WhatIfAnswer
 from server.signals.window import TRAINER

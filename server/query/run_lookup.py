@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from server.query.types import UnknownRun
+from server.query.run_state import UnknownRun
 from server.store.types import RunRow
 
 if TYPE_CHECKING:

@@ -167,3 +167,7 @@ def _collected_at(row: "RunRow", read_at: int | None) -> float | None:
     stamps = [row.collected_at] if row.collected_at is not None else [row.watermark, read_at]
     reported = [ts for ts in stamps if ts is not None]
     return max(reported) / 1000 if reported else None
+
+
+class UnknownRun(KeyError):
+    """No run of that name."""

@@ -14,11 +14,11 @@ from typing_extensions import TypedDict
 from server.query.preflight import PreflightInfo
 from server.query.rollouts.types import CensusState, EventInfo, GroupInfo, RolloutDetail, RolloutInfo
 from server.query.run_state import RunState
-from server.query.summary import RunSummary
 from server.query.types import (
     AlertInfo,
     RuleInfo,
     RunInfo,
+    RunSummary,
     SandboxInfo,
     Series,
     SignalInfo,
@@ -27,8 +27,8 @@ from server.query.types import (
     Status,
     StepSeries,
     TargetTrust,
+    VerdictSpan,
 )
-from server.query.verdicts import VerdictSpan
 from server.verdict.model import RULES_VERSION
 
 Fact = bool | int | float | str

@@ -1,33 +1,10 @@
 """Summarises a finished run for its banner and for `summary` of the status."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from server.query.types import SignalNow
-from server.query.verdicts import VerdictSpan
+from server.query.types import RunSummary, SignalNow, VerdictSpan
 
 SECONDS_PER_HOUR = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """A run from its first datum to its last.
-
-    Attributes:
-        seconds: how long it lasted; None without data.
-        steps: number of the trainer's last step.
-        usd: `seconds` at the mean hourly rate: GPUs are held for the whole run.
-        idle_usd: what idle GPUs cost, all causes together.
-        limiters: outcome of the verdict -> seconds for which it was the verdict.
-        reward: mean reward of the last step.
-    """
-
-    seconds: float | None
-    steps: int | None
-    usd: float | None
-    idle_usd: float | None
-    limiters: Mapping[str, float]
-    reward: float | None
 
 
 def summary(

@@ -6,14 +6,58 @@ shows a value that the API does not have.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from server.query.run_state import LIVE, RunState
 
-if TYPE_CHECKING:
-    from server.query.summary import RunSummary
-
 SignalState = Literal["ok", "watch", "critical", "unknown", "not_applicable"]
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictSpan:
+    """A period with one verdict. Times are epoch seconds.
+
+    Attributes:
+        start, end: when it was current; end None while it is.
+        since: when its condition began; before `start` by the time that the rules needed to confirm it.
+        cause: "" where no cause was identified.
+        rules_version: of the rules that produced it.
+        replayed: evaluated while history was read.
+        verdict: the whole of it as it was at `start`, as in the status.
+    """
+
+    start: float
+    end: float | None
+    since: float
+    outcome: str
+    cause: str
+    rule: str
+    confidence: float
+    summary: str
+    rules_version: int
+    replayed: bool
+    verdict: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run from its first datum to its last.
+
+    Attributes:
+        seconds: how long it lasted; None without data.
+        steps: number of the trainer's last step.
+        usd: `seconds` at the mean hourly rate: GPUs are held for the whole run.
+        idle_usd: what idle GPUs cost, all causes together.
+        limiters: outcome of the verdict -> seconds for which it was the verdict.
+        reward: mean reward of the last step.
+    """
+
+    seconds: float | None
+    steps: int | None
+    usd: float | None
+    idle_usd: float | None
+    limiters: Mapping[str, float]
+    reward: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +181,7 @@ class Status:
     facts: Mapping[str, str | float]
     state: RunState = LIVE
     # Of a run that is over.
-    summary: "RunSummary | None" = None
+    summary: RunSummary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +417,3 @@ class DeliveryInfo:
     next_at: float | None
     answer: str
     group_key: str = ""
-
-
-class UnknownRun(KeyError):
-    """No run of that name."""

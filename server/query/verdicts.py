@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from server.clock import Clock
 from server.query.run_lookup import stored_run
 from server.query.run_state import NOT_COLLECTED_SECONDS, OVER, RunState
+from server.query.types import VerdictSpan
 from server.store.types import RunRow, VerdictRow
 
 if TYPE_CHECKING:
@@ -15,32 +15,6 @@ if TYPE_CHECKING:
 
 # A tick's verdict is 5 s old; after a minute no collector runs.
 STALE_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictSpan:
-    """A period with one verdict. Times are epoch seconds.
-
-    Attributes:
-        start, end: when it was current; end None while it is.
-        since: when its condition began; before `start` by the time that the rules needed to confirm it.
-        cause: "" where no cause was identified.
-        rules_version: of the rules that produced it.
-        replayed: evaluated while history was read.
-        verdict: the whole of it as it was at `start`, as in the status.
-    """
-
-    start: float
-    end: float | None
-    since: float
-    outcome: str
-    cause: str
-    rule: str
-    confidence: float
-    summary: str
-    rules_version: int
-    replayed: bool
-    verdict: Mapping[str, Any]
 
 
 class VerdictReader:

@@ -29,7 +29,7 @@ from server.runtime.leader import Leader
 from server.runtime.memory import few_arenas, giving_back, seldom_swept
 from server.runtime.self_metrics import CollectorNumbers
 from server.store import Store, StoreError
-from server.targets.resolve import Attached
+from server.targets.discovery.model import Attached
 
 log = logging.getLogger("rollscope")
 

@@ -22,7 +22,7 @@ from server.runtime.self_metrics import CollectorNumbers, Numbers, process_numbe
 from server.scrape.pushed_runs import PushedRuns
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
-from server.targets.resolve import Attached
+from server.targets.discovery.model import Attached
 
 log = logging.getLogger("rollscope")
 
@@ -80,6 +80,7 @@ class CollectorService(AbstractContextManager[None]):
         leader: LeaseHolder,
     ) -> None:
         self._leader, self._alerts, self._retention = leader, settings.alerts, settings.retention
+        self._heartbeats = settings.heartbeats
         self._store, self._runs, self._clock, self._health, self._before = store, runs, clock, health, before
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -156,7 +157,8 @@ class CollectorService(AbstractContextManager[None]):
         """Returns a run's loop with its callbacks set."""
         loop = RunLoop(
             run.name, run.targets, self._store, self._writer, self._clock,
-            facts=run.facts, alerts=self._alerts, heartbeats=run.heartbeats, adopted=adopted, discover=run.discover,
+            facts=run.facts, alerts=self._alerts, heartbeats=self._heartbeats.get(run.name, ()),
+            adopted=adopted, discover=run.discover,
             awaited=run.awaited,
         )  # fmt: skip
         self._turned(run.name)

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from server.config.retention import RetentionSettings
 from server.store import Store
 from server.store.retention import Retention
+from server.store.types import RetentionSettings
 
 log = logging.getLogger("rollscope")
 

@@ -15,8 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from server.api import PROMETHEUS_PREFIX as PREFIX
 from server.config import retention
-from server.config.retention import RetentionSettings
 from server.store import Store, StoreError, Writer
+from server.store.types import RetentionSettings
 
 # Sizes of tables are read again after this time (s): PostgreSQL opens every file of a table for them.
 SIZES_SECONDS = 60.0

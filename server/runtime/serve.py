@@ -45,8 +45,8 @@ from server.runtime.memory import few_arenas, giving_back, seldom_swept
 from server.runtime.self_metrics import SelfMetrics
 from server.scrape.pushed_runs import admits
 from server.store import Store, StoreError, migrate
+from server.targets.discovery.model import Attached
 from server.targets.outbound_policy import is_loopback
-from server.targets.resolve import Attached
 
 log = logging.getLogger("rollscope")
 
@@ -228,7 +228,7 @@ def _make_folder(path: Path) -> None:
 def _app(
     settings: Settings, store: Store, clock: Clock, attach_dashboard: AttachDashboard, version: str, health: Health
 ) -> App:
-    preflights = Preflights(settings.runs, clock, lambda: active_run_names(reader))
+    preflights = Preflights(settings.planned, clock, lambda: active_run_names(reader))
     reader = Reader(store, clock, settings.alerts, preflights.get)
 
     def ready() -> str | None:
@@ -240,7 +240,7 @@ def _app(
         return health.problem()
 
     api = create_api(reader, version=version, ready=ready, own=SelfMetrics(store, health.numbers, settings.retention))
-    add_alerts(api, reader, store, clock, Heartbeats(store, clock, settings.runs).beat)
+    add_alerts(api, reader, store, clock, Heartbeats(store, clock, settings.heartbeats).beat)
     configured = frozenset(run.name for run in settings.runs)
     admitted = partial(admits, store, configured=configured, clock=clock)
     add_sandboxes(api, reader, store, clock, admitted)

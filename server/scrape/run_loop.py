@@ -17,16 +17,14 @@ from functools import partial
 import collectors
 from collectors.model import Limits, ScrapeError, Target
 from server import catch_up
+from server.alerts.settings import AlertSettings
 from server.clock import Clock, stopped_within
-from server.config.alerts import AlertSettings
-from server.config.discovery import DiscoverSettings
 from server.config.run_names import shown_url
-from server.config.settings import HeartbeatSettings
 from server.derive.driver import RunDriver, carry_of
 from server.derive.results import NO_LONGER
 from server.derive.source_priority import SourcePriority
 from server.ingest.readings import Arrivals, Ingest
-from server.push.heartbeats import HeartbeatWatch
+from server.push.heartbeats import HeartbeatSettings, HeartbeatWatch
 from server.push.pushed_targets import Pushes
 from server.push.readings import Outcome
 from server.scrape.duplicate_engines import DuplicateEngineFilter
@@ -46,9 +44,10 @@ from server.signals.window import TRAINER
 from server.store import Store, StoreError, Writer
 from server.store.types import Batch, LatestRow, PointState
 from server.store.writer import WriterClosed, is_transient, words_of
+from server.targets.discovery.model import DiscoverSettings, PendingSource
 from server.targets.discovery.roster import TargetDiscovery
 from server.targets.file_thread import FileReadThread
-from server.targets.pending import PendingSource, PendingSources
+from server.targets.pending import PendingSources
 from server.targets.resolve import attach, detect_listed
 
 

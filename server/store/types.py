@@ -388,3 +388,14 @@ class HistogramDelta:
     counts: tuple[float, ...]
     total: float
     n: float
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """Seconds that rows are kept; None: permanently. ``max_bytes``: None without a limit."""
+
+    raw: float | None = 15 * 86_400.0
+    signals: float | None = 90 * 86_400.0
+    rollups: float | None = None
+    records: float | None = 90 * 86_400.0
+    max_bytes: int | None = None

@@ -11,20 +11,14 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import collectors
 from collectors.model import Target
-from server.config.discovery import DiscoverSettings
 from server.config.errors import ConfigError
-from server.config.settings import RunSettings, TargetSettings
-from server.store.types import TargetRow
+from server.store.types import UNKNOWN, TargetRow
 from server.targets.discovery import naming
+from server.targets.discovery.model import Attached, DiscoverSettings, PendingSource, RunSettings
 from server.targets.file_thread import FileReadThread, StillReadingError
-
-if TYPE_CHECKING:
-    from server.targets.resolve import Attached
-from server.store.types import UNKNOWN
 
 # Requests at once. Each has a thread and a connection.
 AT_ONCE = 16
@@ -42,27 +36,6 @@ FURTHER_SECONDS = 15.0
 FURTHER_MOST_SECONDS = 1800.0
 # Rows of two collectors of one page differ at most this much in time, ms; a failing page is requested every minute.
 TOGETHER_MS = 120_000
-
-
-@dataclass(frozen=True, slots=True)
-class PendingSource:
-    """A source that is not available yet.
-
-    Attributes:
-        settings: a run with only this source, to be resolved again.
-        error: why it could not be resolved; safe to display.
-        name: its name until its kind is known.
-        found: targets already found: a run directory whose further logs are pending.
-    """
-
-    settings: RunSettings
-    error: str
-    name: str
-    found: tuple[Target, ...] = ()
-
-    @property
-    def source(self) -> TargetSettings:
-        return self.settings.targets[0]
 
 
 @dataclass(slots=True)
@@ -99,7 +72,7 @@ class PendingSources:
     """
 
     def __init__(
-        self, awaited: Sequence[PendingSource], attach: "Callable[[RunSettings], Attached]", rows: Iterable[TargetRow],
+        self, awaited: Sequence[PendingSource], attach: Callable[[RunSettings], Attached], rows: Iterable[TargetRow],
         taken: Collection[str],
     ) -> None:  # fmt: skip
         self._attach = attach

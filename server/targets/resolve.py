@@ -4,8 +4,8 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,15 +17,21 @@ from collectors.detect import detect_page, detect_path
 from collectors.formats import unreadable
 from collectors.model import Collector, Limits, ScrapeError, Target
 from collectors.transport.http import get
-from server.config.discovery import BY_URL, KINDS, DiscoverSettings
 from server.config.errors import ConfigError, suggestion
 from server.config.run_names import check_name as check_name
 from server.config.run_names import clean, place_of, shown_url
 from server.config.run_names import run_name as run_name
-from server.config.settings import HeartbeatSettings, RunSettings, TargetSettings
 from server.targets.discovery import build, naming
+from server.targets.discovery.model import (
+    BY_URL,
+    KINDS,
+    Attached,
+    DiscoverSettings,
+    PendingSource,
+    RunSettings,
+    TargetSettings,
+)
 from server.targets.outbound_policy import refuse_target
-from server.targets.pending import PendingSource
 
 # Requests for a Ray agent's page at detection. The agent shows a gauge once per report (10 s), so one page may lack the
 # metrics that identify its owner.
@@ -52,24 +58,6 @@ class Ambiguous(ConfigError):
 
     def __init__(self, *problems: str) -> None:
         super().__init__(list(problems))
-
-
-@dataclass(frozen=True, slots=True)
-class Attached:
-    """A run with targets ready to read, target lists, and sources that are still pending.
-
-    Attributes:
-        notes: lines for the user, such as a source that was given twice and is read once.
-    """
-
-    name: str
-    targets: tuple[Target, ...]
-    facts: Mapping[str, str | float]
-    named: bool = True
-    heartbeats: tuple[HeartbeatSettings, ...] = ()
-    discover: tuple[DiscoverSettings, ...] = ()
-    awaited: tuple[PendingSource, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def source_of(text: str) -> TargetSettings:
@@ -133,7 +121,7 @@ def attach(
         except ScrapeError as error:
             message = f"{_shown(target)}: {error}"
             if wait and error.kind in AWAITED:
-                alone = replace(settings, targets=(target,), discover=(), heartbeats=())
+                alone = replace(settings, targets=(target,), discover=())
                 same = next((item.source for item in awaited if _identity(item.source) == _identity(target)), None)
                 if same is None:
                     awaited.append(PendingSource(alone, message, _name_of(target)))
@@ -150,7 +138,7 @@ def attach(
         raise ConfigError(problems)
     targets, doubled = _once(resolved)
     return Attached(
-        settings.name, tuple(unique(targets, set())), settings.facts, heartbeats=settings.heartbeats,
+        settings.name, tuple(unique(targets, set())), settings.facts,
         discover=build.renamed(lists), awaited=tuple(awaited), notes=(*doubled, *notes),
     )  # fmt: skip
 
@@ -163,7 +151,7 @@ def _further(
     targets = tuple(item for item in items if isinstance(item, Target))
     if source.is_url or source.collector or not targets or not os.path.isdir(path):
         return None
-    alone = replace(run, targets=(source,), discover=(), heartbeats=())
+    alone = replace(run, targets=(source,), discover=())
     return PendingSource(alone, "", _name_of(source), targets)
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from server.alerts import text
 from server.alerts.model import Rule
+from server.alerts.settings import AlertSettings
 from server.config import alerts as config_alerts
-from server.config.alerts import AlertSettings, build, load_rules, pack
+from server.config.alerts import build, load_rules, pack
 from server.config.errors import ConfigError, Problems
 from server.config.settings import build as build_all
 
@@ -242,7 +243,7 @@ def test_no_configuration_means_the_pack_and_nobody_told() -> None:
 
 
 def beats(toml: str, env: dict[str, str]) -> Any:
-    return build_all(tomllib.loads(toml), env).runs[0].heartbeats
+    return build_all(tomllib.loads(toml), env).heartbeats["a"]
 
 
 def test_a_heartbeat_names_its_token_and_its_patience() -> None:

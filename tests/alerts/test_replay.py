@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from server.alerts.settings import AlertSettings
 from server.cli import alerts_replay
 from server.cli.alerts_frames import ENDED, Track
 from server.cli.alerts_replay import Episode, Replay
-from server.config.alerts import AlertSettings, load_rules
+from server.config.alerts import load_rules
 from server.config.errors import ConfigError, Problems
 from server.derive.driver import RunDriver, carry_of
 from server.store import Store, migrate

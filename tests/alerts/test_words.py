@@ -12,9 +12,10 @@ from collectors.model import Target
 from server.alerts.inputs import RunFrame
 from server.alerts.model import Alert, Rule
 from server.alerts.rules import Evaluator
+from server.alerts.settings import AlertSettings
 from server.alerts.text import condition_text
 from server.clock import ScaledClock
-from server.config.alerts import AlertSettings, load_rules
+from server.config.alerts import load_rules
 from server.config.errors import Problems
 from server.config.secret import Secret
 from server.notify import load

@@ -12,8 +12,7 @@ from server.api.alerts import add_alerts
 from server.api.app import close_api, create_api
 from server.api.gate import Gate
 from server.config.secret import Secret
-from server.config.settings import HeartbeatSettings, RunSettings
-from server.push.heartbeats import Heartbeats, HeartbeatWatch
+from server.push.heartbeats import Heartbeats, HeartbeatSettings, HeartbeatWatch
 from server.store import Store
 from tests.derive.test_alerts import WAITING, running, settings, states, wait
 from tests.driven_run import T0, Bench, bench
@@ -37,7 +36,7 @@ class Web:
 
     def __init__(self, run: Bench, token: str | None = None) -> None:
         api = create_api(run.reader, version="1", ready=lambda: None)
-        beats = Heartbeats(run.store, run.clock, [RunSettings("run", heartbeats=BEATS)])
+        beats = Heartbeats(run.store, run.clock, {"run": BEATS})
         add_alerts(api, run.reader, run.store, run.clock, beats.beat)
         for add in self.routes:
             add(api, run.reader, run.store, run.clock)

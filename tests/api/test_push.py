@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
 from collectors.catalog import METRICS
+from collectors.otlp_names import Maps
 from server.api import push as api_push
 from server.api.app import close_api, create_api
 from server.api.gate import PUSH_BYTES, Gate
@@ -42,7 +43,7 @@ class Web:
 
     def __init__(
         self, store: Store, token: str | None = None, admitted: Callable[[str], bool] = lambda run: True,
-        maps: config_otlp.Maps | None = None,
+        maps: Maps | None = None,
     ) -> None:  # fmt: skip
         clock = ScaledClock(NOW)
         self.store, reader = store, Reader(store, clock)

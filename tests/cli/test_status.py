@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from server.cli.status import dump, short, stored, text
-from server.config.retention import RetentionSettings
 from server.main import main
 from server.store import Store, migrate
-from server.store.types import Batch, SeriesKey
+from server.store.types import Batch, RetentionSettings, SeriesKey
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 import pytest
 
 from server.config.errors import ConfigError
-from server.config.retention import RetentionSettings
 from server.config.settings import build
+from server.store.types import RetentionSettings
 
 DAY = 86_400.0
 

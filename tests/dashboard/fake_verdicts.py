@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from server.query.verdicts import VerdictSpan
+from server.query.types import VerdictSpan
 from server.verdict.model import Evidence, Limiter, Outcome, Verdict, shared
 from tests.dashboard.fake import NOW, RICH
 from tests.dashboard.memory_reader import MemoryReader

@@ -16,10 +16,9 @@ from dashboard.state.status import LAST
 from server.query import runs as fleet_query
 from server.query import what_if
 from server.query.preflight import PreflightInfo
-from server.query.run_state import OVER, RunState
+from server.query.run_state import OVER, RunState, UnknownRun
 from server.query.sandboxes import edge_of
 from server.query.signals import COMPUTED
-from server.query.summary import RunSummary
 from server.query.types import (
     AlertInfo,
     DeliveryInfo,
@@ -27,6 +26,7 @@ from server.query.types import (
     RuleInfo,
     RunInfo,
     RunNow,
+    RunSummary,
     SandboxInfo,
     Series,
     SignalInfo,
@@ -35,9 +35,8 @@ from server.query.types import (
     Status,
     StepSeries,
     TargetTrust,
-    UnknownRun,
+    VerdictSpan,
 )
-from server.query.verdicts import VerdictSpan
 from server.query.what_if import Changes, WhatIfAnswer
 from tests.dashboard.memory_engines import MemoryEngines
 from tests.dashboard.memory_rollouts import MemoryRollouts

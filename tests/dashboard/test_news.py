@@ -9,7 +9,7 @@ from starlette.testclient import TestClient, WebSocketTestSession
 
 from dashboard.state.push_notifications import AGAIN, PushNotifications
 from server.api.gate import Gate
-from server.query.types import UnknownRun
+from server.query.run_state import UnknownRun
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.serving import wait

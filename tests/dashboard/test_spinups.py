@@ -15,7 +15,7 @@ from dashboard.state import url as state_url
 from dashboard.state.cache import TimedCache
 from dashboard.state.deltas import SentViews
 from dashboard.state.url import Span
-from server.query.types import UnknownRun
+from server.query.run_state import UnknownRun
 from server.signals.spinup_histogram import EDGES
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page
 
 from dashboard.shell import layout as shell_layout
 from server.query.run_state import RunState
-from server.query.summary import RunSummary
+from server.query.types import RunSummary
 from tests.dashboard import everything, fake, fake_actors, fake_alerts
 from tests.dashboard.fake_sandboxes import WALL
 from tests.dashboard.memory_reader import MemoryReader

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from collectors.model import Reading, Sample
-from server.config.alerts import AlertSettings, build
+from server.alerts.settings import AlertSettings
+from server.config.alerts import build
 from server.config.errors import Problems
 from server.store import Store
 from server.store.types import SilenceRow

@@ -18,7 +18,7 @@ import pytest
 
 import collectors
 from collectors.model import Limits, Reading, Target
-from server.query.verdicts import VerdictSpan
+from server.query.types import VerdictSpan
 from server.store import Store
 from tests.driven_run import ENGINE, bench
 

@@ -4,9 +4,10 @@ import pytest
 
 from collectors.model import Reading, Sample
 from server.config.errors import ConfigError
-from server.config.settings import RunSettings, build
+from server.config.settings import build
 from server.signals.gpus import PRICES
 from server.store import Store
+from server.targets.discovery.model import RunSettings
 from tests.derive.test_alerts import settings, states
 from tests.driven_run import ENGINE, T0, TRAINER, Bench, bench, page, steps
 

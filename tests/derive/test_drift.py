@@ -3,7 +3,7 @@
 import pytest
 
 from collectors.model import Event, Reading, Sample
-from server.config.alerts import AlertSettings
+from server.alerts.settings import AlertSettings
 from server.push import records as push_records
 from server.store import Store
 from tests.derive.test_alerts import HOOK, settings

@@ -4,9 +4,8 @@ import pytest
 
 from collectors.model import Reading, Sample, Target
 from server.config.secret import Secret
-from server.config.settings import HeartbeatSettings
 from server.derive.driver import RunDriver, carry_of
-from server.push.heartbeats import HeartbeatWatch
+from server.push.heartbeats import HeartbeatSettings, HeartbeatWatch
 from server.store import Store
 from tests.derive.test_alerts import HOOK, WAITING, running, settings, states, told, wait
 from tests.driven_run import ENGINE, ON_SQLITE, T0, TRAINER, Bench, bench, page, steps

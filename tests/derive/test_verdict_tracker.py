@@ -20,7 +20,7 @@ from server.store import Store
 from server.store.types import Batch, VerdictRow
 from server.verdict.inputs import VerdictInput
 from server.verdict.judge import Memory
-from server.verdict.model import OUTCOMES, RULES_VERSION, Verdict
+from server.verdict.model import RULES_VERSION, VERDICT_OUTCOMES, Verdict
 from tests.api.test_app import client
 from tests.driven_run import ENGINE, T0, TRAINER, Bench, bench, page, steps
 
@@ -163,13 +163,13 @@ def test_the_outcome_is_a_signal_that_stands_by_the_minute(store: Store) -> None
         engine(run, 245, 255)
         told = {s.labels["verdict"]: s for s in run.reader.status("run").signals if s.signal == "bottleneck"}
         assert {name: one.value for name, one in told.items()} == {
-            name: float(name == "sandbox_bound") for name in OUTCOMES
+            name: float(name == "sandbox_bound") for name in VERDICT_OUTCOMES
         }
         assert {one.age_seconds for one in told.values()} == {0.0}
         metrics = render(run.reader, "1").decode()
         assert 'rollscope_bottleneck{run="run",verdict="sandbox_bound"} 1.0' in metrics
         assert 'rollscope_bottleneck{run="run",verdict="balanced"} 0.0' in metrics
-        assert metrics.count("rollscope_bottleneck{") == len(OUTCOMES)
+        assert metrics.count("rollscope_bottleneck{") == len(VERDICT_OUTCOMES)
         assert run.value('bottleneck{verdict="stalled"}') == 0.0
 
 

@@ -8,14 +8,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from collectors.model import Limits
+from server.alerts.settings import AlertSettings
 from server.clock import ScaledClock
-from server.config.alerts import AlertSettings, defaults
-from server.config.settings import RunSettings
+from server.config.alerts import defaults
 from server.query import Reader
 from server.query.types import SignalNow, Status
 from server.scrape.run_loop import RunLoop
 from server.signals.model import TICK_SECONDS
 from server.store import Store, Writer, migrate
+from server.targets.discovery.model import RunSettings
 from server.targets.resolve import attach, source_of
 
 RUN = "field"

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from collectors.model import Target
 from server.cli.attaching import spool_name
 from server.config.errors import ConfigError
-from server.config.settings import RunSettings, TargetSettings
 from server.forwarding import sender
 from server.forwarding.sender import Forwarder
 from server.forwarding.spool import Spool
 from server.main import main
 from server.push import readings
+from server.targets.discovery.model import RunSettings, TargetSettings
 from server.targets.pending import PendingSources
 from server.targets.resolve import attach
 

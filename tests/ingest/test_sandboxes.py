@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.model import Histogram, Reading, Sample, Sandbox, Target
+from server.alerts.settings import AlertSettings
 from server.api.metrics import render
-from server.config.alerts import AlertSettings, load_rules
+from server.config.alerts import load_rules
 from server.config.errors import Problems
 from server.ingest.sandboxes import SandboxIngest
 from server.store import Store

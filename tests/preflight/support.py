@@ -13,9 +13,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from collectors.model import ErrorKind, Reading, Sample, Sandbox, SandboxState, ScrapeError, Target
-from server.config.preflight import PreflightPlan
 from server.preflight.checks import judge
-from server.preflight.model import Check, Inputs, PathSeen, ReadTarget
+from server.preflight.model import Check, Inputs, PathSeen, PreflightPlan, ReadTarget
 
 NOW = 1_800_000_000.0
 KEY = "pit_0123456789abcdef"

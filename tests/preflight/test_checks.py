@@ -3,9 +3,8 @@
 import pytest
 
 from collectors.model import ErrorKind, Reading, ScrapeError, Target
-from server.config.preflight import PreflightPlan
 from server.preflight.checks import judge, outcome
-from server.preflight.model import Check, Inputs, ReadTarget, Status, number, span
+from server.preflight.model import Check, Inputs, PreflightPlan, ReadTarget, Status, number, span
 from tests.preflight.support import NOW, account, check, directory, engine, inputs, refused
 
 SANDBOX_CHECKS = {

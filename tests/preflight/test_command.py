@@ -12,11 +12,11 @@ import collectors
 from server.cli import preflight
 from server.clock import ScaledClock
 from server.config.errors import ConfigError
-from server.config.preflight import PreflightPlan
 from server.config.secret import Secret
-from server.config.settings import RunSettings, TargetSettings
 from server.main import main
+from server.preflight.model import PreflightPlan
 from server.preflight.report import run as judged
+from server.targets.discovery.model import RunSettings, TargetSettings
 from tests.preflight.support import KEY, NOW, World, prime_row, serving
 
 CLOCK = ScaledClock(NOW)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from server.config.errors import Problems
-from server.config.preflight import KEYS, RESOURCES, PreflightPlan, parse
+from server.config.preflight import KEYS, parse
 from server.preflight.checks import judge
+from server.preflight.model import RESOURCES, PreflightPlan
 from tests.preflight.support import inputs
 
 WHERE = "run.math.preflight"

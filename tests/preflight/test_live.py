@@ -8,13 +8,13 @@ import pytest
 
 from server.api.preflight import add_preflight
 from server.clock import Clock
-from server.config.preflight import PreflightPlan
 from server.config.secret import Secret
-from server.config.settings import RunSettings, TargetSettings
 from server.preflight.live import Preflights, active_run_names
+from server.preflight.model import PreflightPlan
 from server.query import Reader
 from server.store import Store
 from server.store.types import Batch
+from server.targets.discovery.model import RunSettings, TargetSettings
 from tests.api.test_alerts import Web as AlertWeb
 from tests.driven_run import T0, Bench, bench
 from tests.preflight.support import KEY, NOW, World, prime_row, serving
@@ -76,9 +76,7 @@ def run(store: Store):  # type: ignore[no-untyped-def]
 
 def test_begun_read_and_kept(run: Bench) -> None:
     slow, ticks = Slow(), Ticks()
-    ask = web(
-        run, Preflights([RunSettings("run", preflight=PreflightPlan(concurrency=960))], run.clock, set, slow, ticks)
-    )
+    ask = web(run, Preflights([(RunSettings("run"), PreflightPlan(concurrency=960))], run.clock, set, slow, ticks))
     never = ask("GET", PATH).json()
     assert (never["run"], never["state"], never["outcome"], never["checks"]) == ("run", "never", "", [])
     assert never["plan"]["concurrency"] == 960 and never["plan"]["create_rate"] is None
@@ -100,7 +98,7 @@ def test_begun_read_and_kept(run: Bench) -> None:
 def test_not_twice_in_a_moment(run: Bench) -> None:
     slow, ticks = Slow(), Ticks()
     slow.go.set()
-    ask = web(run, Preflights([RunSettings("run")], run.clock, set, slow, ticks))
+    ask = web(run, Preflights([(RunSettings("run"), PreflightPlan())], run.clock, set, slow, ticks))
     ask("POST", PATH)
     ended()
     ticks.now += 29.0
@@ -117,7 +115,7 @@ def test_not_twice_in_a_moment(run: Bench) -> None:
 def test_what_breaks_is_said_and_what_was_known_stays(run: Bench, caplog: pytest.LogCaptureFixture) -> None:
     slow, ticks = Slow(), Ticks()
     slow.go.set()
-    preflights = Preflights([RunSettings("run")], run.clock, set, slow, ticks)
+    preflights = Preflights([(RunSettings("run"), PreflightPlan())], run.clock, set, slow, ticks)
     preflights.begin("run")
     ended()
     ticks.now += 30
@@ -130,7 +128,7 @@ def test_what_breaks_is_said_and_what_was_known_stays(run: Bench, caplog: pytest
 
 
 def test_a_run_without_configuration_and_one_that_nobody_knows(run: Bench) -> None:
-    ask = web(run, Preflights([RunSettings("run")], run.clock, set, Slow()))
+    ask = web(run, Preflights([(RunSettings("run"), PreflightPlan())], run.clock, set, Slow()))
     assert ask("GET", "/api/v1/runs/stranger/preflight").json()["state"] == "not_configured"
     answer = ask("POST", "/api/v1/runs/stranger/preflight")
     assert answer.status_code == 409 and "rollscope preflight -c FILE RUN" in answer.json()["detail"]
@@ -140,7 +138,7 @@ def test_a_run_without_configuration_and_one_that_nobody_knows(run: Bench) -> No
 
 def test_neither_a_stranger_nor_another_sites_page_begins_one(run: Bench) -> None:
     slow = Slow()
-    ask = web(run, Preflights([RunSettings("run")], run.clock, set, slow), token="0123456789abcdef")
+    ask = web(run, Preflights([(RunSettings("run"), PreflightPlan())], run.clock, set, slow), token="0123456789abcdef")
     assert ask("POST", PATH).status_code == 401
     headers = {"authorization": "Bearer 0123456789abcdef", "origin": "http://evil.example"}
     assert ask("POST", PATH, headers=headers).status_code == 403
@@ -154,7 +152,10 @@ def test_a_real_provider_is_read_and_what_is_left_behind_named(run: Bench) -> No
     world = World([*(prime_row(n, labels=("gone",)) for n in range(3)), *others])
     with serving(world, NOW) as url:
         target = TargetSettings(url, "prime", "prime_sandboxes", bearer=Secret(KEY))
-        runs = [RunSettings("run", (target,), preflight=PreflightPlan(concurrency=960)), RunSettings("other")]
+        runs = [
+            (RunSettings("run", (target,)), PreflightPlan(concurrency=960)),
+            (RunSettings("other"), PreflightPlan()),
+        ]
         ask = web(run, Preflights(runs, run.clock, lambda: active_run_names(run.reader)))
         run.clock.set(NOW)
         assert ask("POST", PATH).status_code == 202
@@ -176,7 +177,7 @@ def test_a_run_that_is_over_left_its_own_behind(run: Bench) -> None:
         run.clock.set(NOW)
         for lifecycle, ids in (("starting", ()), ("running", ()), ("paused", ()), ("crashed", ("sb-001",))):
             run.store.write(Batch("run", run_fields={"lifecycle": lifecycle}))
-            preflights = Preflights([settings], run.clock, lambda: active_run_names(run.reader))
+            preflights = Preflights([(settings, PreflightPlan())], run.clock, lambda: active_run_names(run.reader))
             preflights.begin("run")
             ended()
             checks = {check.name: check for check in preflights.get("run").checks}

@@ -12,11 +12,10 @@ import pytest
 
 from collectors.model import Reading, Sample, ScrapeError
 from server.clock import ScaledClock
-from server.config.preflight import PreflightPlan
-from server.config.settings import RunSettings, TargetSettings
 from server.preflight import probe as probing
-from server.preflight.model import Inputs, ReadTarget
+from server.preflight.model import Inputs, PreflightPlan, ReadTarget
 from server.preflight.probe import Dates, inspect_path, parse_date, probe
+from server.targets.discovery.model import RunSettings, TargetSettings
 from tests.preflight.support import NOW, World, serving
 
 CLOCK = ScaledClock(NOW)

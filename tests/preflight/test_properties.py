@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.model import ErrorKind
-from server.config.preflight import PreflightPlan
 from server.preflight.checks import judge
-from server.preflight.model import Inputs, ReadTarget
+from server.preflight.model import Inputs, PreflightPlan, ReadTarget
 from tests.preflight.support import NOW, account, directory, engine, inputs, refused, sandbox
 
 maybe = st.none() | st.floats(0, 5000)

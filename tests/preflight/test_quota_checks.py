@@ -5,8 +5,7 @@ import math
 import pytest
 
 from collectors.model import Histogram, Reading, Target
-from server.config.preflight import PreflightPlan
-from server.preflight.model import ReadTarget, Status
+from server.preflight.model import PreflightPlan, ReadTarget, Status
 from tests.preflight.support import NOW, account, check, many, refused, sandbox
 
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.config.preflight import PreflightPlan
-from server.preflight.model import ReadTarget, Status
+from server.preflight.model import PreflightPlan, ReadTarget, Status
 from server.preflight.sandboxes import canonical, removal
 from tests.preflight.support import NOW, account, check, many, refused, sandbox
 

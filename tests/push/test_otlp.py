@@ -8,7 +8,7 @@ from google.protobuf import json_format
 
 from collectors.catalog import METRICS
 from collectors.model import Histogram, Sample
-from collectors.otlp_names import QUOTAS, RULES
+from collectors.otlp_names import QUOTAS, RULES, Maps
 from server.config import otlp as config_otlp
 from server.push.otlp import request as otlp_request
 from server.push.process_totals import ProcessTotals
@@ -177,7 +177,7 @@ def test_of_daytonas_regions_the_fullest_counts() -> None:
     }  # fmt: skip
 
 
-def mapped(*rows: dict[str, Any]) -> config_otlp.Maps:
+def mapped(*rows: dict[str, Any]) -> Maps:
     problems: list[str] = []
     found = config_otlp.check(list(rows), lambda where, words: problems.append(f"{where}: {words}"))
     assert problems == []

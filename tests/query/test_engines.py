@@ -11,7 +11,7 @@ from collectors.model import Labels
 from server.api.engines import add_engines
 from server.clock import ScaledClock
 from server.query.reader import Reader
-from server.query.types import UnknownRun
+from server.query.run_state import UnknownRun
 from server.store import Store
 from server.store.types import Batch, SeriesKey, StepStamp, TargetRow
 from tests.store.helpers import MINUTE, T0

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, event
 
 from server.clock import WallClock
 from server.query import Reader
-from server.query.types import UnknownRun
+from server.query.run_state import UnknownRun
 from server.store import Store
 from server.store.types import Batch
 from tests.store.test_alerts import FIRING

@@ -11,13 +11,12 @@ import pytest
 from server.api.metrics import render
 from server.cli.export import UNHEALTHY
 from server.clock import ScaledClock
-from server.config.retention import RetentionSettings
 from server.query import Reader
 from server.runtime.collector_service import Health
 from server.runtime.retention import RetentionTask
 from server.runtime.self_metrics import CollectorNumbers, SelfMetrics, process_numbers
 from server.store import Store, Writer
-from server.store.types import Batch, OutboxRow, Push
+from server.store.types import Batch, OutboxRow, Push, RetentionSettings
 from tests.driven_run import T0
 
 T0_MS = round(T0 * 1000)

@@ -20,8 +20,8 @@ from collectors.formats.verifiers import matches_path, parse
 from collectors.model import Limits, Reading, Sample, Sandbox, ScrapeError, Target
 from collectors.sandbox_providers.trace_rows import rollout
 from collectors.sandboxes import verifiers_traces
-from server.config.settings import RunSettings, TargetSettings
 from server.store import Store
+from server.targets.discovery.model import RunSettings, TargetSettings
 from server.targets.resolve import attach
 from tests.collectors._reading import TESTDATA
 from tests.driven_run import bench

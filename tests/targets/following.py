@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from collectors.model import Limits, Target
+from server.alerts.settings import AlertSettings
 from server.clock import ScaledClock
-from server.config.alerts import AlertSettings
-from server.config.discovery import DiscoverSettings
 from server.query import Reader, TargetTrust
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
-from server.targets.pending import PendingSource
+from server.targets.discovery.model import DiscoverSettings, PendingSource
 
 T0 = 1_800_000_000.0
 # Who answers at all is given time for it; who does not is soon given up.

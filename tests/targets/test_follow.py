@@ -10,11 +10,11 @@ from collectors.model import Target
 from server.alerts.matchers import parse
 from server.api.metrics import render
 from server.config.alerts import defaults
-from server.config.discovery import DiscoverSettings
 from server.config.secret import Secret
 from server.query import shape
 from server.store import Store
 from server.targets.discovery import model, roster
+from server.targets.discovery.model import DiscoverSettings
 from tests.targets.engine import engine
 from tests.targets.following import HASTY, T0, by_file, following, write
 from tests.targets.serving import serving

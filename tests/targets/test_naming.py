@@ -2,8 +2,7 @@
 
 import pytest
 
-from server.config.discovery import DiscoverSettings
-from server.targets.discovery.model import Found
+from server.targets.discovery.model import DiscoverSettings, Found
 from server.targets.discovery.naming import TargetNames, digest, usual_name
 
 BY = DiscoverSettings("file_sd", ("a.json",), "engines")

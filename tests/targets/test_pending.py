@@ -8,10 +8,10 @@ import pytest
 
 from server.config.alerts import defaults
 from server.config.errors import ConfigError
-from server.config.settings import RunSettings, TargetSettings
 from server.main import main
 from server.store import Store
-from server.targets.resolve import Attached, attach
+from server.targets.discovery.model import Attached, RunSettings, TargetSettings
+from server.targets.resolve import attach
 from tests.recorded import TESTDATA
 from tests.targets.engine import Engine, engine
 from tests.targets.following import LIMITS, T0, Watched, following

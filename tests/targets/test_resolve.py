@@ -9,8 +9,8 @@ import pytest
 
 from collectors.formats.trackio import database as trackio_database
 from server.config.errors import ConfigError
-from server.config.settings import RunSettings, TargetSettings
 from server.main import main
+from server.targets.discovery.model import RunSettings, TargetSettings
 from server.targets.resolve import Ambiguous, attach, source_of
 from tests.recorded import TESTDATA, runs
 

@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from server.cli import probe
-from server.config.settings import RunSettings, TargetSettings
 from server.scrape import target_reader
 from server.targets import resolve as attaching
+from server.targets.discovery.model import RunSettings, TargetSettings
 from server.targets.resolve import attach
 from tests.driven_run import T0
 from tests.recorded import TESTDATA

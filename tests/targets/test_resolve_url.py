@@ -7,7 +7,7 @@ import pytest
 
 from server.config.errors import ConfigError
 from server.config.secret import Secret
-from server.config.settings import RunSettings, TargetSettings
+from server.targets.discovery.model import RunSettings, TargetSettings
 from server.targets.resolve import attach, metrics_url
 from tests.recorded import TESTDATA
 

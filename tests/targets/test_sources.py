@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from server.config.errors import ConfigError
-from server.config.settings import RunSettings
 from server.main import main
+from server.targets.discovery.model import RunSettings
 from server.targets.resolve import Ambiguous, attach, source_of
 from tests.targets.engine import engine
 from tests.targets.following import write

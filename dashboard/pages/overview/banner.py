@@ -6,7 +6,7 @@ from dashboard.pages import verdict
 from dashboard.state.run_state import WORDS, progress
 from dashboard.state.status import StatusFacts, View, joined
 from dashboard.widgets.format import money, parts, text, tight
-from server.query.summary import RunSummary
+from server.query.types import RunSummary
 
 PHASES = (("wait", "Wait"), ("compute", "Train"), ("overhead", "Overhead"))
 _LIFECYCLES = {

@@ -7,13 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from collectors.model import Limits
-from server.config.discovery import KINDS, REFRESH_SECONDS, DiscoverSettings
-from server.config.settings import TargetSettings
 from server.targets.discovery.file_sd import FileSd
 from server.targets.discovery.file_sd import parse as parse_list
 from server.targets.discovery.http_polling import LIMITS, HttpList
 from server.targets.discovery.http_sd import HttpSd
-from server.targets.discovery.model import BYTES, DiscoveryError, Provider
+from server.targets.discovery.model import (
+    BYTES,
+    KINDS,
+    REFRESH_SECONDS,
+    DiscoverSettings,
+    DiscoveryError,
+    Provider,
+    TargetSettings,
+)
 from server.targets.discovery.parsing import from_json, from_yaml
 from server.targets.discovery.prime_rl import PrimeRl
 from server.targets.discovery.prometheus_yml import PrometheusYml

@@ -1,4 +1,4 @@
-"""Types of target lists, and conversion of an address with Prometheus labels to a URL. Pure.
+"""Settings of runs and targets, types of target lists, an address with Prometheus labels as a URL. Pure.
 
 Source: prometheus.io/docs, `file_sd_config` and `relabel_config` (labels that begin with two underscores).
 """
@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote_plus, urlsplit
 
-from collectors.model import Labels
+from collectors.model import Labels, Target
+from server.alerts.matchers import Matcher
 from server.alerts.text import parse_duration
+from server.config.secret import NO_SECRET, Secret
 from server.targets.outbound_policy import refuse_target
 
 # Most targets of one list, and of one run.
@@ -26,6 +28,108 @@ LABEL_LENGTH = 500
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s/:@\[\]?#]+)(?::[0-9]{1,5})?", re.ASCII)
 _PARAM = "__param_"
+# Kinds of target lists; those that are read from a URL.
+KINDS = ("file_sd", "http_sd", "prometheus_yml", "router", "run_dir")
+BY_URL = frozenset({"http_sd", "router"})
+# Seconds between reads of a list: a file costs one stat, a router one small response; an HTTP inventory changes rarely.
+REFRESH_SECONDS: Mapping[str, float] = {
+    "file_sd": 5.0, "prometheus_yml": 5.0, "run_dir": 5.0, "router": 15.0, "http_sd": 60.0,
+}  # fmt: skip
+REFRESH_MOST = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoverSettings:
+    """One list.
+
+    Attributes:
+        kind: of `KINDS`.
+        sources: its URL, its paths (``*`` in the last part where it is `file_sd`), or the run's directory.
+        name: the list's name in target rows, errors and `/metrics`.
+        collector: the collector of its targets; "": detected for each page.
+        interval_seconds: between two reads of a target, unless the list sets it.
+        jobs, match: conditions that a target must meet; without any, all targets are used.
+        headers, bearer: sent to every target; list_bearer: sent to the list's server.
+        labels_as_name: labels whose values name a target, instead of job and instance.
+    """
+
+    kind: str
+    sources: tuple[str, ...]
+    name: str = ""
+    collector: str = ""
+    interval_seconds: float = 5.0
+    refresh_seconds: float = 5.0
+    jobs: tuple[str, ...] = ()
+    match: tuple[Matcher, ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    bearer: Secret = NO_SECRET
+    list_bearer: Secret = NO_SECRET
+    labels_as_name: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSettings:
+    """A target as configured. ``collector``: "" if it must be detected."""
+
+    source: str
+    name: str = ""
+    collector: str = ""
+    interval_seconds: float = 5.0
+    bearer: Secret = NO_SECRET
+    key: Secret = NO_SECRET
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_url(self) -> bool:
+        return "://" in self.source
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """A run: what to read, and the user's facts, which override those that collectors find."""
+
+    name: str
+    targets: tuple[TargetSettings, ...] = ()
+    facts: Mapping[str, str | float] = field(default_factory=dict)
+    discover: tuple[DiscoverSettings, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSource:
+    """A source that is not available yet.
+
+    Attributes:
+        settings: a run with only this source, to be resolved again.
+        error: why it could not be resolved; safe to display.
+        name: its name until its kind is known.
+        found: targets already found: a run directory whose further logs are pending.
+    """
+
+    settings: RunSettings
+    error: str
+    name: str
+    found: tuple[Target, ...] = ()
+
+    @property
+    def source(self) -> TargetSettings:
+        return self.settings.targets[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A run with targets ready to read, target lists, and sources that are still pending.
+
+    Attributes:
+        notes: lines for the user, such as a source that was given twice and is read once.
+    """
+
+    name: str
+    targets: tuple[Target, ...]
+    facts: Mapping[str, str | float]
+    named: bool = True
+    discover: tuple[DiscoverSettings, ...] = ()
+    awaited: tuple[PendingSource, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from collectors.model import Target
-from server.config.discovery import DiscoverSettings
-from server.targets.discovery.model import Found
+from server.targets.discovery.model import DiscoverSettings, Found
 
 # Longest name, characters.
 LENGTH = 200

@@ -11,11 +11,10 @@ from urllib.parse import urlsplit
 
 import collectors
 from collectors.model import Limits, Target
-from server.config.discovery import BY_URL, REFRESH_MOST, DiscoverSettings
 from server.store.types import Origin, TargetRow
 from server.targets.discovery import naming
 from server.targets.discovery.build import close, provider, renamed
-from server.targets.discovery.model import TARGETS, Found, Listing, Provider
+from server.targets.discovery.model import BY_URL, REFRESH_MOST, TARGETS, DiscoverSettings, Found, Listing, Provider
 from server.targets.discovery.page_detection import Ask, Detector
 
 log = logging.getLogger("rollscope.discovery")

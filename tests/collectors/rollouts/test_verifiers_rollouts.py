@@ -10,9 +10,9 @@ import pytest
 
 from collectors.model import Consumption, Limits, Rollout, ScrapeError, Span, Turn
 from collectors.rollouts.verifiers_rollouts.collector import COLLECTOR
+from server.alerts.settings import AlertSettings
 from server.cli import check_report as check
-from server.config.alerts import AlertSettings
-from server.config.settings import RunSettings, TargetSettings
+from server.targets.discovery.model import RunSettings, TargetSettings
 from tests.collectors._reading import TESTDATA
 from tests.collectors.rollouts._episodes import BEGAN, configure, episode, failed, group, shipped, trace, write
 from tests.collectors.rollouts._verifiers import committed, exits, read
