@@ -213,6 +213,8 @@ def _sqlite_backup(source: Path, target: Path, progress: Progress) -> list[Table
     if not os.path.exists(source):
         raise StoreError(f"there is no store at {source}")
     try:
+        # SQLite would make a file that other accounts may read.
+        os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         with (
             closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old,
             closing(sqlite3.connect(target)) as new,

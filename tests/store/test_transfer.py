@@ -1,5 +1,6 @@
 """Back-up, restore and move: the copy holds what the source holds, on either database."""
 
+import stat
 import threading
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def test_backup_and_restore(store: Store, tmp_path: Path) -> None:
     fill(store, "run")
     copied = backup(store.url, tmp_path / "backup.db")
     assert {c.table: c.rows for c in copied} == rows(store)
+    assert stat.S_IMODE((tmp_path / "backup.db").stat().st_mode) == 0o600
     restored = f"sqlite:///{tmp_path}/restored.db"
     assert {c.table: c.rows for c in restore(tmp_path / "backup.db", restored)} == rows(store)
     opened = Store.open(restored)
