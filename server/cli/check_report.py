@@ -305,6 +305,7 @@ def text(report: Report) -> str:
 def _run_text(run: RunReport) -> Iterator[str]:
     yield from (f"{run.name}: {problem}" for problem in run.problems)
     if run.looked_for:
+        yield "  for the log of another trainer, map its keys to metrics: docs/how-to/custom-logs.md"
         yield "  what was looked for:"
         yield from (f"    {line}" for line in run.looked_for)
     if run.problems:

@@ -124,6 +124,7 @@ def test_an_empty_folder_exits_1_and_says_what_was_looked_for(
     code, text = checked(capsys, tmp_path)
     assert code == 1
     assert "no run log was recognised here" in text
+    assert "  for the log of another trainer, map its keys to metrics: docs/how-to/custom-logs.md\n" in text
     listed = text.partition("what was looked for:\n")[2].splitlines()
     names = [line.strip().partition(":")[0] for line in listed]
     assert names == sorted(name for name, one in collectors.load().items() if one.looks_for)
