@@ -213,7 +213,12 @@ class TrustAnswer:
 
 
 class AlertNow(TypedDict):
-    """An alert within a run's status: what a script acts on. ``since``: epoch seconds at which it began."""
+    """An alert within a run's status: what a script acts on.
+
+    Attributes:
+        since: epoch seconds at which its condition became true.
+        age_seconds: how long it has been in its state: pending since ``since``, firing since it fired.
+    """
 
     name: str
     signal: str
@@ -341,7 +346,7 @@ def alert_now(alert: AlertInfo, now: float) -> AlertNow:
         "value": alert.value,
         "unit": alert.unit,
         "since": alert.active_at,
-        "age_seconds": max(0.0, now - alert.active_at),
+        "age_seconds": max(0.0, now - (alert.active_at if alert.fired_at is None else alert.fired_at)),
         "summary": alert.annotations.get("summary", ""),
         "muted": alert.muted,
         "held": alert.held,
