@@ -10,6 +10,7 @@ COPY rollscope rollscope
 COPY collectors collectors
 COPY server server
 COPY dashboard dashboard
+COPY demo demo
 COPY migrations migrations
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
 

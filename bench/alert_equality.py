@@ -23,6 +23,9 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.real_runs.play import PATIENT
+from demo.faults import KINDS, Fault
+from demo.process import begin
+from demo.scenarios import SCENARIOS
 from server.alerts.inputs import RunFrame
 from server.alerts.model import Condition, Rule
 from server.alerts.settings import AlertSettings
@@ -32,9 +35,6 @@ from server.api.rollouts import add_rollouts
 from server.clock import ScaledClock
 from server.config.alerts import load_rules
 from server.config.errors import Problems
-from server.demo.faults import KINDS, Fault
-from server.demo.scenarios import SCENARIOS
-from server.demo.stacks import begin
 from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate

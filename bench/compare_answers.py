@@ -25,6 +25,7 @@ from fastapi.testclient import TestClient
 
 from bench.real_runs import recording, world
 from bench.real_runs.play import grid
+from demo.process import begin
 from server.api.alerts import add_alerts
 from server.api.app import create_api
 from server.api.engines import add_engines
@@ -34,7 +35,6 @@ from server.api.what_if import add_what_if
 from server.cli.demo import Cluster
 from server.clock import Clock, ScaledClock
 from server.config.errors import ConfigError
-from server.demo.stacks import begin
 from server.query import Reader, UnknownRun
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate

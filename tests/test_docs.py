@@ -12,12 +12,12 @@ from bench.docs.configuration import TABLES, VARIABLES
 from bench.docs.pages import PAGES
 from bench.docs.site import menu, orphans
 from collectors.model import FACTS, Limits
+from demo.faults import KINDS
+from demo.scenarios import SCENARIOS
 from server import signals
 from server.config.errors import ConfigError
 from server.config.secret import Secret
 from server.config.settings import build
-from server.demo.faults import KINDS
-from server.demo.scenarios import SCENARIOS
 from server.main import COMMANDS, main
 from server.notify.model import ReceiverSettings
 from server.signals.labels import LABELS
@@ -155,7 +155,7 @@ def test_every_page_is_in_the_menu_once() -> None:
 
 
 def test_pages_that_the_code_names_exist() -> None:
-    for folder in ("collectors", "server", "dashboard", "bench"):
+    for folder in ("collectors", "server", "dashboard", "demo", "bench"):
         for path in (ROOT / folder).rglob("*.py"):
             for name in re.findall(r"(?<![\w./])docs/[\w/-]+\.md", path.read_text("utf-8")):
                 assert (ROOT / name).is_file() or "configuration/" in name, f"{path}: {name}"
@@ -199,7 +199,7 @@ def test_the_receiver_of_the_contributors_guide_makes_a_request() -> None:
 
 
 def test_every_module_starts_with_a_docstring() -> None:
-    for folder in ("collectors", "server", "dashboard", "migrations"):
+    for folder in ("collectors", "server", "dashboard", "demo", "migrations"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text("utf-8").strip()
             assert not text or text.startswith('"""'), path

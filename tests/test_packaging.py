@@ -169,7 +169,7 @@ def test_the_health_check_of_the_image_asks_the_port_that_is_set(status: int) ->
 
 def test_foreign_packages_do_not_disturb_a_checkout(tmp_path: Path) -> None:
     """PYTHONPATH names other packages before ours. The wheel is tested in tests/e2e/test_wheel.py."""
-    for name in ("collectors", "dashboard", "migrations", "server"):
+    for name in ("collectors", "dashboard", "demo", "migrations", "server"):
         (tmp_path / f"{name}.py").write_text(f"raise ImportError('another {name}')")
     (tmp_path / "rollscope").symlink_to(ROOT / "rollscope")  # without the packages next to it
     command = [sys.executable, "-m", "rollscope", "--version"]

@@ -25,13 +25,12 @@ from fastapi.testclient import TestClient
 
 from bench.real_runs.play import PATIENT
 from bench.verdict.contradictions import Walker, report
+from demo.process import Served, begin
+from demo.scenarios import SCENARIOS
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
 from server.cli.demo import HISTORY_SECONDS, RECORDS_SECONDS
 from server.clock import ScaledClock
-from server.demo.scenarios import SCENARIOS
-from server.demo.served import Served
-from server.demo.stacks import begin
 from server.query import Reader
 from server.query.types import Status
 from server.scrape.run_loop import RunLoop

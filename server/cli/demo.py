@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import collectors
+from demo.faults import KINDS, kinds_of
+from demo.faults import read as read_fault
+from demo.scenarios import SCENARIOS
 from server.cli.options import Options, settings, simulating
 from server.cli.program import Choice, Command
 from server.clock import ScaledClock, WallClock
 from server.config.errors import ConfigError, suggestion
 from server.config.secret import Secret
-from server.demo.faults import KINDS, kinds_of
-from server.demo.faults import read as read_fault
-from server.demo.scenarios import SCENARIOS
 from server.signals.model import TICK_SECONDS
 from server.targets.discovery.model import RunSettings, TargetSettings
 
@@ -73,7 +73,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         inject: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._args = [
-            sys.executable, "-P", "-m", "server.demo", "--scenario", scenario, "--seed", str(seed),
+            sys.executable, "-P", "-m", "demo", "--scenario", scenario, "--seed", str(seed),
             "--dir", str(directory), "--start", repr(start), "--records-from", repr(records_from),
             *(argument for fault in inject for argument in ("--inject", fault)),
         ]  # fmt: skip

@@ -13,6 +13,8 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 
 from bench.real_runs.play import PATIENT
+from demo.process import begin
+from demo.scenarios import SCENARIOS
 from server.api.alerts import add_alerts
 from server.api.app import create_api
 from server.api.engines import add_engines
@@ -22,8 +24,6 @@ from server.api.what_if import add_what_if
 from server.cli.demo import HISTORY_SECONDS, RECORDS_SECONDS
 from server.clock import ScaledClock
 from server.config.alerts import defaults
-from server.demo.scenarios import SCENARIOS
-from server.demo.stacks import begin
 from server.ingest.updates import Arrivals
 from server.query import Reader
 from server.query.run_state import NOT_COLLECTED_SECONDS, UNANSWERED_SECONDS

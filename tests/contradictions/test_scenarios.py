@@ -12,10 +12,10 @@ from bench.screenshots import WORDS, WORDS_FILE
 from dashboard.app import attach
 from dashboard.pages.alerts.data import title
 from dashboard.pages.overview.data import CARD_OF
+from demo.scenarios import SCENARIOS
 from server.api import app as routes
 from server.clock import ScaledClock
 from server.config.alerts import defaults
-from server.demo.scenarios import SCENARIOS
 from server.query import Reader
 from server.store import Store
 from tests.contradictions import checks

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from server.demo.cluster import Cluster
-from server.demo.faults import Fault
-from server.demo.records import Observer, Step
-from server.demo.scenarios import SCENARIOS
-from server.demo.served import Served
-from server.demo.stacks import begin
+from demo.cluster import Cluster
+from demo.faults import Fault
+from demo.process import Served, begin
+from demo.records import Observer, Step
+from demo.scenarios import SCENARIOS
 
 START = 1_795_000_000.0  # any epoch; not a whole multiple of a step or tick
 SEEDS = (1, 2, 3)

@@ -10,10 +10,10 @@ import pytest
 
 from collectors.model import Limits
 from collectors.trainers.verl import collector as verl
-from server.demo.agent_process import AgentDemo
-from server.demo.cluster import Cluster
-from server.demo.records import Step
-from server.demo.scenarios import SCENARIOS
+from demo.cluster import Cluster
+from demo.process import AgentDemo
+from demo.records import Step
+from demo.scenarios import SCENARIOS
 from tests.demo.conftest import START, Recorder
 
 ROW = SCENARIOS["glm5-easy-curriculum"]

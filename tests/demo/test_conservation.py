@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.demo.cluster import Cluster
-from server.demo.rollouts import Rollout
-from server.demo.scenarios import SCENARIOS, Scenario
+from demo.cluster import Cluster
+from demo.rollouts import Rollout
+from demo.scenarios import SCENARIOS, Scenario
 from tests.demo.conftest import BASE, MATH, Recorder, simulated
 
 scenarios = st.builds(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.demo.scenarios import SCENARIOS
+from demo.scenarios import SCENARIOS
 from tests.demo.conftest import START
 
 MakeDemo = Callable[..., Any]

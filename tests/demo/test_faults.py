@@ -11,13 +11,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from server.demo.cluster import Cluster
-from server.demo.faults import KINDS, Fault, read
-from server.demo.process import Demo
-from server.demo.records import Step
-from server.demo.scenarios import SCENARIOS
-from server.demo.served import Served
-from server.demo.stacks import begin
+from demo.cluster import Cluster
+from demo.faults import KINDS, Fault, read
+from demo.process import Demo, Served, begin
+from demo.records import Step
+from demo.scenarios import SCENARIOS
 from server.main import main
 from tests.demo.conftest import START, Recorder, simulated
 from tests.demo.test_determinism import contents

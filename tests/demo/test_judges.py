@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.demo.cluster import Cluster
-from server.demo.events import Agenda
-from server.demo.judges import Judges
-from server.demo.sandbox_plan import JudgePlan
-from server.demo.sandbox_truth import judge_state
-from server.demo.scenarios import SCENARIOS
+from demo.cluster import Cluster
+from demo.faults import Agenda
+from demo.provider import Judges
+from demo.scenarios import SCENARIOS, JudgePlan
+from demo.truth import judge_state
 from tests.demo.conftest import Recorder
 
 WALL = SCENARIOS["gb300-sandbox-wall"]

@@ -4,7 +4,7 @@ import pytest
 
 from bench.verdict.contradictions import report
 from bench.verdict.demo_live import BELIEVED, judge, modes
-from server.demo.scenarios import SCENARIOS
+from demo.scenarios import SCENARIOS
 
 # Live ticks that are right; the hand-over to records may leave a minute without a verdict.
 RIGHT = 0.9

@@ -197,7 +197,7 @@ def test_without_the_extra_the_demo_runs_and_says_what_is_missing(
 CLOSING = """
 import json, sys, threading
 from pathlib import Path
-from server.demo.process import Demo
+from demo.process import Demo
 demo = Demo("gb300-sandbox-wall", 1, Path(sys.argv[1]), 1_795_000_000.0)
 before = [thread.name for thread in threading.enumerate()]
 demo.close()

@@ -15,8 +15,8 @@ import pytest
 
 import collectors
 from collectors.model import Target
+from demo.process import Demo
 from server.cli import demo as command
-from server.demo.process import Demo
 from server.push.readings import Outcome
 from server.scrape.target_reader import TargetReader
 from server.targets.resolve import attach

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.demo.process import Demo
+from demo.process import Demo
 from tests.demo.conftest import BASE, START
 
 SECONDS = 400.0

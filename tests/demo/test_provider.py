@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.demo.cluster import Cluster
-from server.demo.events import Agenda
-from server.demo.provider import Provider, Sandbox
-from server.demo.sandbox_plan import SandboxPlan
-from server.demo.scenarios import SCENARIOS
+from demo.cluster import Cluster
+from demo.faults import Agenda
+from demo.provider import Provider, Sandbox
+from demo.scenarios import SCENARIOS, SandboxPlan
 
 NEVER = (10**9, 10**9)
 # Every start takes 10 s, nothing fails, nothing straggles, no image needs more than 100 s.

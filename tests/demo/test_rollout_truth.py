@@ -17,15 +17,15 @@ import pytest
 from fastapi.testclient import TestClient
 
 from collectors.model import Rollout, Turn
+from demo import prime as traces
+from demo.prime import KEPT_STEPS
+from demo.process import Demo
+from demo.pushes import Instrument
+from demo.scenarios import SCENARIOS
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
 from server.cli.demo import Cluster
 from server.clock import ScaledClock
-from server.demo import traces
-from server.demo.instrument import Instrument
-from server.demo.process import Demo
-from server.demo.scenarios import SCENARIOS
-from server.demo.traces import KEPT_STEPS
 from server.query import Reader
 from server.rollouts.merge import merged
 from server.rollouts.state import EXITS

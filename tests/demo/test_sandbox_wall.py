@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from server.demo.cluster import Cluster
-from server.demo.process import Demo
-from server.demo.scenarios import SCENARIOS
+from demo.cluster import Cluster
+from demo.process import Demo
+from demo.scenarios import SCENARIOS
 from tests.demo.conftest import START, Recorder, simulated
 
 WALL = SCENARIOS["gb300-sandbox-wall"]

@@ -5,10 +5,10 @@ from statistics import fmean, median
 
 import pytest
 
-from server.demo.cluster import Cluster
-from server.demo.records import Step
-from server.demo.scenarios import SCENARIOS
-from server.demo.truth import expected
+from demo.cluster import Cluster
+from demo.records import Step
+from demo.scenarios import SCENARIOS
+from demo.truth import expected
 from tests.demo.conftest import BASE, EACH_SEED, PRIME, SEEDS, simulated
 
 WARM_UP = 10  # the first steps wait for the first rollouts and fill the buffer

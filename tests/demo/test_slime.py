@@ -12,13 +12,11 @@ import pytest
 from collectors.generators import sglang_router
 from collectors.generators.sglang import collector as sglang
 from collectors.model import Limits, Reading, Sample
+from demo.faults import Fault
+from demo.process import SlimeDemo
+from demo.scenarios import SCENARIOS
+from demo.slime import SlimeCluster, SlimeObserver, SlimeStep, mfu
 from server.cli.demo import GPUS, OTHER_GPUS
-from server.demo.faults import Fault
-from server.demo.scenarios import SCENARIOS
-from server.demo.slime_cluster import SlimeCluster
-from server.demo.slime_process import SlimeDemo
-from server.demo.slime_records import SlimeObserver, SlimeStep
-from server.demo.slime_truth import mfu
 from tests.demo.conftest import START
 from tests.demo.watched import Same
 

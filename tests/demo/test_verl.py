@@ -12,11 +12,10 @@ from collectors.generators.vllm import collector as vllm
 from collectors.model import Limits, Sample
 from collectors.rollouts import verl_rollouts
 from collectors.trainers.verl import collector as verl
-from server.demo.faults import Fault
-from server.demo.scenarios import SCENARIOS
-from server.demo.verl_cluster import VerlCluster
-from server.demo.verl_process import VerlDemo
-from server.demo.verl_records import VerlObserver, VerlStep
+from demo.faults import Fault
+from demo.process import VerlDemo
+from demo.scenarios import SCENARIOS
+from demo.verl import VerlCluster, VerlObserver, VerlStep
 from tests.demo.conftest import SEEDS, START
 
 ROW = SCENARIOS["math-sync-colocated"]

@@ -7,10 +7,9 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.demo.cluster import Cluster
-from server.demo.prometheus_text import number
-from server.demo.scenarios import SCENARIOS
-from server.demo.vllm_page import Page
+from demo.cluster import Cluster
+from demo.pages import Page, number
+from demo.scenarios import SCENARIOS
 from tests.demo.conftest import BASE, START, simulated
 
 # Names and label keys of the page recorded from vLLM 0.32.0 (testdata vllm_real/default).

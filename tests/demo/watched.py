@@ -11,15 +11,14 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
+from demo.faults import read
+from demo.process import Served, begin
+from demo.pushes import Poster
+from demo.scenarios import SCENARIOS
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
 from server.cli.demo import Cluster
 from server.clock import ScaledClock
-from server.demo.faults import read
-from server.demo.instrument import Poster
-from server.demo.scenarios import SCENARIOS
-from server.demo.served import Served
-from server.demo.stacks import begin
 from server.derive.driver import RunDriver
 from server.query import Reader
 from server.scrape.run_loop import RunLoop

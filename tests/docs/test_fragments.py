@@ -12,9 +12,9 @@ import click
 import pytest
 import yaml
 
+from demo.faults import KINDS
+from demo.scenarios import SCENARIOS
 from server.config.settings import DEFAULT_PORT, load
-from server.demo.faults import KINDS
-from server.demo.scenarios import SCENARIOS
 from server.main import program
 from server.targets.local_scan import PORTS
 from tests.docs.blocks import PAGES, ROOT, Block, arguments, blocks, inline

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.program import Program, environment
 
 ROOT = Path(__file__).parent.parent.parent
-PACKAGES = ("collectors", "dashboard", "migrations", "server")
+PACKAGES = ("collectors", "dashboard", "demo", "migrations", "server")
 PLOTLY = "dashboard/vendor/plotly-basic.min.js"
 
 
@@ -34,7 +34,7 @@ def test_the_wheel_installs_one_name_and_no_test(wheel: Path) -> None:
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     assert {name.split("/")[0] for name in names} == {"rollscope"}
     assert {name.split("/")[1] for name in names} == {"__init__.py", "__main__.py", *PACKAGES}
-    for needed in ("migrations/env.py", "dashboard/assets/app.css", "server/demo/vllm_page.txt"):
+    for needed in ("migrations/env.py", "dashboard/assets/app.css", "demo/vllm_page.txt"):
         assert f"rollscope/{needed}" in names
     assert any(name.startswith("rollscope/migrations/versions/0001") for name in names)
     assert not [name for name in names if name.endswith(".pyc")]
@@ -72,7 +72,7 @@ def test_a_clean_environment_migrates_and_serves(wheel: Path, tmp_path: Path) ->
         (tmp_path / name / "__init__.py").write_text(f"raise ImportError('another {name}')")
     foreign = {"PYTHONPATH": str(tmp_path)}
     env = environment(tmp_path, root=None) | foreign
-    where = "import rollscope, collectors, dashboard, migrations, server.main as main; print(main.__file__)"
+    where = "import rollscope, collectors, dashboard, demo, migrations, server.main as main; print(main.__file__)"
     found = subprocess.run([python, "-c", where], capture_output=True, text=True, check=True, cwd=tmp_path, env=env)
     assert found.stdout == f"{site}/rollscope/server/main.py\n"
     url = f"sqlite:///{tmp_path}/fresh.db"
