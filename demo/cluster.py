@@ -81,7 +81,7 @@ TICK_SECONDS = 2.0
 
 
 class Cluster(Fleet):
-    """See `server.demo.event_time`."""
+    """See `demo.fleet`."""
 
     def __init__(self, scenario: Scenario, seed: int, faults: Sequence[Fault] = ()) -> None:
         self.scenario = scenario

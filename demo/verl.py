@@ -232,7 +232,7 @@ def _config(scenario: Scenario) -> dict[str, object]:
 
 
 class VerlCluster(BatchFleet):
-    """See `server.demo.event_time`."""
+    """See `demo.fleet`."""
 
     def __init__(self, scenario: Scenario, seed: int, faults: Sequence[Fault] = ()) -> None:
         assert scenario.verl is not None
