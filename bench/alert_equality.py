@@ -32,9 +32,9 @@ from server.alerts.settings import AlertSettings
 from server.api import PROMETHEUS_PREFIX, metrics
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
-from server.clock import ScaledClock
 from server.config.alerts import load_rules
-from server.config.errors import Problems
+from server.lib.clock import ScaledClock
+from server.lib.errors import Problems
 from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate

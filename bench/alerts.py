@@ -24,9 +24,9 @@ from bench import _crossing
 from collectors.model import Labels
 from server.alerts.settings import AlertSettings
 from server.config.alerts import build
-from server.config.errors import Problems
 from server.derive.run_alerts import RunAlerts
 from server.ingest.readings import Arrivals, SampleArrival
+from server.lib.errors import Problems
 from server.signals.model import TICK_SECONDS, TargetHealth
 from server.store import Store, Writer, migrate
 from tests.driven_run import T0, TRAINER, Bench, steps

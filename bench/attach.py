@@ -24,9 +24,9 @@ from pathlib import Path
 
 from bench.backfill import PARTS, Parts, database_rows
 from collectors.model import Limits, Target
-from server.clock import WallClock
 from server.derive.deriver import Deriver
 from server.derive.verdict_tracker import VerdictTracker
+from server.lib.clock import WallClock
 from server.query import Reader
 from server.runtime.memory import seldom_swept
 from server.scrape.run_loop import RunLoop

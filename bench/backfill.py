@@ -26,9 +26,9 @@ from typing import Any
 from sqlalchemy import create_engine, text
 
 from collectors.model import Limits, Target
-from server.clock import ScaledClock
 from server.derive.driver import RunDriver
 from server.ingest.readings import Ingest
+from server.lib.clock import ScaledClock
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
 from tests import support_postgres

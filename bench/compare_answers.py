@@ -33,8 +33,8 @@ from server.api.rollouts import add_rollouts
 from server.api.sandboxes import add_sandboxes
 from server.api.what_if import add_what_if
 from server.cli.demo import Cluster
-from server.clock import Clock, ScaledClock
-from server.config.errors import ConfigError
+from server.lib.clock import Clock, ScaledClock
+from server.lib.errors import ConfigError
 from server.query import Reader, UnknownRun
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate

@@ -30,8 +30,8 @@ import psycopg
 
 from bench.server import cpu_seconds
 from collectors.model import Consumption, Exit, Rollout, Turn
-from server.clock import WallClock
 from server.ingest.rollouts.totals import root_bin
+from server.lib.clock import WallClock
 from server.query import Reader
 from server.query.rollouts.types import RolloutFilter, Sort
 from server.store import Store, migrate

@@ -38,8 +38,8 @@ from server.api.rollouts import add_rollouts
 from server.api.sandboxes import add_sandboxes
 from server.api.what_if import add_what_if
 from server.cli.demo import Cluster
-from server.clock import ScaledClock
 from server.config import alerts as alerts_config
+from server.lib.clock import ScaledClock
 from server.preflight.live import Preflights, active_run_names
 from server.preflight.model import PreflightPlan
 from server.query import Reader

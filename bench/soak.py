@@ -36,7 +36,7 @@ from server.api.app import create_api
 from server.api.push import add_pushes
 from server.api.rollouts import add_rollouts
 from server.api.sandboxes import add_sandboxes
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.runtime.self_metrics import process_numbers
 from server.scrape.run_loop import RunLoop

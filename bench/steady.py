@@ -21,8 +21,8 @@ from pathlib import Path
 import collectors
 from bench.backfill import SAID, write_log
 from collectors.model import Cursor, Limits, Reading, Target
-from server.clock import ScaledClock
 from server.ingest.readings import Ingest
+from server.lib.clock import ScaledClock
 from server.scrape.run_loop import RunLoop
 from server.signals.model import TICK_SECONDS
 from server.store import Store, Writer, migrate

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from bench.dashboard import Served, demo, installed
 from dashboard.charts.panels import names_by_slot
-from server.clock import WallClock
+from server.lib.clock import WallClock
 from server.query import Reader
 from server.query.names import format_name
 from server.store import Store, migrate

@@ -16,7 +16,7 @@ from click.shell_completion import shell_complete
 from server.cli import BAD_USAGE, OK
 from server.cli.completion import VARIABLE
 from server.cli.program import NAME, LazyGroup, Program
-from server.config.errors import ConfigError
+from server.lib.errors import ConfigError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

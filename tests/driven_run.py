@@ -7,11 +7,11 @@ import pytest
 
 from collectors.model import Reading, Sample, ScrapeError, Target
 from server.alerts.settings import AlertSettings
-from server.clock import ScaledClock
 from server.derive.driver import RunDriver, carry_of
 from server.derive.source_priority import SourcePriority
 from server.derive.verdict_tracker import Judge
 from server.ingest.readings import Ingest
+from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.store import Store, Writer
 

@@ -15,9 +15,9 @@ from collectors.model import FACTS, Limits
 from demo.faults import KINDS
 from demo.scenarios import SCENARIOS
 from server import signals
-from server.config.errors import ConfigError
-from server.config.secret import Secret
 from server.config.settings import build
+from server.lib.errors import ConfigError
+from server.lib.secret import Secret
 from server.main import COMMANDS, main
 from server.notify.model import ReceiverSettings
 from server.signals.labels import LABELS

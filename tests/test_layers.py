@@ -15,11 +15,8 @@ ROOT = Path(__file__).parent.parent
 OURS = ("collectors", "server", "dashboard", "demo", "migrations")
 
 COLLECTOR_TYPES = {"collectors.model", "collectors.catalog"}
-PURE_TYPES = COLLECTOR_TYPES | {"server.alerts.matchers"}
-LEAVES = {
-    "server.alerts.matchers", "server.catch_up", "server.clock", "server.config.errors", "server.config.run_names",
-    "server.config.secret", "server.targets.file_thread", "server.targets.outbound_policy",
-}  # fmt: skip
+PURE_TYPES = COLLECTOR_TYPES | {"server.lib.matchers"}
+LEAVES = {"server.lib", "server.lib.matchers"}
 FORMATS = {"collectors.formats", "collectors.transport"}
 PLUGINS = FORMATS | {"collectors.model", "collectors.catalog"}
 
@@ -60,14 +57,8 @@ RULES: dict[str, Row] = {
     "collectors.detect": Row({"collectors", "collectors.model", "collectors.formats"}, set(), "over every collector"),
     "collectors": Row({"collectors.model"}, {"httpx", "prometheus_client", "yaml"}, "runs without the server"),
     # ---- leaves of the server
-    "server.clock": Row(set(), set(), "time as a value: everyone may take it, so it takes nothing"),
-    "server.alerts.matchers": Row(set(), set(), "label matchers, for alerts and receivers alike"),
-    "server.config.secret": Row(set(), set(), "a string that does not print itself"),
-    "server.config.errors": Row({"server.config.secret"}, set(), "errors of what a user configures, all at once"),
-    "server.config.run_names": Row({"server.config.errors"}, set(), "a run's name follows from its sources"),
-    "server.targets.file_thread": Row(set(), set(), "a thread that a file system may hold up"),
-    "server.targets.outbound_policy": Row(set(), set(), "one rule for all requests that leave this machine"),
-    "server.catch_up": Row(set(), set(), "a record about the collector's delay"),
+    "server.lib.matchers": Row(set(), set(), "label matchers, for alerts and receivers alike; pure"),
+    "server.lib": Row(set(), set(), "what every package may use, so it uses nothing of ours"),
     # ---- pure: values in, values out
     "server.rollouts": Row(PURE_TYPES, set(), "rules about rollouts know no store and no signal"),
     "server.signals": Row(
@@ -177,7 +168,7 @@ RULES: dict[str, Row] = {
     "demo": Row(set(), set(), "the demo is the outside world: it shares no line with what reads it"),
     "server.cli": Row({"collectors.*", "demo", "server.*"}, None, "commands use everything but the dashboard"),
     "server.main": Row({"collectors.*", "dashboard.*", "migrations.*", "server.*"}, None, "the composition root"),
-    "server": Row(set(), set(), "the root holds packages, main.py and clock.py"),
+    "server": Row(set(), set(), "the root holds packages and main.py"),
     # ---- layer 3
     "dashboard.widgets": Row({"server.query"}, None, "kinds of widgets know no page"),
     "dashboard.state": Row({"dashboard.widgets", "server.query"}, None, "what a browser shows, for any page"),
@@ -355,7 +346,7 @@ PURE_ALERTS = (
 """Modules that decide about alerts: pure, like the signals, so that they can be verified by reading."""
 
 PURE_ALERTS_IMPORT = {
-    "server.alerts", "server.alerts.matchers", "server.notify.model", "server.signals", "server.store.types",
+    "server.alerts", "server.lib.matchers", "server.notify.model", "server.signals", "server.store.types",
     "server.store.rollouts.types",
 }  # fmt: skip
 

@@ -22,9 +22,9 @@ from server.alerts import text
 from server.alerts.model import CLASSES, Rule
 from server.api import PROMETHEUS_PREFIX as PREFIX
 from server.api.metrics import render
-from server.clock import WallClock
 from server.config import alerts as alerts_config
 from server.config.settings import Settings
+from server.lib.clock import WallClock
 from server.main import program
 from server.query import Reader
 from server.runtime.self_metrics import Numbers, SelfMetrics

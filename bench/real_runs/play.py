@@ -17,8 +17,8 @@ from pathlib import Path
 from bench.real_runs import world
 from bench.real_runs.recording import Recording
 from collectors.model import Limits
-from server.clock import ScaledClock
-from server.config.errors import ConfigError
+from server.lib.clock import ScaledClock
+from server.lib.errors import ConfigError
 from server.query import Reader
 from server.query.types import Status
 from server.scrape.run_loop import RunLoop

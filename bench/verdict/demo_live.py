@@ -30,7 +30,7 @@ from demo.scenarios import SCENARIOS
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
 from server.cli.demo import HISTORY_SECONDS, RECORDS_SECONDS
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.query.types import Status
 from server.scrape.run_loop import RunLoop

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collectors.model import Labels
-from server.alerts.matchers import all_match
 from server.alerts.model import Alert, Condition, Frame, Rule, Table
+from server.lib.matchers import all_match
 
 Truth = bool | str
 """True, False, or why it is unknown."""

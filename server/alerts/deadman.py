@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from server.config.secret import Secret
+from server.lib.secret import Secret
 from server.notify.model import DeliveryAnswer, Request
 from server.notify.outbound import send as send_request
 

@@ -17,7 +17,7 @@ from server import notify
 from server.alerts.group import from_json
 from server.alerts.mute import without_silenced
 from server.alerts.silences import silence_of
-from server.clock import Clock
+from server.lib.clock import Clock
 from server.notify import outbound
 from server.notify.model import DeliveryAnswer, Notification, Receiver, ReceiverSettings, Request
 from server.store.alerts import AlertStore

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 
 from collectors.model import Labels
-from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import Alert
+from server.lib.matchers import Matcher, all_match
 from server.notify.model import AlertItem, Notification, ReceiverSettings
 from server.store.types import GroupRow, OutboxRow
 

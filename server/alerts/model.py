@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from collectors.model import Labels
-from server.alerts.matchers import Matcher
+from server.lib.matchers import Matcher
 
 Operator = Literal[">", ">=", "<", "<=", "==", "!="]
 Kind = Literal["threshold", "drift", "absence", "verdict", "forecast", "burn"]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import Alert
+from server.lib.matchers import Matcher, all_match
 from server.notify.model import Notification
 
 MAX_COMMENT = 200

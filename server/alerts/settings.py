@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from server.alerts.matchers import Matcher
 from server.alerts.model import Rule
 from server.alerts.mute import InhibitRule
-from server.config.secret import NO_SECRET, Secret
+from server.lib.matchers import Matcher
+from server.lib.secret import NO_SECRET, Secret
 from server.notify.model import ReceiverSettings
 
 # Liveness alerts inhibit tuning and cost alerts: engines must work before their tuning matters.

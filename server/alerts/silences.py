@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from server.alerts.matchers import Matcher, matcher
 from server.alerts.mute import Silence
+from server.lib.matchers import Matcher, matcher
 from server.store.types import SilenceRow
 
 # Most matchers of a silence; an alert has fewer labels.

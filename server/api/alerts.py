@@ -11,7 +11,7 @@ from pydantic import SerializeAsAny
 
 from server.alerts import silences as silence_body
 from server.api.responses import StatusMessage, errors
-from server.clock import Clock
+from server.lib.clock import Clock
 from server.query import DeliveryInfo, Reader, SilenceInfo, shape
 from server.store import Store, StoreError
 

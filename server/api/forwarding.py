@@ -12,8 +12,8 @@ import collectors
 from collectors.model import Actor
 from server.api.push import RETRY, TARGETS, UploadLimiter, interval_of, plain_of, run_of, target_of
 from server.api.responses import errors
-from server.clock import Clock
 from server.ingest.validation import AHEAD_SECONDS, FIRST_TIME
+from server.lib.clock import Clock
 from server.push import readings
 from server.push.forwarders import SILENT_SECONDS
 from server.push.pushed_targets import TOO_MANY

@@ -19,13 +19,12 @@ from collectors.model import Lifecycle, Mode, ScrapeError
 from collectors.otlp_names import Maps
 from server.api.gate import PUSH_BYTES
 from server.api.responses import Responses, UploadAnswer, errors
-from server.clock import Clock
-from server.config.errors import ConfigError
 from server.ingest.readings import PUSHED
-from server.push import exposition_text
+from server.lib.clock import Clock
+from server.lib.errors import ConfigError
+from server.push import exposition_text, otlp
 from server.push import names as push_names
 from server.push.body import Body, pack
-from server.push.otlp import request as otlp
 from server.push.pushed_targets import KIND, TOO_MANY
 from server.store import Store, StoreError
 from server.store.inbox import InboxFull

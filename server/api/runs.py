@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fastapi import FastAPI, HTTPException
 
 from server.api.responses import errors
-from server.clock import Clock
+from server.lib.clock import Clock
 from server.store import Store
 from server.store.removal import RunInUse
 

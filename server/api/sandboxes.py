@@ -11,10 +11,10 @@ from pydantic import SerializeAsAny
 
 from collectors.model import Sandbox, Target
 from server.api.responses import RefusedLine, Responses, errors
-from server.clock import Clock
-from server.config.errors import ConfigError
 from server.ingest.readings import PUSHED
 from server.ingest.sandboxes import SandboxIngest
+from server.lib.clock import Clock
+from server.lib.errors import ConfigError
 from server.push.pushed_targets import TOO_MANY
 from server.push.sandboxes import parse
 from server.query import Reader, shape

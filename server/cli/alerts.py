@@ -10,10 +10,10 @@ from server import store
 from server.cli import FAILED, OK
 from server.cli.options import Options, common
 from server.cli.program import Command, Group, describe
-from server.clock import WallClock
 from server.config import alerts as alerts_config
-from server.config.errors import ConfigError
 from server.config.settings import load, read, store_of
+from server.lib.clock import WallClock
+from server.lib.errors import ConfigError
 
 
 @click.group(cls=Group)

@@ -16,7 +16,7 @@ from collectors.model import Labels, Lifecycle
 from server.alerts import series_notation
 from server.alerts.model import Rule
 from server.alerts.text import parse_duration
-from server.config.errors import ConfigError, Problems
+from server.lib.errors import ConfigError, Problems
 from server.query.names import parse_name
 
 LoadRules = Callable[[Mapping[str, Any], Problems], tuple[Rule, ...]]

@@ -18,15 +18,15 @@ from collectors.formats import unreadable
 from collectors.model import ScrapeError, Target
 from server import signals
 from server.alerts.inputs import TARGET_UP
-from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import Condition, Rule
 from server.alerts.settings import AlertSettings
 from server.cli.as_of import apply_stated, feed_records, ticks
 from server.cli.probe import Listed, ProbeResult, describe, listed, probe_targets
-from server.clock import WallClock
-from server.config.errors import ConfigError
 from server.derive.deriver import Deriver
 from server.derive.source_priority import SourcePriority
+from server.lib.clock import WallClock
+from server.lib.errors import ConfigError
+from server.lib.matchers import Matcher, all_match
 from server.query.alerts import missing
 from server.query.names import format_name
 from server.signals.availability import TRAINED, inputs, missing_metrics, of_records

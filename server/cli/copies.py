@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from server import store as stores
 from server.cli.options import Options
-from server.config.errors import ConfigError
 from server.config.settings import store_of_options
+from server.lib.errors import ConfigError
 
 if TYPE_CHECKING:
     from server.store.transfer import TableCopy

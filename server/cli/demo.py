@@ -28,9 +28,9 @@ from demo.faults import read as read_fault
 from demo.scenarios import SCENARIOS
 from server.cli.options import Options, settings, simulating
 from server.cli.program import Choice, Command
-from server.clock import ScaledClock, WallClock
-from server.config.errors import ConfigError, suggestion
-from server.config.secret import Secret
+from server.lib.clock import ScaledClock, WallClock
+from server.lib.errors import ConfigError, suggestion
+from server.lib.secret import Secret
 from server.signals.model import TICK_SECONDS
 from server.targets.discovery.model import RunSettings, TargetSettings
 

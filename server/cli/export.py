@@ -16,7 +16,6 @@ import yaml
 from server import signals
 from server.alerts import text
 from server.alerts.inputs import TARGET_UP
-from server.alerts.matchers import Matcher
 from server.alerts.model import Condition, Rule
 from server.api import PROMETHEUS_PREFIX as PREFIX
 from server.cli import OK
@@ -24,6 +23,7 @@ from server.cli.options import Options, common
 from server.cli.program import Choice, Command
 from server.config import alerts as alerts_config
 from server.config.settings import read
+from server.lib.matchers import Matcher
 from server.signals import Counter, Signal
 from server.signals.labels import LABELS
 

@@ -6,8 +6,8 @@ import click
 
 from server.cli import OK
 from server.cli.program import Command
-from server.config.errors import ConfigError
-from server.config.paths import FILE
+from server.config.settings import FILE
+from server.lib.errors import ConfigError
 
 # A line with "#" and no space after it is a setting; the user removes the "#". A test reads all of them.
 STARTER = """\

@@ -8,8 +8,8 @@ from server import store as stores
 from server.cli import OK
 from server.cli.options import Options, common
 from server.cli.program import Command
-from server.config.errors import ConfigError
 from server.config.settings import default_store, load
+from server.lib.errors import ConfigError
 
 
 @click.command(cls=Command)

@@ -5,7 +5,7 @@ import click
 from server.cli import OK, copies
 from server.cli.options import Options, common
 from server.cli.program import Command
-from server.config.errors import ConfigError
+from server.lib.errors import ConfigError
 
 
 @click.command(cls=Command)

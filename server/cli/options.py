@@ -11,10 +11,9 @@ from typing import Any
 import click
 
 from server.cli.program import Choice, Program
-from server.config.paths import config_path
-from server.config.secret import Secret
-from server.config.settings import Settings, load
+from server.config.settings import Settings, config_path, load
 from server.config.settings import check as check_settings
+from server.lib.secret import Secret
 from server.runtime import logs
 
 log = logging.getLogger("rollscope")

@@ -12,9 +12,9 @@ from server.alerts.text import parse_duration
 from server.cli import FAILED, OK, colour
 from server.cli.options import Options, common
 from server.cli.program import Command
-from server.clock import WallClock
-from server.config.errors import ConfigError
 from server.config.settings import load
+from server.lib.clock import WallClock
+from server.lib.errors import ConfigError
 from server.preflight.model import Check, PreflightPlan, Status
 
 _WORDS: Mapping[Status, str] = {

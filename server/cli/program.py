@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from server.config.errors import nearest
+from server.lib.errors import nearest
 
 NAME = "rollscope"
 

@@ -13,9 +13,9 @@ from server import store as stores
 from server.cli import FAILED, OK
 from server.cli.options import Options, common
 from server.cli.program import Command, Group, describe
-from server.clock import WallClock
-from server.config.errors import ConfigError
 from server.config.settings import load, store_of_options
+from server.lib.clock import WallClock
+from server.lib.errors import ConfigError
 
 
 @click.group(cls=Group)

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from server.cli.options import Options
-from server.clock import WallClock
 from server.config import admin_token
 from server.config.settings import Settings
+from server.lib.clock import WallClock
 from server.runtime.serve import Announce, AttachDashboard, serve
 from server.targets import local_scan
 from server.targets.discovery.model import Attached

@@ -23,13 +23,13 @@ from server.alerts.text import duration
 from server.cli import OK, colour, verdict_text
 from server.cli.options import Options, common
 from server.cli.program import Command
-from server.clock import WallClock
-from server.config.errors import ConfigError
-from server.config.run_names import shown_url
 from server.config.settings import load
+from server.lib.clock import WallClock
+from server.lib.errors import ConfigError
 from server.query import shape
 from server.query.names import mode_words
 from server.store.types import RetentionSettings
+from server.targets.naming import shown_url
 
 # Kinds of rows with a retention, and their names in the line on the store.
 KINDS = {"raw": "raw samples", "signals": "signals", "records": "records", "rollups": "rollups"}

@@ -8,8 +8,8 @@ import click
 from server.cli import BAD_USAGE, OK
 from server.cli.options import SOURCE, Options, serving, settings
 from server.cli.program import Command
-from server.config.errors import ConfigError
-from server.targets.outbound_policy import refuse_target
+from server.lib.errors import ConfigError
+from server.lib.outbound_policy import refuse_target
 
 
 def check_forwarding(options: Options, push: str | None, spool: Path | None, token_file: str | None) -> None:

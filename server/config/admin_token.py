@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from server.config.secret import Secret
 from server.config.settings import TOKEN_LENGTH, state_dir
+from server.lib.secret import Secret
 
 FILE = "admin-token"
 

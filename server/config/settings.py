@@ -4,33 +4,518 @@ Secrets come from the environment or from files, and from the TOML only where th
 or API response contains them.
 """
 
+import difflib
 import json
 import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 import collectors
-from collectors.model import FACTS, Collector, Lifecycle, Mode
-from collectors.otlp_names import Maps
+from collectors.catalog import METRICS
+from collectors.model import FACTS, Collector, Labels, Lifecycle, Mode
+from collectors.otlp_names import Attributes, Maps, Rule, factor_of
 from collectors.training_logs.maps import check as check_maps
 from server.alerts.settings import AlertSettings
-from server.config import alert_rules, cost, discovery
+from server.alerts.text import parse_duration
+from server.config import alerts as alert_rules
 from server.config import alerts as alerts_config
-from server.config import otlp as config_otlp
-from server.config import retention as retention_config
-from server.config.errors import ConfigError, Problems, suggestion
-from server.config.preflight import parse as parse_preflight
-from server.config.secret import NO_SECRET, Secret
-from server.preflight.model import PreflightPlan
+from server.config.alerts import secret
+from server.lib.errors import ConfigError, Problems, suggestion
+from server.lib.outbound_policy import is_loopback, refuse_target
+from server.lib.secret import NO_SECRET, Secret
+from server.preflight.model import MAX_DANGLING, MIN_CREDIT_USD, RESOURCES, SIZES, PreflightPlan
 from server.push.heartbeats import HeartbeatSettings
+from server.signals.gpus import PRICES, ROLES, known_type
 from server.store.types import RetentionSettings
-from server.targets.discovery.model import RunSettings, TargetSettings
-from server.targets.outbound_policy import is_loopback, refuse_target
+from server.targets.discovery.model import (
+    BY_URL,
+    KINDS,
+    REFRESH_MOST,
+    REFRESH_SECONDS,
+    DiscoverSettings,
+    RunSettings,
+    TargetSettings,
+)
+
+# ---- cost
+# `[run.NAME.cost]`: the GPUs and prices that the user states, as facts of the run.
+
+PER_GPU_HOUR = "usd_per_gpu_hour"
+TARGET = "target_usd_per_million_tokens"
+COUNTS = ("gpus", "trainer_gpus", "generator_gpus")
+# Key -> the fact it states. A GPU type needs a price.
+TYPES = {"gpu": "gpu_type", "trainer_gpu": "trainer_gpu_type", "generator_gpu": "generator_gpu_type"}
+# Larger numbers are typing errors: no cluster has as many GPUs, no GPU-hour or million tokens costs as much.
+MOST_GPUS = 1e6
+MOST_USD = 1e6
+
+Facts = dict[str, str | float]
+
+
+def parse_cost(problems: Problems, table: Mapping[str, Any], where: str) -> Facts:
+    """Facts of a run's table; errors go into ``problems``."""
+    cost, where = problems.take(table, "cost", dict, {}, where), f"{where}.cost"
+    problems.unknown(cost, {*TYPES, *COUNTS, PER_GPU_HOUR, TARGET}, where)
+    prices = _prices(problems, cost, where)
+    prices |= _numbers(problems, cost, (TARGET,), MOST_USD, where)
+    prices |= _numbers(problems, cost, COUNTS, MOST_GPUS, where)
+    _add_up(problems, prices, where)
+    return prices | _types(problems, cost, prices, where)
+
+
+def _prices(problems: Problems, cost: Mapping[str, Any], where: str) -> Facts:
+    """One price, or a table with a price for each role."""
+    given = cost.get(PER_GPU_HOUR)
+    if not isinstance(given, dict):
+        return _numbers(problems, cost, (PER_GPU_HOUR,), MOST_USD, where)
+    problems.unknown(given, set(ROLES), f"{where}.{PER_GPU_HOUR}")
+    prices = _numbers(problems, given, ROLES, MOST_USD, f"{where}.{PER_GPU_HOUR}")
+    return {f"{role}_{PER_GPU_HOUR}": usd for role, usd in prices.items()}
+
+
+def _numbers(problems: Problems, table: Mapping[str, Any], keys: tuple[str, ...], limit: float, where: str) -> Facts:
+    numbers: Facts = {}
+    for key in keys:
+        value = problems.take(table, key, (int, float), None, where)
+        if value is None:
+            continue
+        if not (math.isfinite(value) and 0 < value <= limit):
+            problems.add(f"{where}.{key}", f"must be a positive number, at most {limit:,.0f}")
+        elif key in COUNTS and value != int(value):
+            problems.add(f"{where}.{key}", "must be a whole number of GPUs")
+        else:
+            numbers[key] = float(value)
+    return numbers
+
+
+def _add_up(problems: Problems, prices: Facts, where: str) -> None:
+    """No role may have more GPUs than the run. Both may have all of them, because colocated roles share GPUs."""
+    for key in COUNTS[1:]:
+        if float(prices.get(key, 0)) > float(prices.get("gpus", math.inf)):
+            problems.add(f"{where}.{key}", "is more than gpus, the GPUs of the whole run: leave one of the two out")
+
+
+def _types(problems: Problems, cost: Mapping[str, Any], prices: Facts, where: str) -> Facts:
+    """Fact -> GPU type. A type without a default price needs a stated one."""
+    types: Facts = {}
+    for key, fact in TYPES.items():
+        name = problems.take(cost, key, str, "", where)
+        if not name:
+            continue
+        types[fact] = name
+        default = PRICES.get(known_type(name))
+        if default is None or default.usd is None:
+            for price in _unpriced(key, prices):
+                problems.add(
+                    f"{where}.{key}",
+                    f"{name!r} has no default price (default prices exist for {_priced_types()}): set {price}",
+                )
+    return types
+
+
+def _unpriced(key: str, prices: Facts) -> list[str]:
+    """Keys that would set the missing price; [] if there is a price."""
+    if PER_GPU_HOUR in prices:
+        return []
+    if key == "gpu":
+        return [] if all(f"{role}_{PER_GPU_HOUR}" in prices for role in ROLES) else [PER_GPU_HOUR]
+    role = key.removesuffix("_gpu")
+    return [] if f"{role}_{PER_GPU_HOUR}" in prices else [f"{PER_GPU_HOUR} = {{ {role} = ... }}"]
+
+
+def _priced_types() -> str:
+    return ", ".join(sorted(name for name, price in PRICES.items() if price.usd is not None))
+
+
+# ---- paths
+# Where the configuration file is looked for when no option names one.
+
+FILE = "rollscope.toml"
+# Where a package or an image puts the configuration of a whole machine.
+SYSTEM = Path("/etc/rollscope") / FILE
+
+
+def config_path(env: Mapping[str, str]) -> Path | None:
+    """The first that exists: ./rollscope.toml, the user's file, the machine's file; None: there is none.
+
+    ROLLSCOPE_CONFIG overrides them and may name a missing file, which is then an error. If it is set but empty, no
+    file is used.
+
+    Raises:
+        ConfigError: a folder cannot be searched, so that it is unknown whether its file exists.
+    """
+    if "ROLLSCOPE_CONFIG" in env:
+        return Path(env["ROLLSCOPE_CONFIG"]) if env["ROLLSCOPE_CONFIG"] else None
+    user = Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "/")) / ".config") / "rollscope" / FILE
+    return next((path for path in (Path(FILE), user, SYSTEM) if _is_file(path)), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise ConfigError(
+            [
+                f"{path}: cannot look for the configuration: {error.strerror}; name a file with -c FILE, or set "
+                "ROLLSCOPE_CONFIG to nothing to use none"
+            ]
+        ) from None
+
+
+# ---- discovery
+# `[[run.NAME.discover]]`: settings of target lists that other systems maintain.
+
+# Seconds.
+REFRESH_LEAST = 1.0
+KEYS = {
+    *KINDS, "name", "collector", "interval", "refresh", "job", "match", "headers", "bearer_env", "list_bearer_env",
+    "labels_as_name",
+}  # fmt: skip
+# Headers with secrets: their values belong in the environment, because many users may read the file.
+SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key", "api-key"})
+
+
+Interval = Callable[[Problems, Mapping[str, Any], str, float], float]
+
+
+def parse_lists(
+    problems: Problems, given: Any, where: str, env: Mapping[str, str], interval: Interval
+) -> tuple[DiscoverSettings, ...]:
+    """Every list of a run. ``interval``: reads and checks the interval, as for a target configured by hand."""
+    sources: list[DiscoverSettings] = []
+    for number, table in enumerate(given):
+        where_list = f"{where}.discover[{number}]"
+        if not isinstance(table, dict):
+            problems.add(where_list, "must be a table: [[run.NAME.discover]]")
+            continue
+        settings = _parse_list(problems, table, where_list, env, interval)
+        if any(settings.name == other.name for other in sources):
+            problems.add(f"{where_list}.name", f"another list is also named {settings.name!r}: give each list a name")
+        sources.append(settings)
+    return tuple(sources)
+
+
+def _parse_list(
+    problems: Problems, table: Mapping[str, Any], where: str, env: Mapping[str, str], interval: Interval
+) -> DiscoverSettings:
+    problems.unknown(table, KEYS, where)
+    kinds = [kind for kind in KINDS if kind in table]
+    if len(kinds) != 1:
+        problems.add(where, f"needs exactly one of {', '.join(KINDS)}")
+    kind = kinds[0] if kinds else "file_sd"
+    return DiscoverSettings(
+        kind,
+        _sources(problems, table, kind, where),
+        name=problems.take(table, "name", str, kind, where) or kind,
+        collector=_collector(problems, table, where),
+        interval_seconds=interval(problems, table, where, 5.0),
+        refresh_seconds=_refresh(problems, table, kind, where),
+        jobs=_strings(problems, table, "job", where),
+        match=alert_rules.match_list(table, "match", problems, where),
+        headers=_headers(problems, table, where),
+        bearer=_discovery_bearer(problems, table, "bearer", env, where),
+        list_bearer=_discovery_bearer(problems, table, "list_bearer", env, where),
+        labels_as_name=_strings(problems, table, "labels_as_name", where),
+    )
+
+
+def _sources(problems: Problems, table: Mapping[str, Any], kind: str, where: str) -> tuple[str, ...]:
+    before = len(problems.messages)
+    if kind == "file_sd":
+        paths = _strings(problems, table, kind, where)
+    else:
+        paths = tuple(filter(None, [problems.take(table, kind, str, "", where)]))
+    if kind in table and not paths and len(problems.messages) == before:
+        problems.add(f"{where}.{kind}", "is empty: " + ("a URL" if kind in BY_URL else "a path"))
+    for source in paths if kind in BY_URL else ():
+        if refusal := refuse_target(source):
+            problems.add(f"{where}.{kind}", refusal)
+    return paths
+
+
+def _collector(problems: Problems, table: Mapping[str, Any], where: str) -> str:
+    name: str = problems.take(table, "collector", str, "", where)
+    names = {collector.name for collector in collectors.load().values() if collector.poll is not None}
+    if name and name not in names:
+        problems.add(f"{where}.collector", f"reads no URL; collectors that do: {', '.join(sorted(names))}")
+        return ""
+    return name
+
+
+def _refresh(problems: Problems, table: Mapping[str, Any], kind: str, where: str) -> float:
+    seconds = float(problems.take(table, "refresh", (int, float), REFRESH_SECONDS[kind], where))
+    if REFRESH_LEAST <= seconds <= REFRESH_MOST:
+        return seconds
+    problems.add(f"{where}.refresh", f"must be between {REFRESH_LEAST:g} and {REFRESH_MOST:g} seconds")
+    return REFRESH_SECONDS[kind]
+
+
+def _strings(problems: Problems, table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    """A string, or a list of them."""
+    given = table.get(key, [])
+    given = [given] if isinstance(given, str) else given
+    if isinstance(given, list) and all(isinstance(text, str) and text for text in given):
+        return tuple(given)
+    problems.add(f"{where}.{key}", "must be a string or a list of strings, none of them empty")
+    return ()
+
+
+def _headers(problems: Problems, table: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
+    headers = problems.take(table, "headers", dict, {}, where)
+    for name, value in headers.items():
+        if name.lower() in SECRET_HEADERS:
+            problems.add(f"{where}.headers.{name}", "contains a secret: use bearer_env and an environment variable")
+        elif not isinstance(value, str) or not f"{name}{value}".isascii() or not f"{name}{value}".isprintable():
+            problems.add(f"{where}.headers.{name}", "must be a string of printable ASCII characters")
+    return tuple(sorted((str(name), str(value)) for name, value in headers.items()))
+
+
+def _discovery_bearer(
+    problems: Problems, table: Mapping[str, Any], key: str, env: Mapping[str, str], where: str
+) -> Secret:
+    return secret({f"{key}_env": table[f"{key}_env"]} if f"{key}_env" in table else {}, key, env, problems, where)
+
+
+# ---- preflight
+# `[run.NAME.preflight]`: what the run will need, and limits that no provider reports.
+
+PREFLIGHT_KEYS = {
+    "concurrency", "create_rate", "rollout_deadline", "run_length", "images", "limits", "price", "sandbox_ttl",
+    "spinup", "size", "known_runs", "max_dangling", "min_credit", "engines_later",
+}  # fmt: skip
+UNLIMITED = "unlimited"
+
+
+def parse_preflight(table: Mapping[str, Any], problems: Problems, where: str) -> PreflightPlan:
+    """The plan of a table; errors go to ``problems``, each with its key below ``where``."""
+    if not isinstance(table, dict):
+        problems.add(where, "must be a table: [run.NAME.preflight]")
+        return PreflightPlan()
+    problems.unknown(table, PREFLIGHT_KEYS, where)
+    return PreflightPlan(
+        concurrency=_count(table, "concurrency", problems, where, least=1),
+        create_rate=_number(table, "create_rate", problems, where),
+        rollout_deadline=_seconds(table, "rollout_deadline", problems, where),
+        run_length=_seconds(table, "run_length", problems, where),
+        images=_preflight_strings(table, "images", problems, where),
+        limits=_preflight_numbers(table, "limits", RESOURCES, problems, where),
+        price=_number(table, "price", problems, where),
+        sandbox_ttl=_ttl(table, problems, where),
+        spinup=_seconds(table, "spinup", problems, where),
+        size=_preflight_numbers(table, "size", SIZES, problems, where),
+        known_runs=_preflight_strings(table, "known_runs", problems, where),
+        max_dangling=_or(_count(table, "max_dangling", problems, where, least=0), MAX_DANGLING),
+        min_credit=_or(_number(table, "min_credit", problems, where, least=0.0), MIN_CREDIT_USD),
+        engines_later=problems.take(table, "engines_later", bool, False, where),
+    )
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _count(table: Mapping[str, Any], key: str, problems: Problems, where: str, least: int) -> int | None:
+    value: int | None = problems.take(table, key, int, None, where)
+    if value is not None and value < least:
+        problems.add(f"{where}.{key}", f"must be at least {least}")
+        return None
+    return value
+
+
+def _number(
+    table: Mapping[str, Any], key: str, problems: Problems, where: str, least: float | None = None
+) -> float | None:
+    """A finite number above 0, or from `least` on."""
+    value = problems.take(table, key, (int, float), None, where)
+    if value is None:
+        return None
+    if not math.isfinite(value) or (value <= 0 if least is None else value < least):
+        problems.add(f"{where}.{key}", "must be above 0" if least is None else f"must be at least {least:g}")
+        return None
+    return float(value)
+
+
+def _preflight_numbers(
+    table: Mapping[str, Any], key: str, allowed: tuple[str, ...], problems: Problems, where: str
+) -> dict[str, float]:
+    """A table of finite numbers, at least 0: a limit of 0 is valid."""
+    found = problems.take(table, key, dict, {}, where)
+    problems.unknown(found, set(allowed), f"{where}.{key}")
+    read = {name: _number(found, name, problems, f"{where}.{key}", least=0.0) for name in allowed}
+    return {name: value for name, value in read.items() if value is not None}
+
+
+def _seconds(table: Mapping[str, Any], key: str, problems: Problems, where: str) -> float | None:
+    """A duration above 0: "30m", "24h" or a number of seconds."""
+    if key not in table:
+        return None
+    try:
+        seconds = parse_duration(table[key])
+    except ValueError as error:
+        problems.add(f"{where}.{key}", str(error))
+        return None
+    if seconds == 0:
+        problems.add(f"{where}.{key}", "must be above 0")
+        return None
+    return seconds
+
+
+def _ttl(table: Mapping[str, Any], problems: Problems, where: str) -> float | None:
+    """A duration, or "unlimited" for providers whose sandboxes have no end."""
+    return math.inf if table.get("sandbox_ttl") == UNLIMITED else _seconds(table, "sandbox_ttl", problems, where)
+
+
+def _preflight_strings(table: Mapping[str, Any], key: str, problems: Problems, where: str) -> tuple[str, ...]:
+    texts = problems.take(table, key, list, [], where)
+    if not all(isinstance(text, str) and text for text in texts):
+        problems.add(f"{where}.{key}", "must be a list of strings, none of them empty")
+        return ()
+    return tuple(texts)
+
+
+# ---- retention
+# [store]: how long rows are kept, and how large the database may become.
+
+RETENTION_KEYS = ("raw", "signals", "rollups", "records")
+PERMANENT = "forever"
+LEAST_SECONDS = 600.0  # a slot of raw samples: charts of the last minutes, and open rollup buckets, need it
+LEAST_BYTES = 10_000_000
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def parse_retention(problems: Problems, store: Mapping[str, Any]) -> RetentionSettings:
+    """The retention keys of [store]; what is wrong with them goes into ``problems``."""
+    defaults = RetentionSettings()
+    retention = {key: _retention_seconds(problems, store, key, getattr(defaults, key)) for key in RETENTION_KEYS}
+    rollups, raw = retention["rollups"], retention["raw"]
+    if rollups is not None and (raw is None or rollups < raw):
+        problems.add("store.rollups", "must be at least as long as raw: rollups replace the raw rows")
+    return RetentionSettings(**retention, max_bytes=_size(problems, store))
+
+
+def _retention_seconds(problems: Problems, store: Mapping[str, Any], key: str, default: float | None) -> float | None:
+    if key not in store:
+        return default
+    if store[key] == PERMANENT:
+        return None
+    try:
+        seconds = parse_duration(store[key])
+    except ValueError as error:
+        problems.add(f"store.{key}", f'{error}, or "{PERMANENT}"')
+        return default
+    if seconds < LEAST_SECONDS:
+        problems.add(f"store.{key}", f'must be at least {LEAST_SECONDS / 60:.0f}m, or "{PERMANENT}"')
+    return seconds
+
+
+def _size(problems: Problems, store: Mapping[str, Any]) -> int | None:
+    value = problems.take(store, "max_size", str, "", "store")
+    if not value:
+        return None
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMGT]B)\s*", value, re.IGNORECASE)
+    if match is None:
+        problems.add("store.max_size", f"{value[:40]!r} is not a size such as 500MB or 50GB")
+        return None
+    size = round(float(match[1]) * _UNITS[match[2].upper()])
+    if size < LEAST_BYTES:
+        problems.add("store.max_size", f"must be at least {LEAST_BYTES // 10**6}MB")
+    return size
+
+
+# ---- otlp
+# `[[otlp]]`: the user's table from OTLP names to our metrics, checked.
+
+FIELDS = ("name", "metric", "run", "unit", "scale", "labels", "keep", "ignore")
+MAX_ROWS = 500
+NAME_LENGTH = 200  # characters
+
+
+Add = Callable[[str, str], None]
+
+
+def parse_otlp(rows: Any, add: Add) -> Maps:
+    """Rows of `[[otlp]]`; every error goes to ``add(where, text)``."""
+    if not isinstance(rows, list) or len(rows) > MAX_ROWS:
+        add("", f"must be a list of tables, {MAX_ROWS} at most: [[otlp]]")
+        return {}
+    rules: dict[tuple[str, str], Rule | None] = {}
+    for number, row in enumerate(rows):
+        where = f"[{number}]"
+        if not isinstance(row, dict):
+            add(where, "must be a table")
+            continue
+        key = _text(row, "run", where, add), _text(row, "name", where, add)
+        if not key[1]:
+            add(f"{where}.name", "is missing: the metric's name as it is sent")
+        if key in rules:
+            add(f"{where}.name", f"{key[1]!r} is defined twice")
+        rules[key] = _rule(row, where, add)
+    return rules
+
+
+def _text(row: Mapping[str, Any], key: str, where: str, add: Add) -> str:
+    value = row.get(key, "")
+    if isinstance(value, str) and len(value) <= NAME_LENGTH:
+        return value
+    add(f"{where}.{key}", f"must be a string of at most {NAME_LENGTH} characters")
+    return ""
+
+
+def _rule(row: Mapping[str, Any], where: str, add: Add) -> Rule | None:
+    for key in sorted(row.keys() - set(FIELDS)):
+        add(f"{where}.{key}", f"unknown key; known: {', '.join(FIELDS)}")
+    if row.get("ignore") is True:
+        return None
+    name = _text(row, "metric", where, add)
+    if name not in METRICS:
+        near = difflib.get_close_matches(name, METRICS, 3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; the names are those of /api/v1/metrics"
+        add(f"{where}.metric", f"there is no metric {name!r}{hint}")
+        return None
+    fixed, copied = _table(row, "labels", where, add), _table(row, "keep", where, add)
+    return Rule(name, _factor(row, name, where, add), _labels(fixed, copied))
+
+
+def _factor(row: Mapping[str, Any], name: str, where: str, add: Add) -> float:
+    """The divisor of a value; 0 if it depends on the unit of the data point."""
+    if "scale" in row:
+        scale = row["scale"]
+        if isinstance(scale, int | float) and not isinstance(scale, bool) and 0 < scale < 1e15:
+            return 1 / scale
+        add(f"{where}.scale", "must be a number above 0: stored value = sent value * scale")
+    unit = _text(row, "unit", where, add)
+    if not unit:
+        return 0.0
+    factor = factor_of(unit, METRICS[name].unit)
+    if factor is None:
+        add(f"{where}.unit", f"{name} is in {METRICS[name].unit or 'no unit'}, to which {unit} does not convert")
+    return factor or 1.0
+
+
+def _table(row: Mapping[str, Any], key: str, where: str, add: Add) -> dict[str, str]:
+    found = row.get(key, {})
+    if isinstance(found, dict) and all(isinstance(value, str) for value in found.values()):
+        return found
+    add(f"{where}.{key}", 'must be a table of strings, such as { reason = "cause" }')
+    return {}
+
+
+def _labels(fixed: Mapping[str, str], copied: Mapping[str, str]) -> Callable[[Attributes], Labels]:
+    """``kept``: OTLP attribute -> our label; an attribute of the point overrides one of its resource."""
+
+    def labels(attributes: Attributes) -> Labels:
+        attribute_labels = {
+            label: attributes[attribute] for attribute, label in copied.items() if attributes.get(attribute)
+        }
+        return tuple(sorted((dict(fixed) | attribute_labels).items()))
+
+    return labels
+
 
 DEFAULT_PORT = 8050
 LAST_PORT = 65535
@@ -125,7 +610,7 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     keys = {"host", "port", "token_file", "private", "allowed_hosts", "role", "collect", "push"}
     problems.unknown(server, keys, "server")
     store = problems.take(raw, "store", dict, {}, "config")
-    problems.unknown(store, {"url", "url_file", "max_size", *retention_config.KEYS}, "store")
+    problems.unknown(store, {"url", "url_file", "max_size", *RETENTION_KEYS}, "store")
     runs = problems.take(raw, "run", dict, {}, "config")
     heartbeats: dict[str, tuple[HeartbeatSettings, ...]] = {}
     plans: dict[str, PreflightPlan] = {}
@@ -136,7 +621,7 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         private=problems.take(server, "private", bool, False, "server"),
         allowed_hosts=_names(problems, server, env),
         store=_store(problems, store, env),
-        retention=retention_config.parse(problems, store),
+        retention=parse_retention(problems, store),
         role=_choice(problems, server, "role", env.get("ROLLSCOPE_ROLE", "all"), ("all", "collect", "web")),
         collect=_choice(problems, server, "collect", "auto", ("inside", "apart", "auto")),
         push=problems.take(server, "push", bool, True, "server"),
@@ -144,7 +629,7 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         heartbeats=heartbeats,
         preflight=plans,
         alerts=alerts_config.build(problems.take(raw, "alerts", dict, {}, "config"), env, problems),
-        otlp=config_otlp.check(raw.get("otlp", []), lambda where, text: problems.add(f"otlp{where}", text)),
+        otlp=parse_otlp(raw.get("otlp", []), lambda where, text: problems.add(f"otlp{where}", text)),
     )
     _one_token_each(heartbeats, problems)
     if problems.messages:
@@ -275,12 +760,12 @@ def _run(
             problems.add(f"{where}.facts.{key}", f"unknown fact; {suggestion(key, FACTS)}")
         elif (problem := _fact_problem(key, value)) is not None:
             problems.add(f"{where}.facts.{key}", problem)
-    facts = facts | cost.parse(problems, table, where)
+    facts = facts | parse_cost(problems, table, where)
     settings = tuple(_target(problems, f"{where}.target[{i}]", target, env) for i, target in enumerate(targets))
     beats = problems.take(table, "heartbeat", list, [], where)
     heartbeats[name] = tuple(_heartbeat(problems, f"{where}.heartbeat[{i}]", beat, env) for i, beat in enumerate(beats))
     plans[name] = parse_preflight(table.get("preflight", {}), problems, f"{where}.preflight")
-    lists = discovery.parse(problems, problems.take(table, "discover", list, [], where), where, env, _interval)
+    lists = parse_lists(problems, problems.take(table, "discover", list, [], where), where, env, _interval)
     return RunSettings(name, settings, facts, lists)
 
 

@@ -17,8 +17,8 @@ import httpx
 import collectors
 from collectors.model import Limits, Target
 from collectors.transport import failures
-from server.clock import stopped_within
 from server.forwarding.spool import Queued, Spool
+from server.lib.clock import stopped_within
 from server.push import readings
 from server.push.readings import Outcome
 from server.scrape.target_reader import BACKOFF_MAX_SECONDS, TargetReader

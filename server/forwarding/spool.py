@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collectors.model import Cursor, Target
-from server.config.errors import ConfigError
+from server.lib.errors import ConfigError
 from server.store.lock import UnsafeFileSystem, check_file_system
 
 # Default size limit, bytes: days of a run of common size.

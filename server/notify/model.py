@@ -7,8 +7,8 @@ the same for all (`server.notify.outbound`, `server.alerts.dispatch`).
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from server.alerts.matchers import Matcher
-from server.config.secret import NO_SECRET, Secret
+from server.lib.matchers import Matcher
+from server.lib.secret import NO_SECRET, Secret
 
 SEVERITIES = ("critical", "warning", "info")
 

@@ -27,9 +27,9 @@ from urllib.parse import quote, unquote, unquote_plus, urlsplit
 import httpx
 
 from collectors.transport import failures
-from server.config.secret import Secret
+from server.lib.outbound_policy import refuse_target
+from server.lib.secret import Secret
 from server.notify.model import DeliveryAnswer, Request
-from server.targets.outbound_policy import refuse_target
 
 EXCERPT = 120
 # Length of an answer that is searched for secrets before it is cut. All 64 kB would block the event loop for 0.2 s.

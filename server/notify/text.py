@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from server.config.secret import Secret
+from server.lib.secret import Secret
 from server.notify.model import SEVERITIES, AlertItem, Notification, ReceiverSettings
 
 # Go's zero time, which Alertmanager writes for an alert that has not ended.

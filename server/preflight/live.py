@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from server.clock import Clock
+from server.lib.clock import Clock
 from server.preflight import report
 from server.preflight.model import PreflightPlan
 from server.preflight.probe import OVER

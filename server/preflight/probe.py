@@ -24,8 +24,8 @@ import httpx
 import collectors
 from collectors.model import ErrorKind, Limits, Reading, ScrapeError, Target
 from collectors.transport import http
-from server.clock import Clock
-from server.config.errors import ConfigError
+from server.lib.clock import Clock
+from server.lib.errors import ConfigError
 from server.preflight.model import Inputs, PathSeen, PreflightPlan, ReadTarget
 from server.scrape.target_reader import TargetReader
 from server.targets.discovery.model import RunSettings, TargetSettings

@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from server.clock import Clock
-from server.config.errors import ConfigError
+from server.lib.clock import Clock
+from server.lib.errors import ConfigError
 from server.preflight.checks import judge, outcome
 from server.preflight.model import Inputs, PreflightPlan, worst
 from server.preflight.probe import probe

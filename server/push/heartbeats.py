@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collectors.model import ScrapeError, Target
-from server.clock import Clock
-from server.config.secret import Secret
+from server.lib.clock import Clock
+from server.lib.secret import Secret
 from server.signals.model import HEARTBEAT
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from server.alerts import links, text
 from server.alerts.inputs import TARGET_UP
-from server.alerts.matchers import Matcher, all_match
 from server.alerts.model import CLASSES, Condition, Rule
 from server.alerts.mute import Silence
 from server.alerts.settings import AlertSettings
 from server.alerts.silences import silence_of
-from server.clock import Clock
+from server.lib.clock import Clock
+from server.lib.matchers import Matcher, all_match
 from server.notify.model import SEVERITIES
 from server.query.run_lookup import cached, position
 from server.query.types import AlertInfo, DeliveryInfo, RuleInfo, SignalNow, SilenceInfo, Status

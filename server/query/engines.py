@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from server.clock import Clock
+from server.lib.clock import Clock
 from server.query.names import format_name
 from server.query.run_lookup import stored_run
 from server.query.types import MOST_ENGINES, EngineInfo, EngineMetric

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 
 from collectors import record_formats
 from server.alerts.settings import AlertSettings
-from server.clock import Clock
+from server.lib.clock import Clock
 from server.query import shape, what_if
 from server.query.alerts import AlertReader
 from server.query.engines import EngineReader

@@ -6,7 +6,7 @@ Pure: stored facts and the reader's "now" in, one `RunState` out.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from server.catch_up import CatchUp, loads
+from server.lib.clock import CatchUp, loads
 
 if TYPE_CHECKING:
     # `rollscope status` against a server must not load the database library.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from server.clock import Clock
+from server.lib.clock import Clock
 from server.query.rollouts.types import EventInfo
 from server.query.run_lookup import stored_run
 from server.query.run_state import RunState, state_of

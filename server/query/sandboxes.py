@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from server.clock import Clock
+from server.lib.clock import Clock
 from server.query.run_lookup import stored_run
 from server.query.types import SandboxInfo
 from server.signals.sandbox_window import OVER, spinup

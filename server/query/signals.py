@@ -7,7 +7,7 @@ from typing import Any
 
 from collectors.model import Labels
 from server import signals
-from server.clock import Clock
+from server.lib.clock import Clock
 from server.query.names import format_name, parse_name
 from server.query.run_lookup import position, stored_run
 from server.query.run_state import OVER, RunState

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from server.clock import Clock
+from server.lib.clock import Clock
 from server.query.run_lookup import stored_run
 from server.query.run_state import NOT_COLLECTED_SECONDS, OVER, RunState
 from server.query.types import VerdictSpan

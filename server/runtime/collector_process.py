@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from server.clock import WallClock
 from server.config.settings import Settings
+from server.lib.clock import WallClock
 from server.runtime import logs
 from server.runtime.collector_service import DRAIN_SECONDS, CollectorService, Health
 from server.runtime.leader import Leader

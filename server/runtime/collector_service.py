@@ -15,8 +15,8 @@ from typing import Protocol
 
 from server.alerts.deadman import DeadMan
 from server.alerts.dispatch import Dispatcher
-from server.clock import Clock
 from server.config.settings import Settings
+from server.lib.clock import Clock
 from server.runtime.retention import RetentionTask
 from server.runtime.self_metrics import CollectorNumbers, Numbers, process_numbers
 from server.scrape.pushed_runs import PushedRuns

@@ -31,10 +31,11 @@ from server.api.rollouts import add_rollouts
 from server.api.runs import add_run_removal
 from server.api.sandboxes import add_sandboxes
 from server.api.what_if import add_what_if
-from server.clock import Clock, WallClock
 from server.config import admin_token
-from server.config.errors import ConfigError
 from server.config.settings import Settings
+from server.lib.clock import Clock, WallClock
+from server.lib.errors import ConfigError
+from server.lib.outbound_policy import is_loopback
 from server.preflight.live import Preflights, active_run_names
 from server.push.heartbeats import Heartbeats
 from server.query import Reader
@@ -46,7 +47,6 @@ from server.runtime.self_metrics import SelfMetrics
 from server.scrape.pushed_runs import admits
 from server.store import Store, StoreError, migrate
 from server.targets.discovery.model import Attached
-from server.targets.outbound_policy import is_loopback
 
 log = logging.getLogger("rollscope")
 

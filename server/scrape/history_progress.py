@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from collectors.model import Position
-from server.catch_up import CatchUp
+from server.lib.clock import CatchUp
 
 log = logging.getLogger("rollscope.collect")
 

@@ -8,8 +8,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 
-from server.clock import Clock, stopped_within
-from server.config.errors import ConfigError
+from server.lib.clock import Clock, stopped_within
+from server.lib.errors import ConfigError
 from server.push.pushed_targets import MAX_RUNS, OVER_SECONDS
 from server.scrape.run_loop import RunLoop
 from server.store import Store

@@ -16,14 +16,14 @@ from functools import partial
 
 import collectors
 from collectors.model import Limits, ScrapeError, Target
-from server import catch_up
 from server.alerts.settings import AlertSettings
-from server.clock import Clock, stopped_within
-from server.config.run_names import shown_url
 from server.derive.driver import RunDriver, carry_of
 from server.derive.results import NO_LONGER
 from server.derive.source_priority import SourcePriority
 from server.ingest.readings import Arrivals, Ingest
+from server.lib import clock as catch_up
+from server.lib.clock import Clock, stopped_within
+from server.lib.file_thread import FileReadThread
 from server.push.heartbeats import HeartbeatSettings, HeartbeatWatch
 from server.push.pushed_targets import Pushes
 from server.push.readings import Outcome
@@ -46,7 +46,7 @@ from server.store.types import Batch, LatestRow, PointState
 from server.store.writer import WriterClosed, is_transient, words_of
 from server.targets.discovery.model import DiscoverSettings, PendingSource
 from server.targets.discovery.roster import TargetDiscovery
-from server.targets.file_thread import FileReadThread
+from server.targets.naming import shown_url
 from server.targets.pending import PendingSources
 from server.targets.resolve import attach, detect_listed
 

@@ -20,8 +20,8 @@ import httpx
 import collectors
 from collectors.model import Collector, Cursor, Limits, Position, Reading, ScrapeError, Target
 from collectors.transport.http import PageClient
+from server.lib.file_thread import FileReadThread, StillReadingError
 from server.push.readings import Outcome
-from server.targets.file_thread import FileReadThread, StillReadingError
 
 log = logging.getLogger("rollscope.scrape")
 

@@ -71,7 +71,7 @@ runs = Table(
     Column("applied", Text, nullable=False, server_default=""),
     # When a collector last worked on the run; NULL: before this was recorded.
     Column("collected_at", BigInteger),
-    # JSON of `server.catch_up`; "" while the driver is at the present.
+    # JSON of `server.lib.clock.CatchUp`; "" while the driver is at the present.
     Column("catch_up", Text, nullable=False, server_default=""),
     # When the run was attached: retention counts from then, however old its history is. NULL: not stamped yet.
     Column("attached_at", BigInteger),

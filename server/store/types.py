@@ -322,7 +322,7 @@ class RunRow:
 
     ``seq``: the newest given to a point of it; 0 before the first.
     ``collected_at``: when a collector last worked on it (ms); None: not recorded.
-    ``catch_up``: JSON of `server.catch_up` while history is worked off; "" at the present.
+    ``catch_up``: JSON of `server.lib.clock.CatchUp` while history is worked off; "" at the present.
     """
 
     id: int

@@ -14,11 +14,11 @@ from functools import partial
 
 import collectors
 from collectors.model import Target
-from server.config.errors import ConfigError
+from server.lib.errors import ConfigError
+from server.lib.file_thread import FileReadThread, StillReadingError
 from server.store.types import UNKNOWN, TargetRow
-from server.targets.discovery import naming
+from server.targets import naming
 from server.targets.discovery.model import Attached, DiscoverSettings, PendingSource, RunSettings
-from server.targets.file_thread import FileReadThread, StillReadingError
 
 # Requests at once. Each has a thread and a connection.
 AT_ONCE = 16

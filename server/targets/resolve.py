@@ -17,11 +17,10 @@ from collectors.detect import detect_page, detect_path
 from collectors.formats import unreadable
 from collectors.model import Collector, Limits, ScrapeError, Target
 from collectors.transport.http import get
-from server.config.errors import ConfigError, suggestion
-from server.config.run_names import check_name as check_name
-from server.config.run_names import clean, place_of, shown_url
-from server.config.run_names import run_name as run_name
-from server.targets.discovery import build, naming
+from server.lib.errors import ConfigError, suggestion
+from server.lib.outbound_policy import refuse_target
+from server.targets import naming
+from server.targets.discovery import build
 from server.targets.discovery.model import (
     BY_URL,
     KINDS,
@@ -31,7 +30,10 @@ from server.targets.discovery.model import (
     RunSettings,
     TargetSettings,
 )
-from server.targets.outbound_policy import refuse_target
+from server.targets.naming import check_name as check_name
+from server.targets.naming import clean_name as clean
+from server.targets.naming import place_of, shown_url
+from server.targets.naming import run_name as run_name
 
 # Requests for a Ray agent's page at detection. The agent shows a gauge once per report (10 s), so one page may lack the
 # metrics that identify its owner.

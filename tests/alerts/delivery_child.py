@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 
 from server.alerts.dispatch import Dispatcher
 from server.alerts.group import to_json
-from server.clock import ScaledClock
-from server.config.secret import Secret
+from server.lib.clock import ScaledClock
+from server.lib.secret import Secret
 from server.notify import outbound
 from server.notify.model import AlertItem, DeliveryAnswer, Notification, ReceiverSettings, Request
 from server.store import Store, alerts

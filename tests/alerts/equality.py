@@ -24,7 +24,7 @@ from server.alerts.rules import Evaluator
 from server.api.metrics import LIFECYCLES
 from server.cli import export
 from server.config.alerts import load_rules
-from server.config.errors import Problems
+from server.lib.errors import Problems
 from server.signals.model import TargetHealth
 from server.signals.window import StepBook
 from tests.alerts.support import T0, OneFrame, labels, table

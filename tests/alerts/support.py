@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collectors.model import Labels
-from server.alerts.matchers import parse
 from server.alerts.model import Alert, Condition, Rule, Table
 from server.alerts.rules import Evaluator
+from server.lib.matchers import parse
 
 T0 = 1_800_000_000.0
 STEP = 5.0

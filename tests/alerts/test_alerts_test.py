@@ -8,7 +8,7 @@ import yaml
 
 from server.cli import alerts_test
 from server.config.alerts import load_rules
-from server.config.errors import ConfigError
+from server.lib.errors import ConfigError
 
 RULES = """
 [alerts]

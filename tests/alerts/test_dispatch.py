@@ -13,8 +13,8 @@ import pytest
 from server import notify
 from server.alerts.dispatch import Dispatcher
 from server.alerts.group import to_json
-from server.clock import ScaledClock
-from server.config.secret import Secret
+from server.lib.clock import ScaledClock
+from server.lib.secret import Secret
 from server.notify import outbound
 from server.notify.model import AlertItem, DeliveryAnswer, Notification, Receiver, ReceiverSettings, Request
 from server.store import Store

@@ -13,7 +13,7 @@ import yaml
 from server import signals
 from server.cli import export
 from server.config import alerts as config_alerts
-from server.config.errors import Problems
+from server.lib.errors import Problems
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool (Debian package prometheus) is not installed"

@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 
 from server.alerts.group import from_json, group_key, plan, to_json
-from server.alerts.matchers import parse
 from server.alerts.model import RESOLVED_SECONDS, Alert, fingerprint
+from server.lib.matchers import parse
 from server.notify.model import AlertItem, Notification, ReceiverSettings
 from server.store.types import GroupRow, OutboxRow
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.alerts.matchers import Matcher, all_match, matcher, parse
+from server.lib.matchers import Matcher, all_match, matcher, parse
 
 LABELS = {"alertname": "RunStalled", "severity": "critical", "target": "engine-12"}
 

@@ -12,8 +12,8 @@ from server.cli import alerts_replay
 from server.cli.alerts_frames import ENDED, Track
 from server.cli.alerts_replay import Episode, Replay
 from server.config.alerts import load_rules
-from server.config.errors import ConfigError, Problems
 from server.derive.driver import RunDriver, carry_of
+from server.lib.errors import ConfigError, Problems
 from server.store import Store, migrate
 from server.store.types import Batch, PointState, SeriesKey, StepStamp
 from tests.alerts.support import rule

@@ -14,10 +14,10 @@ from server.alerts.model import Alert, Rule
 from server.alerts.rules import Evaluator
 from server.alerts.settings import AlertSettings
 from server.alerts.text import condition_text
-from server.clock import ScaledClock
 from server.config.alerts import load_rules
-from server.config.errors import Problems
-from server.config.secret import Secret
+from server.lib.clock import ScaledClock
+from server.lib.errors import Problems
+from server.lib.secret import Secret
 from server.notify import load
 from server.notify.model import AlertItem, ReceiverSettings
 from server.notify.receivers import apprise

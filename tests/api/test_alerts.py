@@ -11,7 +11,7 @@ import pytest
 from server.api.alerts import add_alerts
 from server.api.app import close_api, create_api
 from server.api.gate import Gate
-from server.config.secret import Secret
+from server.lib.secret import Secret
 from server.push.heartbeats import Heartbeats, HeartbeatSettings, HeartbeatWatch
 from server.store import Store
 from tests.derive.test_alerts import WAITING, running, settings, states, wait

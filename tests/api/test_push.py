@@ -21,11 +21,10 @@ from server.api.app import close_api, create_api
 from server.api.gate import PUSH_BYTES, Gate
 from server.api.push import add_pushes
 from server.api.sandboxes import add_sandboxes
-from server.clock import ScaledClock
-from server.config import otlp as config_otlp
-from server.push import exposition_text
+from server.config import settings as config_otlp
+from server.lib.clock import ScaledClock
+from server.push import exposition_text, otlp
 from server.push.body import unpack
-from server.push.otlp import request as otlp
 from server.push.pushed_targets import TOO_MANY
 from server.query import Reader
 from server.store import Store
@@ -245,7 +244,7 @@ def test_a_store_that_fails_asks_the_exporter_to_come_again(web: Web, monkeypatc
 def test_otlp_names_of_the_users_own(store: Store) -> None:
     problems: list[str] = []
     rows = [{"name": "acme.queue", "metric": "queue_samples"}]
-    web = Web(store, maps=config_otlp.check(rows, lambda where, words: problems.append(words)))
+    web = Web(store, maps=config_otlp.parse_otlp(rows, lambda where, words: problems.append(words)))
     plain = {"content-type": otlp.JSON, "content-encoding": ""}
     assert web.otlp(one_point("acme.queue"), "?run=r", **plain).json() == {}
     (push,) = store.pushes.waiting("r", 10)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from server.cli.init import STARTER
-from server.config.paths import config_path
-from server.config.settings import build
+from server.config.settings import build, config_path
 from server.main import main
 from server.runtime.logs import JsonFormatter, TextFormatter
 
@@ -19,7 +18,7 @@ from server.runtime.logs import JsonFormatter, TextFormatter
 def test_the_first_existing_configuration_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     env = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "xdg")}
-    monkeypatch.setattr("server.config.paths.SYSTEM", tmp_path / "etc.toml")
+    monkeypatch.setattr("server.config.settings.SYSTEM", tmp_path / "etc.toml")
     candidates = [tmp_path / "etc.toml", tmp_path / "xdg/rollscope/rollscope.toml", tmp_path / "rollscope.toml"]
     assert config_path(env) is None
     for path in candidates:  # from the last resort to the first choice

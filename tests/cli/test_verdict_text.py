@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from server.cli import status as command
-from server.config.errors import ConfigError
+from server.lib.errors import ConfigError
 from server.query import shape
 from server.store import Store
 from server.verdict.model import Evidence, Limiter, Verdict, shared

@@ -7,8 +7,8 @@ import pytest
 
 from collectors.model import Limits, Reading, Sample
 from collectors.trainers import custom
-from server.config.errors import ConfigError
 from server.config.settings import build
+from server.lib.errors import ConfigError
 from server.targets.resolve import attach
 
 MAPS = [

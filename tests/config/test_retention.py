@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.config.errors import ConfigError
 from server.config.settings import build
+from server.lib.errors import ConfigError
 from server.store.types import RetentionSettings
 
 DAY = 86_400.0

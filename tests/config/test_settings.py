@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from server.config.errors import ConfigError
-from server.config.secret import Secret
 from server.config.settings import build, check, load
+from server.lib.errors import ConfigError
+from server.lib.secret import Secret
 
 HOME = {"HOME": "/home/u"}
 

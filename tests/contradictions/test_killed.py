@@ -9,8 +9,8 @@ from fastapi.testclient import TestClient
 
 from server.api.alerts import add_alerts
 from server.api.app import create_api
-from server.clock import ScaledClock
 from server.config.alerts import defaults
+from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.store import Store
 from tests.contradictions.checks import no_current_health, no_current_verdict, one_count_of_alerts, one_state

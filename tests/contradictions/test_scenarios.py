@@ -14,8 +14,8 @@ from dashboard.pages.alerts.data import title
 from dashboard.pages.overview.data import CARD_OF
 from demo.scenarios import SCENARIOS
 from server.api import app as routes
-from server.clock import ScaledClock
 from server.config.alerts import defaults
+from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.store import Store
 from tests.contradictions import checks

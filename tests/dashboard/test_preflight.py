@@ -11,6 +11,8 @@ import pytest
 from dashboard.pages.preflight import data as preflight_data
 from dashboard.shell.page import Scope
 from dashboard.state.status import View
+from server.config.settings import parse_preflight
+from server.lib.errors import Problems
 from server.query.preflight import CheckInfo, PreflightInfo
 from tests.dashboard import fake_preflight as fakes
 from tests.dashboard import fake_sandboxes as wall
@@ -134,12 +136,9 @@ def test_the_plan_in_words(reader: MemoryReader) -> None:
 
 @pytest.mark.parametrize("run", ["math", "a.b", 'say "x"', "né"])
 def test_the_example_is_toml_that_the_configuration_takes(run: str) -> None:
-    from server.config.errors import Problems  # noqa: PLC0415
-    from server.config.preflight import parse  # noqa: PLC0415  what the page shows, the server must take
-
     table = tomllib.loads(preflight_data.snippet(run, fakes.EMPTY))["run"][run]["preflight"]
     problems = Problems()
-    plan = parse(table, problems, "run.x.preflight")
+    plan = parse_preflight(table, problems, "run.x.preflight")
     assert problems.messages == []
     assert (plan.concurrency, plan.rollout_deadline, plan.limits) == (
         960,

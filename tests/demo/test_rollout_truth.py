@@ -25,7 +25,7 @@ from demo.scenarios import SCENARIOS
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
 from server.cli.demo import Cluster
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.rollouts.merge import merged
 from server.rollouts.state import EXITS

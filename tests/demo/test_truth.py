@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from server.cli.demo import Cluster
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer

@@ -18,8 +18,8 @@ from demo.scenarios import SCENARIOS
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
 from server.cli.demo import Cluster
-from server.clock import ScaledClock
 from server.derive.driver import RunDriver
+from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer

@@ -9,7 +9,7 @@ import pytest
 from collectors.model import Reading, Sample
 from server.alerts.settings import AlertSettings
 from server.config.alerts import build
-from server.config.errors import Problems
+from server.lib.errors import Problems
 from server.store import Store
 from server.store.types import SilenceRow
 from tests.driven_run import ENGINE, ON_SQLITE, T0, TRAINER, Bench, bench, page, steps

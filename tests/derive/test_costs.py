@@ -3,8 +3,8 @@
 import pytest
 
 from collectors.model import Reading, Sample
-from server.config.errors import ConfigError
 from server.config.settings import build
+from server.lib.errors import ConfigError
 from server.signals.gpus import PRICES
 from server.store import Store
 from server.targets.discovery.model import RunSettings

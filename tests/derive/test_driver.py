@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Reading, Sample, Target
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock
 from server.query import UnknownRun
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer

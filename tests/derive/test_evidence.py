@@ -3,8 +3,8 @@
 import pytest
 
 from collectors.model import Reading, Sample, Target
-from server.config.secret import Secret
 from server.derive.driver import RunDriver, carry_of
+from server.lib.secret import Secret
 from server.push.heartbeats import HeartbeatSettings, HeartbeatWatch
 from server.store import Store
 from tests.derive.test_alerts import HOOK, WAITING, running, settings, states, told, wait

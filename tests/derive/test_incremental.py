@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from collectors.model import Labels, Target
 from server import signals
-from server.clock import ScaledClock
 from server.derive import driver
 from server.derive.deriver import Deriver
 from server.derive.results import SignalResults
+from server.lib.clock import ScaledClock
 from server.scrape.run_loop import RunLoop
 from server.signals import Signal
 from server.signals import window as signals_window

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from collectors.model import Limits
 from server.alerts.settings import AlertSettings
-from server.clock import ScaledClock
 from server.config.alerts import defaults
+from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.query.types import SignalNow, Status
 from server.scrape.run_loop import RunLoop

@@ -13,7 +13,7 @@ import pytest
 
 import collectors
 from collectors.model import Limits, Reading
-from server.config.errors import ConfigError
+from server.lib.errors import ConfigError
 from tests.field.product import INPUTS, Product, watching
 
 DAY = (2026, 11, 25)

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from collectors.model import Target
 from server.cli.attaching import spool_name
-from server.config.errors import ConfigError
 from server.forwarding import sender
 from server.forwarding.sender import Forwarder
 from server.forwarding.spool import Spool
+from server.lib.errors import ConfigError
 from server.main import main
 from server.push import readings
 from server.targets.discovery.model import RunSettings, TargetSettings

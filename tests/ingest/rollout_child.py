@@ -5,8 +5,8 @@ Body n holds MANY rollouts as they end; body n + 1 how those were used. Prints n
 
 import json
 
-from server.clock import ScaledClock
 from server.ingest.readings import PUSHED
+from server.lib.clock import ScaledClock
 from server.push.inbox import pack
 from server.push.records import WEIGHT
 from server.scrape.run_loop import RunLoop

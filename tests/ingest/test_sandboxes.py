@@ -10,8 +10,8 @@ from collectors.model import Histogram, Reading, Sample, Sandbox, Target
 from server.alerts.settings import AlertSettings
 from server.api.metrics import render
 from server.config.alerts import load_rules
-from server.config.errors import Problems
 from server.ingest.sandboxes import SandboxIngest
+from server.lib.errors import Problems
 from server.store import Store
 from tests.derive.test_alerts import running
 from tests.driven_run import T0, Bench, bench

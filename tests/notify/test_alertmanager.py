@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from server.cli import alerts_send
-from server.config.secret import Secret
+from server.lib.secret import Secret
 from server.notify.model import Notification, ReceiverSettings
 from server.notify.outbound import send
 from server.notify.receivers import alertmanager, webhook

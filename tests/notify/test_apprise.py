@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from server.config.secret import Secret
+from server.lib.secret import Secret
 from server.notify.model import DeliveryAnswer, ReceiverSettings
 from server.notify.receivers import apprise
 from tests.notify.support import T0, Reply, alert, note, serving

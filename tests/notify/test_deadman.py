@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from server.alerts.deadman import DeadMan, MonotonicClock
-from server.config.secret import Secret
+from server.lib.secret import Secret
 from tests.notify.support import Reply, Server, serving
 
 

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 from server.config import alerts as config_alerts
-from server.config.errors import Problems
+from server.lib.errors import Problems
 from server.notify import load
 from server.notify.outbound import AFTER_MAX_SECONDS, EXCERPT, FRAGMENT, LIMITS
 from tests.notify.test_alertmanager import DIFFERENCES

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.config.secret import Secret
+from server.lib.secret import Secret
 from server.notify.model import DeliveryAnswer, Request
 from server.notify.outbound import LIMITS, SendLimits, send
 from tests.notify.support import Reply, serving

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.config.secret import Secret
+from server.lib.secret import Secret
 from server.notify import load
 from server.notify.model import AlertItem, Notification, ReceiverSettings
 from server.notify.receivers import discord, pagerduty, slack, webhook

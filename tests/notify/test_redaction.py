@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from server.config.secret import Secret
+from server.lib.secret import Secret
 from server.notify.model import DeliveryAnswer, Request
 from server.notify.outbound import FRAGMENT, redacted, send
 from tests.notify.support import Got, Reply, echo, serving

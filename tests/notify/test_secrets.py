@@ -8,7 +8,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from server.config.secret import Secret
+from server.lib.secret import Secret
 from server.notify import load
 from server.notify.model import DeliveryAnswer, Receiver, ReceiverSettings, Request
 from server.notify.outbound import FRAGMENT, send

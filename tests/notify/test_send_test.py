@@ -3,7 +3,7 @@
 import json
 
 from server.cli import alerts_send
-from server.config.secret import Secret
+from server.lib.secret import Secret
 from server.notify.model import ReceiverSettings
 from tests.notify.support import T0, Reply, echo, serving
 

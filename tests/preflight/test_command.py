@@ -10,9 +10,9 @@ import pytest
 
 import collectors
 from server.cli import preflight
-from server.clock import ScaledClock
-from server.config.errors import ConfigError
-from server.config.secret import Secret
+from server.lib.clock import ScaledClock
+from server.lib.errors import ConfigError
+from server.lib.secret import Secret
 from server.main import main
 from server.preflight.model import PreflightPlan
 from server.preflight.report import run as judged

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from server.config.errors import Problems
-from server.config.preflight import KEYS, parse
+from server.config.settings import PREFLIGHT_KEYS as KEYS
+from server.config.settings import parse_preflight
+from server.lib.errors import Problems
 from server.preflight.checks import judge
 from server.preflight.model import RESOURCES, PreflightPlan
 from tests.preflight.support import inputs
@@ -35,7 +36,7 @@ engines_later = true
 
 def parsed(text: str) -> tuple[PreflightPlan, list[str]]:
     problems = Problems()
-    return parse(tomllib.loads(text), problems, WHERE), problems.messages
+    return parse_preflight(tomllib.loads(text), problems, WHERE), problems.messages
 
 
 def test_every_key() -> None:
@@ -60,7 +61,7 @@ def test_the_page_s_example_is_a_configuration() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/preflight.md").read_text("utf-8")
     example = page.split("```toml\n")[1].split("```")[0]
     problems = Problems()
-    plan = parse(tomllib.loads(example)["run"]["math"]["preflight"], problems, WHERE)
+    plan = parse_preflight(tomllib.loads(example)["run"]["math"]["preflight"], problems, WHERE)
     assert (problems.messages, plan.concurrency, plan.sandbox_ttl) == ([], 960, 7200.0)
 
 
@@ -109,7 +110,7 @@ def test_all_problems_at_once() -> None:
 def test_it_must_be_a_table() -> None:
     problems = Problems()
     wrong: Any = 5
-    assert parse(wrong, problems, WHERE) == PreflightPlan()
+    assert parse_preflight(wrong, problems, WHERE) == PreflightPlan()
     assert problems.messages == [f"{WHERE}: must be a table: [run.NAME.preflight]"]
 
 

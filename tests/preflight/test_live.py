@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from server.api.preflight import add_preflight
-from server.clock import Clock
-from server.config.secret import Secret
+from server.lib.clock import Clock
+from server.lib.secret import Secret
 from server.preflight.live import Preflights, active_run_names
 from server.preflight.model import PreflightPlan
 from server.query import Reader

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from collectors.model import Reading, Sample, ScrapeError
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock
 from server.preflight import probe as probing
 from server.preflight.model import Inputs, PreflightPlan, ReadTarget
 from server.preflight.probe import Dates, inspect_path, parse_date, probe

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from server.push import otlp as otlp_request
 from server.push.body import Body
-from server.push.otlp import request as otlp_request
 
 DATA = Path(__file__).parent.parent / "testdata/otlp"
 NOW = 1_795_300_870.0

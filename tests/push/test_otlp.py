@@ -9,8 +9,8 @@ from google.protobuf import json_format
 from collectors.catalog import METRICS
 from collectors.model import Histogram, Sample
 from collectors.otlp_names import QUOTAS, RULES, Maps
-from server.config import otlp as config_otlp
-from server.push.otlp import request as otlp_request
+from server.config import settings as config_otlp
+from server.push import otlp as otlp_request
 from server.push.process_totals import ProcessTotals
 from tests.push.otlp_requests import NOW, attributes, body, gauge, histogram, recorded, request, total
 
@@ -179,7 +179,7 @@ def test_of_daytonas_regions_the_fullest_counts() -> None:
 
 def mapped(*rows: dict[str, Any]) -> Maps:
     problems: list[str] = []
-    found = config_otlp.check(list(rows), lambda where, words: problems.append(f"{where}: {words}"))
+    found = config_otlp.parse_otlp(list(rows), lambda where, words: problems.append(f"{where}: {words}"))
     assert problems == []
     return found
 
@@ -218,7 +218,7 @@ def test_a_wrong_table_is_told_whole() -> None:
         {"name": "b", "metric": "queue_samples", "scale": -1}, {"name": "b", "metric": "queue_samples", "unit": "ms"},
         {"name": "c", "metric": "queue_samples", "labels": {"x": 1}},
     ]  # fmt: skip
-    config_otlp.check(rows, lambda where, words: problems.update({where: words}))
+    config_otlp.parse_otlp(rows, lambda where, words: problems.update({where: words}))
     assert list(problems) == [
         "[0].colour", "[0].metric", "[1].name", "[2]", "[3].scale", "[4].name", "[4].unit", "[5].labels",
     ]  # fmt: skip

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from collectors.model import Histogram
 from server.api.push import plain_of
+from server.push import otlp as otlp_histograms
+from server.push import otlp as otlp_request
 from server.push.body import Body
-from server.push.otlp import histograms as otlp_histograms
-from server.push.otlp import request as otlp_request
 from server.push.process_totals import ProcessTotals
 from tests.support_sdks import python_with
 

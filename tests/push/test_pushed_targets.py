@@ -9,9 +9,9 @@ import pytest
 
 from collectors.model import Reading, Sample, Target
 from server.api.sandboxes import _store as push_sandboxes
-from server.clock import ScaledClock
 from server.config import alerts as alerts_config
 from server.ingest.readings import Ingest
+from server.lib.clock import ScaledClock
 from server.push.body import Body, pack
 from server.push.pushed_targets import KIND, MAX_RUNS, Pushes
 from server.push.sandboxes import parse as sandboxes_of

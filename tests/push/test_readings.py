@@ -19,7 +19,7 @@ from server.api.app import close_api, create_api
 from server.api.forwarding import add_readings
 from server.api.gate import Gate
 from server.api.push import add_pushes
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock
 from server.push import readings
 from server.push.readings import Outcome
 from server.query import Reader

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from collectors.model import Labels
 from server.api.engines import add_engines
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock
 from server.query.reader import Reader
 from server.query.run_state import UnknownRun
 from server.store import Store

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Engine, event
 
-from server.clock import WallClock
+from server.lib.clock import WallClock
 from server.query import Reader
 from server.query.run_state import UnknownRun
 from server.store import Store

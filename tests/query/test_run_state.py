@@ -9,12 +9,11 @@ import pytest
 
 import collectors
 from collectors.model import Collector, Cursor, Limits, Reading, Sample, Target
-from server import catch_up
 from server.api import metrics as api_metrics
 from server.api.app import create_api
-from server.catch_up import CatchUp, CatchUpClock
 from server.cli.status import text as status_text
-from server.clock import ScaledClock
+from server.lib import clock as catch_up
+from server.lib.clock import CatchUp, CatchUpClock, ScaledClock
 from server.query import Reader, shape
 from server.query.run_state import Facts, RunState, run_state
 from server.scrape.run_loop import RunLoop

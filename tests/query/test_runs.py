@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.query.steps import joined
 from server.store import Store

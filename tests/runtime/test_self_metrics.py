@@ -10,7 +10,7 @@ import pytest
 
 from server.api.metrics import render
 from server.cli.export import UNHEALTHY
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.runtime.collector_service import Health
 from server.runtime.retention import RetentionTask

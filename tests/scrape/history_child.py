@@ -11,7 +11,7 @@ from pathlib import Path
 
 from collectors.model import Limits, Target
 from collectors.training_logs import tail
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock
 from server.scrape import recent_first, target_reader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer

@@ -8,7 +8,7 @@ import pytest
 import collectors
 from collectors.generators.sglang import collector as sglang
 from collectors.model import Collector, Histogram, Labels, Limits, Reading, Sample, State, Target
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.scrape.duplicate_engines import DuplicateEngineFilter
 from server.scrape.run_loop import RunLoop

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
-from server.catch_up import loads
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock, loads
 from server.query import Reader
 from server.store import Store, Writer, migrate
 from tests.driven_run import ENGINE, T0, TRAINER, bench, page, steps

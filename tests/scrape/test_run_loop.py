@@ -10,8 +10,8 @@ import pytest
 
 import collectors
 from collectors.model import Collector, Cursor, Limits, Reading, Sample, State, Target
-from server.clock import ScaledClock
 from server.ingest.readings import Ingest
+from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.scrape.target_reader import TargetReader

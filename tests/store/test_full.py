@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from server.clock import ScaledClock
-from server.push.otlp import request as otlp
+from server.lib.clock import ScaledClock
+from server.push import otlp
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
 from server.store.engine import FULL, READ_ONLY, StoreUnavailable

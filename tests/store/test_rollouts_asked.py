@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from server.clock import WallClock
+from server.lib.clock import WallClock
 from server.query import Reader, UnknownRun
 from server.query.rollouts.reader import info
 from server.query.rollouts.types import RolloutFilter, RolloutInfo

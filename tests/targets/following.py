@@ -8,7 +8,7 @@ from pathlib import Path
 
 from collectors.model import Limits, Target
 from server.alerts.settings import AlertSettings
-from server.clock import ScaledClock
+from server.lib.clock import ScaledClock
 from server.query import Reader, TargetTrust
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer

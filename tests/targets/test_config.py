@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from server.alerts.matchers import Matcher
-from server.config.discovery import KEYS
-from server.config.errors import ConfigError
-from server.config.settings import Settings, build
+from server.config.settings import KEYS, Settings, build
+from server.lib.errors import ConfigError
+from server.lib.matchers import Matcher
 from server.targets.discovery.model import DiscoverSettings
 
 DOC = (Path(__file__).parent.parent.parent / "docs/how-to/discovery.md").read_text("utf-8")

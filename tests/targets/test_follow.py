@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Target
-from server.alerts.matchers import parse
 from server.api.metrics import render
 from server.config.alerts import defaults
-from server.config.secret import Secret
+from server.lib.matchers import parse
+from server.lib.secret import Secret
 from server.query import shape
 from server.store import Store
 from server.targets.discovery import model, roster

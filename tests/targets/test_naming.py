@@ -3,7 +3,7 @@
 import pytest
 
 from server.targets.discovery.model import DiscoverSettings, Found
-from server.targets.discovery.naming import TargetNames, digest, usual_name
+from server.targets.naming import TargetNames, digest, usual_name
 
 BY = DiscoverSettings("file_sd", ("a.json",), "engines")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from server.config.alerts import defaults
-from server.config.errors import ConfigError
+from server.lib.errors import ConfigError
 from server.main import main
 from server.store import Store
 from server.targets.discovery.model import Attached, RunSettings, TargetSettings

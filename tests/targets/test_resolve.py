@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collectors.formats.trackio import database as trackio_database
-from server.config.errors import ConfigError
+from server.lib.errors import ConfigError
 from server.main import main
 from server.targets.discovery.model import RunSettings, TargetSettings
 from server.targets.resolve import Ambiguous, attach, source_of

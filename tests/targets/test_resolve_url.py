@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from server.config.errors import ConfigError
-from server.config.secret import Secret
+from server.lib.errors import ConfigError
+from server.lib.secret import Secret
 from server.targets.discovery.model import RunSettings, TargetSettings
 from server.targets.resolve import attach, metrics_url
 from tests.recorded import TESTDATA

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.config.errors import ConfigError
+from server.lib.errors import ConfigError
 from server.main import main
 from server.targets.discovery.model import RunSettings
 from server.targets.resolve import Ambiguous, attach, source_of

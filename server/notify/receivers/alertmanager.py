@@ -7,7 +7,7 @@ ends by itself if Rollscope ends. Source: Prometheus notifier and rules/alerting
 import base64
 from urllib.parse import urlsplit, urlunsplit
 
-from server.config.secret import Secret
+from server.lib.secret import Secret
 from server.notify.model import AlertItem, Notification, Option, Receiver, ReceiverSettings, Request
 from server.notify.text import bearer, json_body, json_headers, rfc3339
 

@@ -13,10 +13,10 @@ from contextvars import ContextVar
 from typing import Any
 from urllib.parse import urlsplit
 
+from server.lib.outbound_policy import refuse_target
 from server.notify.model import DeliveryAnswer, Notification, Receiver, ReceiverSettings
 from server.notify.outbound import EXCERPT, plain, redacted
 from server.notify.text import SHOWN, details, headline, left_out, ordered, severity, title
-from server.targets.outbound_policy import refuse_target
 
 MISSING = "needs the library apprise: pip install apprise"
 UNKNOWN = "apprise does not support this url"

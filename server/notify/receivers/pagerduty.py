@@ -5,7 +5,7 @@ Limits and fields: developer.pagerduty.com, Events API v2 (summary 1,024 charact
 
 import hashlib
 
-from server.config.secret import Secret
+from server.lib.secret import Secret
 from server.notify.model import AlertItem, Notification, Option, Receiver, ReceiverSettings, Request
 from server.notify.text import (
     SHOWN,

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import get_args
 
 from collectors.model import Purpose
-from server.clock import Clock
+from server.lib.clock import Clock
 from server.query.rollouts.funnel import Tokens, funnel
 from server.query.rollouts.timeline import timeline
 from server.query.rollouts.types import (

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from server.lib.file_thread import FileReadThread, StillReadingError
 from server.targets.discovery.model import BYTES, DiscoveryError
-from server.targets.file_thread import FileReadThread, StillReadingError
 
 # The list of a missing file is kept for this long, s. Writers may delete a file first; a scheduler may take minutes.
 KEEP_SECONDS = 300.0

@@ -12,9 +12,9 @@ import httpx
 
 from collectors.model import Limits, ScrapeError
 from collectors.transport import failures, http
+from server.lib.outbound_policy import refuse_target
 from server.targets.discovery.model import BYTES, DiscoveryError, Found, Listing, Parsed
 from server.targets.discovery.parsing import from_json
-from server.targets.outbound_policy import refuse_target
 
 LIMITS = Limits(body_bytes=BYTES, timeout_seconds=10.0)
 

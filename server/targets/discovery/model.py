@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from urllib.parse import quote_plus, urlsplit
 
 from collectors.model import Labels, Target
-from server.alerts.matchers import Matcher
 from server.alerts.text import parse_duration
-from server.config.secret import NO_SECRET, Secret
-from server.targets.outbound_policy import refuse_target
+from server.lib.matchers import Matcher
+from server.lib.outbound_policy import refuse_target
+from server.lib.secret import NO_SECRET, Secret
 
 # Most targets of one list, and of one run.
 TARGETS = 10_000
@@ -137,7 +137,7 @@ class Found:
     """A target of a list.
 
     Attributes:
-        url: of its metrics page; accepted by `server.targets.outbound_policy.refuse_target`.
+        url: of its metrics page; accepted by `server.lib.outbound_policy.refuse_target`.
         labels: from the list, sorted, without those that only describe how to reach the target.
         job: its scrape job; "" outside of Prometheus' files.
         interval_seconds: scrape interval from the list; 0 if none.

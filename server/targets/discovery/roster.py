@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import collectors
 from collectors.model import Limits, Target
 from server.store.types import Origin, TargetRow
-from server.targets.discovery import naming
+from server.targets import naming
 from server.targets.discovery.build import close, provider, renamed
 from server.targets.discovery.model import BY_URL, REFRESH_MOST, TARGETS, DiscoverSettings, Found, Listing, Provider
 from server.targets.discovery.page_detection import Ask, Detector

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from server.config.secret import NO_SECRET, Secret
+from server.lib.secret import NO_SECRET, Secret
 
 # TOML's names of Python's types.
 _TYPES: Mapping[type, str] = {

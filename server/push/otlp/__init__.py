@@ -1,1 +1,0 @@
-"""OTLP metrics requests."""
