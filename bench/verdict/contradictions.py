@@ -11,8 +11,7 @@ from typing import Any
 
 from server.query.types import Status
 from server.signals.model import SYNC_MODES
-from server.verdict.inputs import VerdictInput
-from server.verdict.model import Verdict
+from server.verdict.model import Verdict, VerdictInput
 
 # A trainer that waits this share of its step is not matched with its generators.
 WAIT_OF_UNMATCHED = 0.30

@@ -19,9 +19,8 @@ from server.derive.results import SignalResults
 from server.ingest.rollouts.fold import RolloutIngest
 from server.signals.model import TargetHealth
 from server.store.types import Batch, SeriesKey
-from server.verdict.inputs import VerdictInput
 from server.verdict.judge import remember
-from server.verdict.model import Verdict
+from server.verdict.model import Verdict, VerdictInput
 
 T0 = 1_800_000_000.0
 TICK, MOST_TICKS = 5.0, 200

@@ -16,9 +16,8 @@ from server.derive.results import SignalResults
 from server.signals.model import STEP_WINDOW, Unknown, Value
 from server.signals.step_windows import row_limit
 from server.store.types import Batch, VerdictRow
-from server.verdict.inputs import VerdictInput
 from server.verdict.judge import Memory, remember
-from server.verdict.model import RULES_VERSION, VERDICT_OUTCOMES, Verdict
+from server.verdict.model import RULES_VERSION, VERDICT_OUTCOMES, Verdict, VerdictInput
 
 log = logging.getLogger("rollscope.verdict")
 

@@ -7,8 +7,17 @@ from typing import Any
 
 from server.query.types import Status
 from server.signals.gpus import ROLES, Fleet, fleet
-from server.verdict.what_if.answer import what_if
-from server.verdict.what_if.types import DELTAS, FIGURES, NEEDS, Changes, CurrentNumbers, Figure, RunSituation, WhatIf
+from server.verdict.what_if import (
+    DELTAS,
+    FIGURES,
+    NEEDS,
+    Changes,
+    CurrentNumbers,
+    Figure,
+    RunSituation,
+    WhatIf,
+    what_if,
+)
 
 __all__ = [
     "DELTAS",

@@ -8,12 +8,11 @@ it at once.
 from dataclasses import replace
 from typing import Any
 
-from server.verdict.facts import instants, queue
-from server.verdict.inputs import VerdictInput
-from server.verdict.model import Evidence, Verdict
-from server.verdict.rules.liveness import hangs, is_down
-from server.verdict.rules.situation import STARVING, Situation
-from server.verdict.rules.tuning import situation, verdict_for, verdict_of
+from server.verdict import steps as instants
+from server.verdict import throughput as queue
+from server.verdict.liveness import STARVING, Situation, hangs, is_down
+from server.verdict.model import Evidence, Verdict, VerdictInput
+from server.verdict.rules import situation, verdict_for, verdict_of
 from server.verdict.thresholds import (
     AT_CAP,
     CHANGED_SECONDS,

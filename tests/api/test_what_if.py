@@ -13,7 +13,7 @@ from server.api.what_if import add_what_if
 from server.query.types import SignalNow, Status
 from server.query.what_if import MOST, OutOfRange, changes_of, estimate, today
 from server.store import Store
-from server.verdict.what_if.types import NEEDS, Changes, CurrentNumbers
+from server.verdict.what_if import NEEDS, Changes, CurrentNumbers
 from tests.api.test_app import Client
 from tests.driven_run import T0, TRAINER, Bench, bench
 

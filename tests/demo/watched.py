@@ -24,9 +24,8 @@ from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
 from server.targets.resolve import attach
-from server.verdict.inputs import VerdictInput
 from server.verdict.judge import Memory, remember
-from server.verdict.model import Verdict
+from server.verdict.model import Verdict, VerdictInput
 
 START = 1_800_000_000.0
 

@@ -9,9 +9,8 @@ from server.cli import alerts_test
 from server.config.alerts import load_rules
 from server.derive.verdict_tracker import Judge
 from server.store import Store
-from server.verdict.inputs import VerdictInput
 from server.verdict.judge import Memory
-from server.verdict.model import Verdict
+from server.verdict.model import Verdict, VerdictInput
 from tests.derive.test_alerts import HOOK, settings, told
 from tests.driven_run import ENGINE, T0, TRAINER, Bench, bench, page, steps
 

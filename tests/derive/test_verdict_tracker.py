@@ -18,9 +18,8 @@ from server.derive.verdict_tracker import Judge
 from server.query import shape
 from server.store import Store
 from server.store.types import Batch, VerdictRow
-from server.verdict.inputs import VerdictInput
 from server.verdict.judge import Memory
-from server.verdict.model import RULES_VERSION, VERDICT_OUTCOMES, Verdict
+from server.verdict.model import RULES_VERSION, VERDICT_OUTCOMES, Verdict, VerdictInput
 from tests.api.test_app import client
 from tests.driven_run import ENGINE, T0, TRAINER, Bench, bench, page, steps
 

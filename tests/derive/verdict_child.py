@@ -4,9 +4,8 @@ Prints n when everything up to tick n is committed.
 """
 
 from server.store import Store
-from server.verdict.inputs import VerdictInput
 from server.verdict.judge import Memory
-from server.verdict.model import Verdict
+from server.verdict.model import Verdict, VerdictInput
 from tests.driven_run import ENGINE, T0, Bench, bench, page
 
 SPELL = 3

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from collectors.model import Labels
 from server.signals.model import TargetHealth
 from server.signals.window import Step
-from server.verdict.inputs import VerdictInput
+from server.verdict.model import VerdictInput
 
 NOW = 1_000_000.0
 

@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from server.verdict.explain.evidence import evidence
-from server.verdict.explain.messages import span
-from server.verdict.facts.throughput import numbers
-from server.verdict.inputs import VerdictInput
-from server.verdict.model import Evidence
+from server.verdict.explain import evidence, span
+from server.verdict.model import Evidence, VerdictInput
+from server.verdict.throughput import numbers
 from tests.verdict.support import HEALTHY, NOW, STARVED, seen, steps
 
 

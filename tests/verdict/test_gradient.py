@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from server.signals.window import Step
-from server.verdict.facts.gradient import gradient, interval
-from server.verdict.rules.tuning import judge
+from server.verdict.rules import judge
 from server.verdict.thresholds import CONFIDENT
+from server.verdict.throughput import gradient, interval
 from tests.verdict.support import HEALTHY, seen, steps
 from tests.verdict.windows import NO_ZERO, Told
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from server.verdict.facts.in_flight import in_flight, plateau
 from server.verdict.judge import remember
-from server.verdict.rules.tuning import judge
+from server.verdict.rules import judge
+from server.verdict.throughput import in_flight, plateau
 from tests.verdict.support import HEALTHY, NOW, STARVED, seen
 from tests.verdict.windows import QUIET, Told
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from server.verdict.model import CAUSES
-from server.verdict.rules.tuning import judge
+from server.verdict.rules import judge
 from server.verdict.thresholds import CONFIDENT
 from tests.verdict.proof_more import MORE
 from tests.verdict.proof_sure import SURE

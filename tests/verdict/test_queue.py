@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from server.verdict.facts import queue
-from server.verdict.facts.queue import Sample
+from server.verdict import throughput as queue
 from server.verdict.thresholds import QUEUE_KEPT
+from server.verdict.throughput import Sample
 
 STEP, BATCH = 30.0, 512.0
 

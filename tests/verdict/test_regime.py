@@ -5,7 +5,8 @@ import random
 import pytest
 
 from server.signals.window import Step
-from server.verdict.facts.regime import of_work, present
+from server.verdict.steps import of_work
+from server.verdict.steps import present_start as present
 
 
 @pytest.mark.parametrize("before, after", [(0.05, 0.5), (0.5, 0.05), (0.3, 0.7)])

@@ -6,8 +6,8 @@ import pytest
 
 from server.signals.step_windows import STEP_STALE_FACTOR, STEP_STALE_SECONDS
 from server.signals.window import Step
-from server.verdict.facts.steps import Present, open_since, present
-from server.verdict.rules.tuning import judge
+from server.verdict.rules import judge
+from server.verdict.steps import Present, open_since, present
 from server.verdict.thresholds import LEAST_LIMIT, LIMIT
 from tests.verdict.support import HEALTHY, NOW, seen, steps
 

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.verdict.what_if.answer import what_if
-from server.verdict.what_if.laws import mean_cut_at, zero_share_at
-from server.verdict.what_if.types import FIGURES, Changes, CurrentNumbers, Figure, WhatIf
+from server.verdict.what_if import FIGURES, Changes, CurrentNumbers, Figure, WhatIf, mean_cut_at, what_if, zero_share_at
 
 # The published run, in round numbers around it.
 RUN = CurrentNumbers(capacity=2.75, trained=1.95, trainer_gpus=64, generator_gpus=192)

@@ -3,27 +3,257 @@
 Means of ten steps would include the previous limiter for ten steps. Pure.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf, log, sqrt
 from statistics import median
 
 from server.signals.window import Step
-from server.verdict.facts import regime
-from server.verdict.facts.regime import STEP, WAIT
-from server.verdict.inputs import VerdictInput
+from server.verdict.model import VerdictInput
 from server.verdict.thresholds import (
     BEYOND,
     EARLIER,
     HOLDS,
+    INSTANTS,
     LATE_SECONDS,
     LATE_STEP,
     LATE_WORK,
+    LEAST_BUSY,
     LEAST_LIMIT,
+    LEAST_SECONDS,
     LIMIT,
+    MOST_INSTANTS,
+    MOST_SECONDS,
     NEWER,
+    SHARE_CHANGE,
+    SHARE_SPREAD,
+    SIGNIFICANT,
     STOPPED,
-)  # fmt: skip
+    SYNC_STEPS,
+    WINDOW_STEPS,
+    WORK_CHANGE,
+)  # fmt: skip  # fmt: skip
+
+# ---- instants
+# Counts of requests, rollouts and sandboxes at the same instants over the last minutes.
+
+REQUESTS = "requests:"
+ROLLOUTS = "rollouts:"
+SANDBOXES = "sandboxes:"
+RUNNING = REQUESTS + "running"
+WAITING = REQUESTS + "waiting"
+STARTING = SANDBOXES + "starting"
+QUEUED = SANDBOXES + "queued"
+CAP = "cap"
+BUBBLE = "bubble"
+UNCOUNTED = ("waiting_group", "queued", "scoring")
+"""States of rollouts that `in_flight_ratio` does not count."""
+
+
+Instant = tuple[float, Mapping[str, float]]
+
+
+def instant(seen: VerdictInput) -> dict[str, float]:
+    """Returns the counts of now by series."""
+    requests = {REQUESTS + row.get("state", ""): value for row, value in seen.rows("generator_requests_now")}
+    cap = seen.get("in_flight_ratio")
+    requests |= {CAP: cap} if cap is not None else {}
+    requests |= {SANDBOXES + row.get("state", ""): value for row, value in seen.rows("sandboxes")}
+    return requests | {ROLLOUTS + row.get("state", ""): value for row, value in seen.rows("in_flight_rollouts")}
+
+
+def add(window: Sequence[Instant], seen: VerdictInput) -> list[Instant]:
+    """Returns the instants of the window with the newest one, if the spacing has passed."""
+    step = seen.get("trainer_step_seconds") or 0.0
+    steps = SYNC_STEPS if seen.synchronous else WINDOW_STEPS
+    span = max(LEAST_SECONDS, steps * step)
+    span = max(MOST_SECONDS, span) if seen.synchronous else min(MOST_SECONDS, span)
+    within = [entry for entry in window if entry[0] > seen.now - span]
+    values = instant(seen)
+    if not values or (within and seen.now - within[-1][0] < span / (MOST_INSTANTS if seen.synchronous else INSTANTS)):
+        return within
+    return [*within, (seen.now, values)]
+
+
+def means(window: Sequence[Instant], since: float = -inf) -> dict[str, float]:
+    """Returns the mean of each series over the instants from ``since`` on, at least the newest.
+
+    A state that is missing from an instant counts as 0 if others of its kind are reported. Instants with other rollout
+    states come from another source and are left out. Zero sandboxes before the first sandbox are left out too, because
+    history is judged before the provider is read.
+    """
+    within = judged(window, since)
+    first_box = first_sandboxes(window)
+    names = _rollout_states(within[-1][1]) if within else frozenset()
+    totals: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for ts, values in within:
+        same = _rollout_states(values) == names
+        kinds = {_kind(name) for name in values} - (set() if same else {ROLLOUTS.rstrip(":"), CAP})
+        if ts < first_box:
+            kinds.discard(SANDBOXES.rstrip(":"))
+        for name, value in values.items():
+            if _kind(name) in kinds:
+                totals[name] = totals.get(name, 0.0) + value
+        for kind in kinds:
+            counts[kind] = counts.get(kind, 0) + 1
+    means_ = {name: total / counts[_kind(name)] for name, total in totals.items()}
+    return means_ | _bubble([values.get(REQUESTS + "running", 0.0) for _, values in within])
+
+
+def judged(window: Sequence[Instant], since: float) -> list[Instant]:
+    """Returns the instants from ``since`` on, at least the newest."""
+    return [entry for entry in window if entry[0] >= since] or list(window[-1:])
+
+
+def first_sandboxes(window: Sequence[Instant]) -> float:
+    """Returns the time of the first instant with a sandbox; infinite without any."""
+    times = (
+        ts
+        for ts, values in window
+        if any(value > 0 and _kind(name) + ":" == SANDBOXES for name, value in values.items())
+    )
+    return next(times, inf)
+
+
+def _rollout_states(values: Mapping[str, float]) -> frozenset[str]:
+    return frozenset(name for name in values if name.startswith(ROLLOUTS))
+
+
+def _kind(name: str) -> str:
+    return name.partition(":")[0]
+
+
+def _bubble(running: Sequence[float]) -> dict[str, float]:
+    """Returns how far below their peak the running requests were on average while any ran; needs several instants."""
+    busy = [count for count in running if count > 0]
+    return {BUBBLE: 1.0 - sum(busy) / len(busy) / max(busy)} if len(busy) >= LEAST_BUSY else {}
+
+
+def bubble(seen: VerdictInput) -> float | None:
+    """Returns the idle share of the engines while they generate, over whole steps if these exceed the window."""
+    longer = (seen.get("trainer_step_seconds") or 0.0) > MOST_SECONDS
+    value = seen.recent.get(BUBBLE) if longer and seen.synchronous else None
+    return value if value is not None else seen.get("tail_bubble_ratio")
+
+
+def requests(seen: VerdictInput, state: str) -> float | None:
+    """Returns the requests in a state: the mean of the last minutes, else of the signal."""
+    value = seen.recent.get(REQUESTS + state)
+    return value if value is not None else seen.total("generator_requests", state=state)
+
+
+def cap(seen: VerdictInput) -> float | None:
+    """Returns the used share of the in-flight limit: the mean of the last minutes, else of now."""
+    value = seen.recent.get(CAP)
+    return value if value is not None else seen.get("in_flight_ratio")
+
+
+def limit(seen: VerdictInput) -> float | None:
+    """Returns the limit of rollouts in flight: their number by the used share, as `in_flight_ratio` counts them."""
+    share = seen.get("in_flight_ratio")
+    counts = [value for row, value in seen.rows("in_flight_rollouts") if row.get("state") not in UNCOUNTED]
+    return sum(counts) / share if counts and share else None
+
+
+def sandboxes(seen: VerdictInput) -> dict[str, float]:
+    """Returns the run's sandboxes by state: means of the last minutes, else of now."""
+    counts = dict(_named(seen.recent.items(), SANDBOXES))
+    return counts or {row.get("state", ""): value for row, value in seen.rows("sandboxes")}
+
+
+def census(seen: VerdictInput) -> dict[str, float]:
+    """Returns the rollouts by state: means of the last minutes, else of now."""
+    counts = dict(_named(seen.recent.items(), ROLLOUTS))
+    return counts or {row.get("state", ""): value for row, value in seen.rows("in_flight_rollouts")}
+
+
+def _named(items: Iterable[tuple[str, float]], prefix: str) -> Iterable[tuple[str, float]]:
+    return ((name.removeprefix(prefix), value) for name, value in items if name.startswith(prefix))
+
+
+# ---- regime
+# Selects the last steps that belong to the present, so that a change shows before it fills ten steps.
+
+STEP, WAIT = ("trainer_step_seconds", ()), ("trainer_wait_seconds", ())
+# Phases that occur only in some steps; they do not mark a change.
+NOW_AND_THEN = (("trainer_checkpoint_seconds", ()), ("trainer_eval_seconds", ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Limits of a change: the least ``spread`` assumed of a series, and the least ``change`` that matters."""
+
+    spread: float
+    change: float
+
+
+# Shares of a step jitter by a few hundredths in the calmest run; a change that matters is a fifth of the step.
+SHARES = Line(SHARE_SPREAD, SHARE_CHANGE)
+# The logarithm of the trainer's own work jitters as much; a quarter more work is a change.
+WORK = Line(SHARE_SPREAD, log(WORK_CHANGE))
+
+
+def wait_shares(steps: Sequence[Step]) -> list[float]:
+    """Returns the wait share of each step that reports its time and its wait."""
+    complete = [step for step in steps if STEP in step.values and WAIT in step.values]
+    return [step.values[WAIT] / step.values[STEP] for step in complete if step.values[STEP] > 0]
+
+
+def work(step: Step) -> float:
+    """Returns the seconds of a step without its wait and without phases that occur only in some steps."""
+    values = step.values
+    return values[STEP] - values[WAIT] - sum(values.get(key, 0.0) for key in NOW_AND_THEN)
+
+
+def of_work(steps: Sequence[Step], more: bool = False) -> int:
+    """Returns how many of the newest steps have the same work; all if a step does not report it.
+
+    ``more``: the open step has the same work as the newest. Work varies less than waits, which come in bursts.
+    """
+    works = [work(step) if STEP in step.values and WAIT in step.values else 0.0 for step in steps]
+    if min(works, default=0.0) <= 0.0:
+        return len(steps)
+    logs = [log(seconds) for seconds in works]
+    start = changed([*logs, logs[-1]], WORK) if more else len(logs)
+    return 1 if more and start == NEWER else changed(logs, WORK)
+
+
+def changed(values: Sequence[float], line: Line, least: int = NEWER) -> int:
+    """Returns how many of the newest values belong together: all, or at least ``least`` after the newest change."""
+    cuts = range(least, len(values) - EARLIER + 1)
+    return next((newer for newer in cuts if _differ(values[:-newer], values[-newer:], line)), len(values))
+
+
+def present_start(shares: Sequence[float], least: int = NEWER) -> int:
+    """As `changed`, for shares; a first step that waited while the pipeline filled is left out."""
+    start = changed(shares, SHARES, least)
+    return start - _filling(shares) if start == len(shares) else start
+
+
+def _filling(shares: Sequence[float]) -> bool:
+    """Returns whether the first step of the run is included and waited clearly longer than any other."""
+    young = EARLIER < len(shares) < WINDOW_STEPS
+    return young and shares[0] >= max(shares[1:]) + SHARES.change
+
+
+def _differ(before: Sequence[float], after: Sequence[float], line: Line) -> bool:
+    change = abs(_mean_of(after) - _mean_of(before))
+    if change < line.change:
+        return False
+    spread = max(line.spread, sqrt((_squares(before) + _squares(after)) / max(1, len(before) + len(after) - 2)))
+    return change > SIGNIFICANT * spread * sqrt(1 / len(before) + 1 / len(after))
+
+
+def _mean_of(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = _mean_of(values)
+    return sum((value - mean) ** 2 for value in values)
+
 
 GATE = ("dispatch_gate_wait_seconds", ())
 SCORING = ("reward_seconds", ())
@@ -41,7 +271,7 @@ OVERHEADS = {
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The trainer's own numbers, as in `server.verdict.facts.throughput`.
+    """The trainer's own numbers, as in `server.verdict.throughput`.
 
     Attributes:
         gated: share of the time in which steps waited and were held, by the smaller of both; None: not reported.
@@ -85,7 +315,7 @@ def present(seen: VerdictInput) -> Present:
     means = replace(means, stopped=any(row not in rows for row in last))
     every = len(rows)
     rows = _same_work(seen, means, rows)
-    newest = min((regime.present(shares) for shares in _shares(seen, rows)), default=len(rows))
+    newest = min((present_start(shares) for shares in _shares(seen, rows)), default=len(rows))
     if _is_burst(rows, newest):
         newest = len(rows)
     first, whole = _first_whole(rows[-newest:]) if 0 < newest < every else None, newest == len(rows) < every
@@ -135,7 +365,7 @@ def _without_stops(rows: list[Step]) -> tuple[list[Step], bool]:
 
 
 def _now_and_then(row: Step) -> float:
-    return sum([row.values.get(key, 0.0) for key in regime.NOW_AND_THEN])
+    return sum([row.values.get(key, 0.0) for key in NOW_AND_THEN])
 
 
 def _is_burst(rows: Sequence[Step], newest: int) -> bool:
@@ -148,10 +378,10 @@ def _is_burst(rows: Sequence[Step], newest: int) -> bool:
 def _with_open(seen: VerdictInput, means: Present, rows: Sequence[Step], newest: int) -> Present | None:
     """Returns the numbers with the open step and similar steps; None if ``newest`` steps suffice without it."""
     opened = open_step(seen, means, rows)
-    waits = regime.waits([*rows, opened.step]) if opened is not None else []
+    waits = wait_shares([*rows, opened.step]) if opened is not None else []
     if opened is None or len(waits) <= len(rows):
         return None
-    cut = regime.present(waits, 1 if opened.alone else NEWER)
+    cut = present_start(waits, 1 if opened.alone else NEWER)
     if cut >= min(len(waits), newest + 1):
         return None
     late, before = rows[len(rows) - (cut - 1) :], rows[: len(rows) - (cut - 1)]
@@ -170,13 +400,13 @@ def _first_whole(rows: Sequence[Step]) -> tuple[int, int] | None:
 
 def _same_work(seen: VerdictInput, means: Present, rows: list[Step]) -> list[Step]:
     """Returns the steps since the trainer's own work last changed."""
-    newest = regime.of_work(rows, _outlasts(seen, means, rows))
+    newest = of_work(rows, _outlasts(seen, means, rows))
     if not 0 < newest < len(rows) or _is_burst(rows, newest):
         return rows
     before, first = rows[:-newest], rows[-newest]
-    usual = sum(regime.work(row) for row in before) / len(before)
+    usual = sum(work(row) for row in before) / len(before)
     # The extra work of the first step shortened its wait, because production did not change.
-    less = min(first.values[WAIT], max(0.0, regime.work(first) - usual))
+    less = min(first.values[WAIT], max(0.0, work(first) - usual))
     values = {**first.values, STEP: first.values[STEP] - less, WAIT: first.values[WAIT] - less}
     return [replace(first, values=values), *rows[len(rows) - newest + 1 :]]
 
@@ -341,7 +571,7 @@ def _of_signals(seen: VerdictInput) -> Present:
         hold_ratio=max((value for _, value in seen.rows("generation_held_ratio")), default=None),
         overheads={row["phase"]: value for row, value in seen.rows("trainer_overhead_seconds") if "phase" in row},
         step=seen.get("trainer_step_seconds"),
-        steps=len(regime.waits(seen.steps)),
+        steps=len(wait_shares(seen.steps)),
     )
 
 

@@ -7,7 +7,6 @@ only as far as the next limiter allows: that is its gain. Factors multiply, so t
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from server.verdict.facts.throughput import Numbers
 from server.verdict.model import Limiter, Outcome, shared
 from server.verdict.thresholds import (
     ABORTED,
@@ -31,6 +30,7 @@ from server.verdict.thresholds import (
     WANTING_CACHE,
     ZERO_ADVANTAGE,
 )
+from server.verdict.throughput import Numbers
 
 
 def limiters(n: Numbers) -> tuple[Limiter, ...]:

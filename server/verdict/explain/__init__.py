@@ -1,1 +1,0 @@
-"""The contents of a verdict: limiters with gains, evidence, messages. Pure."""

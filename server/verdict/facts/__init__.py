@@ -1,1 +1,0 @@
-"""Measurements of a run at one instant: steps, queue, engines, rollouts in flight. Pure."""

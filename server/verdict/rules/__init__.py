@@ -1,1 +1,0 @@
-"""Numbered rules in their order: liveness, infrastructure, tuning; and how sure each is. Pure."""

@@ -1,1 +1,0 @@
-"""Estimates of a changed run, from the throughput model of the verdict."""
