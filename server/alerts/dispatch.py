@@ -23,7 +23,7 @@ from server.notify.model import DeliveryAnswer, Notification, Receiver, Receiver
 from server.store.alerts import AlertStore
 from server.store.types import DeliveryRow
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("rollscope.alerts")
 
 LEASE_SECONDS = 30.0
 # Limit of one delivery, s: above the maximum of `outbound` (15 s) and below the lease, so that no other process starts.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from server import notify
+from server.alerts import dispatch
 from server.alerts.dispatch import Dispatcher
 from server.alerts.group import to_json
 from server.lib.clock import ScaledClock
@@ -423,3 +424,8 @@ def test_a_silence_keeps_nothing_from_a_receiver_that_resolves_what_is_missing(s
     rig.put("g", 1)
     run(rig.settle())
     assert rig.one().status == "sent"
+
+
+def test_the_logger_is_below_rollscope() -> None:
+    """`--verbose` sets the level of this name."""
+    assert dispatch.log.name == "rollscope.alerts"
