@@ -8,7 +8,8 @@ import collectors
 from collectors.catalog import METRICS
 from collectors.model import Collector
 from server import signals
-from server.signals import availability, record_fields
+from server.signals import availability
+from server.signals import recorded as record_fields
 from server.signals.availability import cells, frameworks, items
 from server.signals.labels import LABELS
 from tests.recorded import observed, report, runs

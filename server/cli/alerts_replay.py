@@ -20,7 +20,7 @@ from server.alerts.text import duration, expression, formatted, unit_of, utc
 from server.cli.alerts_frames import ENDED, HistoryFrame, Track
 from server.lib.errors import ConfigError
 from server.signals import Counter, Signal
-from server.signals.step_windows import stale_seconds
+from server.signals.aggregates import stale_seconds
 from server.store.types import PointState, TargetRow
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from server.ingest.sandboxes import SandboxArrival
 from server.ingest.updates import RolloutArrival
 from server.signals import Counter
 from server.signals.model import Answer, NotApplicable, Unknown, Value
+from server.signals.sandbox_spinup import PARTS as SPINUP
 from server.signals.sandbox_window import spinup
-from server.signals.spinup_histogram import PARTS as SPINUP
 from server.signals.window import StepKey
 
 # Seconds. Between ticks further apart than this, and than their grid, nothing was collected.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from collectors.model import Event
 from server.derive.deriver import Deriver
 from server.signals import recorded
-from server.signals.drift_answers import Announced, announced
+from server.signals.drift import Announced, announced
 
 SIGNAL = "drift_since_step"
 

@@ -30,8 +30,8 @@ from server.ingest.readings import Arrivals, SampleArrival, StepArrival, health,
 from server.ingest.sandboxes import SandboxArrival, arrivals_of
 from server.ingest.updates import RolloutArrival
 from server.ingest.validation import implausible_reason
+from server.signals.aggregates import row_limit
 from server.signals.model import TICK_SECONDS, TICK_WINDOW_SECONDS, TargetHealth, is_gap
-from server.signals.step_windows import row_limit
 from server.signals.window import TRAINER
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, RunRow, SeriesKey

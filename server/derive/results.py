@@ -10,10 +10,18 @@ from collectors.model import Labels
 from server.alerts.inputs import SignalState
 from server.derive.deriver import Deriver, Emission
 from server.signals import Counter, Signal
+from server.signals.aggregates import row_limit
 from server.signals.availability import missing_metrics
-from server.signals.gaps import LAST_VALUE, NO_CURRENT_REPORT, lapsed
-from server.signals.model import Answer, NotApplicable, Unknown, Value, unknown_reason
-from server.signals.step_windows import row_limit
+from server.signals.model import (
+    LAST_VALUE,
+    NO_CURRENT_REPORT,
+    Answer,
+    NotApplicable,
+    Unknown,
+    Value,
+    lapsed,
+    unknown_reason,
+)
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, SeriesKey
 

@@ -10,7 +10,7 @@ from server.ingest.rollouts.totals import CLOSED, LEFT, TIERS, leaves
 from server.ingest.updates import RolloutArrival
 from server.rollouts import state as rollouts_state
 from server.rollouts.groups import OUTCOMES
-from server.rollouts.versions import KEPT_VERSIONS as PUBLICATIONS
+from server.rollouts.staleness import KEPT_VERSIONS as PUBLICATIONS
 from server.rollouts.window import KEPT_VERSIONS, WINDOW_SECONDS, WINDOW_VERSIONS
 from server.store import Store
 from server.store.types import RolloutGroupRow, RolloutRow

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from collectors.catalog import METRICS, rollout, trainer
 from collectors.model import Collector, Target
-from server.signals import record_fields
+from server.signals import recorded as record_fields
 from server.signals.model import STEP_WINDOW
 from server.signals.window import Gauge, Step, StepKey
 

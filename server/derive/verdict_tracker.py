@@ -13,8 +13,8 @@ from typing import Any
 
 from server.derive.deriver import Deriver
 from server.derive.results import SignalResults
+from server.signals.aggregates import row_limit
 from server.signals.model import STEP_WINDOW, Unknown, Value
-from server.signals.step_windows import row_limit
 from server.store.types import Batch, VerdictRow
 from server.verdict.judge import Memory, remember
 from server.verdict.model import RULES_VERSION, VERDICT_OUTCOMES, Verdict, VerdictInput

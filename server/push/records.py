@@ -15,7 +15,7 @@ from server.ingest.incarnations import BEGINS
 from server.ingest.validation import AHEAD_SECONDS, COUNTED, FIRST_TIME
 from server.push import validation as checks
 from server.push.validation import ID_LENGTH, MOST, TURNS
-from server.rollouts.quick import maker
+from server.rollouts.merge import maker
 
 # Most records of one body.
 MAX_LINES = 10_000

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from server.lib.clock import Clock
 from server.query.run_lookup import stored_run
 from server.query.types import SandboxInfo
+from server.signals.sandbox_spinup import EDGES
 from server.signals.sandbox_window import OVER, spinup
-from server.signals.spinup_histogram import EDGES
 from server.store import Store
 from server.store.types import SandboxRow
 

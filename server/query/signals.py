@@ -12,9 +12,8 @@ from server.query.names import format_name, parse_name
 from server.query.run_lookup import position, stored_run
 from server.query.run_state import OVER, RunState
 from server.query.types import Delta, Series, SignalInfo, SignalNow, SignalState
-from server.signals.gaps import lapsed
-from server.signals.model import Counter, Signal
-from server.signals.step_windows import stale_seconds
+from server.signals.aggregates import stale_seconds
+from server.signals.model import Counter, Signal, lapsed
 from server.store import Store
 from server.store.types import LatestRow, PointState, RunRow, SeriesKey
 

@@ -2,12 +2,37 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, make_dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from collectors.model import Consumption, Rollout, Span, Turn
-from server.rollouts.quick import maker
+
+# ---- quick
+# Frozen dataclasses made as fast as others: thousands a second of forty fields each are what taking records costs.
+
+_T = TypeVar("_T")
+
+
+def maker(made: type[_T]) -> Callable[..., _T]:
+    """Makes instances of a frozen dataclass with slots from the values of all its fields, by place. No default is
+    filled in.
+
+    Raises:
+        TypeError: it does more at its beginning than to take its fields.
+    """
+    if hasattr(made, "__post_init__") or "__slots__" not in vars(made):
+        raise TypeError(f"{made.__name__} is more than its slots")
+    names: tuple[str, ...] = vars(made)["__slots__"]
+    plain: Any = make_dataclass(f"Plain{made.__name__}", [(name, Any) for name in names], slots=True)
+
+    def make(*values: Any) -> _T:
+        found = plain(*values)
+        found.__class__ = made
+        return found  # type: ignore[no-any-return]
+
+    return make
+
 
 # Characters, as for sandboxes: a longer id would not fit an index.
 ID_LENGTH = 200

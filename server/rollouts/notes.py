@@ -5,7 +5,7 @@ from typing import Protocol
 
 from collectors.model import Rollout
 from server.rollouts import state as rollouts_state
-from server.rollouts.quick import maker
+from server.rollouts.merge import maker
 from server.rollouts.staleness import Use, ages_of, made_by
 
 Key = tuple[str, int]
@@ -120,7 +120,7 @@ _made = maker(Note)
 _ABORTED = frozenset(("aborted_oversample", *rollouts_state.FAILED))
 
 
-def note(row: RolloutNote, use: Use | None = None) -> Note:
+def rollout_note(row: RolloutNote, use: Use | None = None) -> Note:
     """A rollout at a consumption; None: since it ended."""
     record = row.record
     ended = record.finished_at if record.finished_at is not None else rollouts_state.ended_at(record)

@@ -13,7 +13,7 @@ import collectors
 from collectors.catalog import METRICS, rollout, trainer
 from collectors.model import Collector
 from server import signals
-from server.signals import record_fields
+from server.signals import recorded as record_fields
 from server.signals.model import STEP_WINDOW, NotApplicable, View, is_gap
 from server.signals.window import TRAINER, Gauge, StepBook, StepKey
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from collectors.model import Labels
+from server.signals.aggregates import step_mean
 from server.signals.model import TICK_WINDOW_SECONDS, TargetHealth, Value, View
-from server.signals.tick_windows import step_mean
 from server.signals.window import KEPT_STEPS, Gauge
 
 # Seconds. Longer than the longest prefill and than a usual weight update, short against an hour of idle GPUs.

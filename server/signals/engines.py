@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from server.signals.aggregates import step_mean
 from server.signals.engine_state import INPUTS, STATES, Engine, awake, engines, spread
-from server.signals.generated_tokens import rate
+from server.signals.generator import rate
 from server.signals.model import Answer, Counter, NotApplicable, Signal, Unknown, Value, View
-from server.signals.tick_windows import step_mean
 
 # ---- generator_engines
 

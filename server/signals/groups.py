@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collectors.model import Labels
-from server.rollouts.groups import ZERO_ADVANTAGE
+from server.rollouts.groups import ZERO_ADVANTAGE, lowest_share
 from server.rollouts.notes import GroupNote
-from server.rollouts.spread import lowest_share
 from server.rollouts.window import NO_RECORDS, Window
+from server.signals.aggregates import mean, too_few, window
 from server.signals.model import STEP_MINIMUM, Answer, Counter, NotApplicable, Signal, Unknown, Value, View
 from server.signals.recorded import covers, either, recorded, spread
 from server.signals.recorded import window as records_window
-from server.signals.step_windows import mean, too_few, window
 
 # ---- groups_total
 

@@ -1,16 +1,142 @@
 """KV cache usage and the concurrency that it allows."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from server.signals.engine_state import INPUTS, STALE_GAUGES, current
-from server.signals.live_sequences import fleet, length
+from server.signals.aggregates import grown, last_sum, mean, total, window, window_sum
+from server.signals.drift_detector import Trend, trend
+from server.signals.engine_state import INPUTS, STALE_GAUGES, Engine, awake, current, engines
 from server.signals.model import Answer, Counter, Signal, Unknown, Value, View, fold
-from server.signals.request_ceiling import HINT, Ceiling, ceiling
-from server.signals.step_windows import mean, total, window
-from server.signals.tick_windows import grown, last_sum, window_sum
-from server.signals.trend import Trend, trend
+
+# ---- live sequences
+# How long the running sequences are, and how many of them the KV caches hold at that length.
+
+# Below it a few fresh prompts and the blocks' rounding decide what a "mean length" is.
+LOWEST_USAGE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSequences:
+    """One engine's mean over five minutes: sequences running, their tokens (None: not reported), share of the cache."""
+
+    engine: Engine
+    running: float
+    tokens: float | None
+    usage: float | None
+    capacity: float | None
+
+    @property
+    def judged(self) -> bool:
+        """Whether the cache holds enough to derive the length of a sequence."""
+        filled = self.usage is not None and self.usage >= LOWEST_USAGE
+        return filled and self.running > 0 and bool(self.tokens)
+
+
+def fleet(view: View) -> list[LiveSequences]:
+    """Engines that are awake and report their running requests."""
+    found: list[LiveSequences] = view.once("live", _fleet)
+    return found
+
+
+def _fleet(view: View) -> list[LiveSequences]:
+    found = (_live(engine, view) for engine in awake(view))
+    return [one for one in found if one is not None]
+
+
+def length(engines: Iterable[LiveSequences]) -> float | None:
+    """Mean tokens of a running sequence, prompt and answer so far: a ratio of sums."""
+    told = [(one.tokens, one.running) for one in engines if one.tokens is not None]
+    running = sum(count for _, count in told)
+    return sum(tokens for tokens, _ in told) / running if running > 0 else None
+
+
+def _live(engine: Engine, view: View) -> LiveSequences | None:
+    def mean(metric: str) -> float | None:
+        return engine.mean(metric, view)
+
+    running, usage, capacity = mean("generator_requests_running"), mean("kv_cache_usage_ratio"), _capacity(engine)
+    if running is None:
+        return None
+    by_usage = usage * capacity if usage is not None and capacity is not None else None
+    # The engine's sum of lengths has precedence, because its cache counts a shared prompt once. A sum of 0 is not
+    # reported: SGLang's sum is 0 until the first decode log.
+    told = (mean("live_sequence_tokens"), mean("kv_cache_used_tokens"), by_usage)
+    tokens = next((one for one in told if one), None if running else 0.0)
+    if usage is None and tokens is not None and capacity:
+        usage = tokens / capacity
+    return LiveSequences(engine, running, tokens, usage, capacity)
+
+
+def _capacity(engine: Engine) -> float | None:
+    """Tokens the cache holds. Full-length sequences times their length is right with several pools, blocks are not."""
+
+    def last(metric: str) -> float | None:
+        gauge = engine.series.get(metric)
+        return gauge.last if gauge is not None else None
+
+    sequences, longest = last("kv_concurrency_limit"), last("generator_max_sequence_tokens")
+    return sequences * longest if sequences and longest else last("kv_cache_capacity_tokens")
+
+
+# ---- request ceiling
+# How many requests the engines can run at once, at the length that sequences have now.
+
+HINT = "no engine reports running requests with the usage and the size of its KV cache: add its /metrics as a target"
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """Of the fleet.
+
+    Attributes:
+        requests: at most that many run at once. holds: what the caches alone would hold.
+        length: mean tokens of a running sequence.
+    """
+
+    requests: float
+    holds: float
+    length: float
+
+
+def ceiling(view: View) -> Ceiling | Unknown:
+    """The ceiling of the engines that are awake and report the inputs; cached per view."""
+    found: Ceiling | Unknown = view.once("ceiling", _ceiling)
+    return found
+
+
+def _ceiling(view: View) -> Ceiling | Unknown:
+    known = [one for one in fleet(view) if one.capacity and one.usage is not None and one.tokens is not None]
+    if not known:
+        asleep = any(engine.state == "asleep" for engine in engines(view))
+        return Unknown("every engine is asleep" if asleep else HINT)
+    mix = length(one for one in known if one.judged)
+    if mix is None:
+        return Unknown(
+            f"less than {LOWEST_USAGE:.0%} of the KV cache is in use, too little to estimate the length of sequences"
+        )
+    stated = view.fact("max_num_seqs")
+    holds = [_holds(one, mix) for one in known]
+    requests = sum(_limited(one, held, stated) for one, held in zip(known, holds, strict=True))
+    return Ceiling(requests, sum(holds), mix)
+
+
+def _holds(one: LiveSequences, others: float) -> float:
+    """Requests that one cache holds.
+
+    For a nearly empty engine the fleet's length is used, as its load will be alike.
+    """
+    own = length([one]) if one.judged else None
+    return (one.capacity or 0.0) / (own or others)
+
+
+def _limited(one: LiveSequences, holds: float, stated: float | None) -> float:
+    """``stated``: the engines' limit by the run's configuration; the limit that an engine reports has precedence."""
+    told = one.engine.series.get("generator_request_limit")
+    limit = told.last if told is not None else stated
+    return min(holds, limit) if limit is not None else holds
+
 
 # ---- kv_cache_usage_ratio
 

@@ -4,15 +4,14 @@ from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Iterator
 
-from server.rollouts.spread import quantile
+from server.rollouts.groups import quantile
 from server.rollouts.state import CENSUS, EXITS, WAITS
 from server.rollouts.window import NO_RECORDS, Window
+from server.signals.aggregates import average, last_sum, mean, single, stats, too_few, window
 from server.signals.engine_state import current
 from server.signals.model import STEP_MINIMUM, TICK_WINDOW_SECONDS, Answer, Counter, Signal, Unknown, Value, View
 from server.signals.recorded import distribution, either, recorded
 from server.signals.sandbox_window import PENDING
-from server.signals.step_windows import average, mean, single, stats, too_few, window
-from server.signals.tick_windows import last_sum
 from server.signals.window import Gauge
 
 # ---- rollouts_total

@@ -6,9 +6,11 @@ from statistics import fmean
 
 from server.rollouts.environments import HINT
 from server.rollouts.environments import HINT as ENVIRONMENT_HINT
-from server.rollouts.spread import counted_mean, counted_quantile, mean, quantile
+from server.rollouts.groups import counted_mean, counted_quantile, mean, quantile
 from server.rollouts.staleness import ENVIRONMENT, ORIGIN_HINT, TOKEN, TOKEN_HINT, TRAJECTORY
 from server.rollouts.window import NO_RECORDS, RolloutBook, Window
+from server.signals.aggregates import average, last_sum, stats, too_few, total, window
+from server.signals.aggregates import mean as step_windows_mean
 from server.signals.model import (
     STATE_MODE,
     Answer,
@@ -20,13 +22,10 @@ from server.signals.model import (
     View,
     unknown_reason,
 )
-from server.signals.ready_samples import waiting
+from server.signals.queue import waiting
 from server.signals.recorded import either, missing, recorded
 from server.signals.recorded import window as recorded_window
 from server.signals.rollouts import no_exits
-from server.signals.step_windows import average, stats, too_few, total, window
-from server.signals.step_windows import mean as step_windows_mean
-from server.signals.tick_windows import last_sum
 
 # ---- staleness_versions
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from server.signals.aggregates import SYNC_HAS_NO_WAIT, mean, not_in_sync, row_limit, single, too_few, total, window
 from server.signals.model import Answer, Counter, NotApplicable, Signal, Unknown, Value, View
-from server.signals.step_windows import SYNC_HAS_NO_WAIT, mean, not_in_sync, row_limit, single, too_few, total, window
 from server.signals.window import Step
 
 # ---- trainer_step_seconds

@@ -7,12 +7,12 @@ from operator import attrgetter
 from statistics import fmean, median
 from typing import Any
 
-from server.rollouts.spread import deviation
+from server.rollouts.groups import deviation
 from server.rollouts.window import Window
+from server.signals.aggregates import average, single, stats, too_few, total, window
+from server.signals.drift_detector import trend
 from server.signals.model import STEP_WINDOW, Answer, Counter, Signal, Unknown, Value, View, fold
 from server.signals.recorded import either, spread
-from server.signals.step_windows import average, single, stats, too_few, total, window
-from server.signals.trend import trend
 from server.signals.window import KEPT_STEPS, Step
 
 # ---- clip_ratio

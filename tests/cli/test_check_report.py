@@ -13,7 +13,7 @@ import collectors
 from collectors.model import Collector, Limits
 from collectors.trainers.slime import collector as slime
 from server.main import main
-from server.signals import record_fields
+from server.signals import recorded as record_fields
 from tests.recorded import TESTDATA
 
 MAPS = """

@@ -3,7 +3,7 @@
 from dashboard.pages.overview.cost import CAUSES, cost
 from dashboard.state.status import StatusFacts, View
 from server.query.types import SignalNow, Status
-from server.signals import idle_shares
+from server.signals import cost as idle_shares
 from tests.dashboard.fake import NOW, signal
 
 FACTS: dict[str, str | float] = {"target_usd_per_million_tokens": 8.0}

@@ -18,7 +18,7 @@ from dashboard.state.signal_lookup import Want
 from dashboard.state.status import LAST
 from server.query.run_state import RunState
 from server.query.types import RunSummary, SignalNow
-from server.signals.gaps import LAST_VALUE
+from server.signals.model import LAST_VALUE
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard.memory_reader import MemoryReader
 

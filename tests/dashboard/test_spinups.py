@@ -16,7 +16,7 @@ from dashboard.state.cache import TimedCache
 from dashboard.state.deltas import SentViews
 from dashboard.state.url import Span
 from server.query.run_state import UnknownRun
-from server.signals.spinup_histogram import EDGES
+from server.signals.sandbox_spinup import EDGES
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader
 

@@ -18,7 +18,7 @@ from server.lib.clock import ScaledClock
 from server.scrape.run_loop import RunLoop
 from server.signals import Signal
 from server.signals import window as signals_window
-from server.signals.step_windows import row_limit
+from server.signals.aggregates import row_limit
 from server.store import Store, Writer, migrate
 from server.store.samples import Points
 from server.store.types import Batch, PointState

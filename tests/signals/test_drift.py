@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.signals.drift_detector import NEEDED, DriftWatch, baseline, robust_spread
-from server.signals.page_hinkley import PageHinkley
-from server.signals.trend import trend
+from server.signals.drift_detector import NEEDED, DriftWatch, PageHinkley, baseline, robust_spread, trend
 
 # 20 +- 1 in a pattern of seven: median 20, the same in every week.
 WEEK = (21.0, 20.5, 20.0, 20.0, 19.5, 19.0, 20.0)

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 from river.drift import PageHinkley as River
 
-from server.signals.drift_detector import NEEDED, THRESHOLD, TOLERATED, ChangePoint, DriftWatch
-from server.signals.page_hinkley import PageHinkley
+from server.signals.drift_detector import NEEDED, THRESHOLD, TOLERATED, ChangePoint, DriftWatch, PageHinkley
 
 SEEDS = 300
 

@@ -11,8 +11,7 @@ import pytest
 from server.rollouts.notes import Note
 from server.rollouts.window import RolloutBook, _Version
 from server.signals import drift
-from server.signals.drift_answers import announced
-from server.signals.drift_points import LATE_STEPS, MOST_ENVIRONMENTS
+from server.signals.drift import LATE_STEPS, MOST_ENVIRONMENTS, announced
 from server.signals.model import Answer, Signal, Unknown, Value, View, memory_json
 from server.signals.window import StepBook
 from tests.signals.support import NOW, gauge, view

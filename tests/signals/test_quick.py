@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, dataclass
 import pytest
 
 from collectors.model import Consumption, Turn
-from server.rollouts.quick import maker
+from server.rollouts.merge import maker
 
 
 def test_what_is_made_fast_is_the_same_and_as_frozen() -> None:

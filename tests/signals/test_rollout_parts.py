@@ -3,7 +3,7 @@
 from typing import Any
 
 from server.rollouts.notes import Note
-from server.rollouts.parts import Slot, TimedNotes
+from server.rollouts.window import Slot, TimedNotes
 
 
 def told(at: float, tokens: int, seconds: float | None = None, **more: Any) -> Note:

@@ -18,10 +18,10 @@ from server.rollouts.staleness import (
     OTHER_LIFE,
     TOKEN_HINT,
     Judged,
+    VersionClock,
     judge,
     uses,
 )
-from server.rollouts.versions import VersionClock
 
 BOX = "sb-1"
 

@@ -8,16 +8,15 @@ import pytest
 
 from collectors.model import Consumption, Rollout, Sandbox, Target, Turn
 from server.ingest.rollouts.fold import RolloutIngest
-from server.rollouts.parts import Timed
-from server.rollouts.spread import counted_mean, counted_quantile, deviation, quantile
-from server.rollouts.window import KEPT_VERSIONS, RolloutBook
-from server.signals.capacity import PRODUCTION_SAMPLES_PER_SECOND as PRODUCTION
+from server.rollouts.groups import counted_mean, counted_quantile, deviation, quantile
+from server.rollouts.window import KEPT_VERSIONS, RolloutBook, Timed
 from server.signals.groups import ZERO_ADVANTAGE_ENVIRONMENT_RATIO as BY_ENVIRONMENT
 from server.signals.groups import ZERO_ADVANTAGE_GROUP_RATIO as BY_CAUSE
 from server.signals.groups import ZERO_ADVANTAGE_GROUPS as COUNTED
 from server.signals.groups import ZERO_ADVANTAGE_LOW_RATIO as AT_LEAST
 from server.signals.groups import ZERO_ADVANTAGE_RATIO as ZERO
 from server.signals.model import Answer, NotApplicable, Unknown, Value, View
+from server.signals.queue import PRODUCTION_SAMPLES_PER_SECOND as PRODUCTION
 from server.signals.recorded import basis
 from server.signals.rollouts import IN_FLIGHT_ROLLOUTS as IN_FLIGHT
 from server.signals.rollouts import INFRA_FAILURE_RATIO as INFRA

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.model import Sandbox
-from server.signals import sandbox_account, sandbox_spinup, sandboxes
+from server.signals import sandbox_spinup, sandboxes
+from server.signals import sandboxes as sandbox_account
 from server.signals import sandboxes as signals_sandboxes
 from server.signals.model import Answer, NotApplicable, Unknown
 from server.signals.observed_histograms import Bucket, Histograms, quantile

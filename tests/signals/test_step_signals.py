@@ -3,13 +3,13 @@
 import pytest
 
 from server.signals import load
-from server.signals.capacity import CAPACITY_SAMPLES_PER_SECOND as CAPACITY
-from server.signals.capacity import TRAINER_SAMPLES_PER_SECOND as TRAINED
 from server.signals.groups import ZERO_ADVANTAGE_GROUP_RATIO as SPLIT
 from server.signals.groups import ZERO_ADVANTAGE_GROUPS as COUNTED
 from server.signals.groups import ZERO_ADVANTAGE_LOW_RATIO as AT_LEAST
 from server.signals.groups import ZERO_ADVANTAGE_RATIO as ZERO
 from server.signals.model import Answer, NotApplicable, Signal, Unknown, Value, View
+from server.signals.queue import CAPACITY_SAMPLES_PER_SECOND as CAPACITY
+from server.signals.queue import TRAINER_SAMPLES_PER_SECOND as TRAINED
 from server.signals.rollouts import RESPONSE_TOKENS as RESPONSE
 from server.signals.staleness import STALENESS_VERSIONS as STALENESS
 from server.signals.trainer import TRAINER_MFU_RATIO as MFU

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from collectors.model import Labels
-from server.signals.capacity import COMPUTE_CAPACITY_SAMPLES_PER_SECOND as COMPUTE
 from server.signals.generator import GENERATION_HELD_RATIO as HELD
 from server.signals.model import Answer, NotApplicable, Unknown
+from server.signals.queue import COMPUTE_CAPACITY_SAMPLES_PER_SECOND as COMPUTE
 from server.signals.queue import NO_GROWTH
 from server.signals.queue import QUEUE_ARRIVALS_SAMPLES_PER_SECOND as ARRIVALS
 from server.signals.rollouts import IN_FLIGHT_RATIO as IN_FLIGHT

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.signals.step_windows import STEP_STALE_FACTOR, STEP_STALE_SECONDS
+from server.signals.aggregates import STEP_STALE_FACTOR, STEP_STALE_SECONDS
 from server.signals.window import Step
 from server.verdict.rules import judge
 from server.verdict.steps import Present, open_since, present

@@ -9,7 +9,7 @@ from collectors.model import Event, Reading, Rollout, Target
 from server.ingest.incarnations import Incarnations
 from server.ingest.rollouts.fold import FoldedRecords, RolloutIngest
 from server.ingest.updates import Arrivals
-from server.rollouts.versions import KEPT_VERSIONS, VersionClock
+from server.rollouts.staleness import KEPT_VERSIONS, VersionClock
 from server.store.types import Batch
 
 if TYPE_CHECKING:

@@ -28,10 +28,8 @@ from server.ingest.rollouts.totals import RolloutTotals, closes
 from server.ingest.updates import RolloutArrival
 from server.rollouts import state as rollouts_state
 from server.rollouts.environments import Environments, sandboxes, start, when
-from server.rollouts.merge import cleaned, merged, stripped, told_last
-from server.rollouts.quick import maker
-from server.rollouts.staleness import Judged, judge, newest_use
-from server.rollouts.versions import VersionClock
+from server.rollouts.merge import cleaned, maker, merged, stripped, told_last
+from server.rollouts.staleness import Judged, VersionClock, judge, newest_use
 from server.rollouts.window import LIVE_MOST
 from server.store.types import RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
 
