@@ -24,7 +24,7 @@ from bench import _crossing
 from collectors.model import Labels
 from server.alerts.settings import AlertSettings
 from server.config.alerts import build
-from server.derive.run_alerts import RunAlerts
+from server.derive.alerts import RunAlerts
 from server.ingest.readings import Arrivals, SampleArrival
 from server.lib.errors import Problems
 from server.signals.model import TICK_SECONDS, TargetHealth

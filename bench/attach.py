@@ -25,7 +25,7 @@ from pathlib import Path
 from bench.backfill import PARTS, Parts, database_rows
 from collectors.model import Limits, Target
 from server.derive.deriver import Deriver
-from server.derive.verdict_tracker import VerdictTracker
+from server.derive.verdict import VerdictTracker
 from server.lib.clock import WallClock
 from server.query import Reader
 from server.runtime.memory import seldom_swept

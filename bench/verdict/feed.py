@@ -16,7 +16,7 @@ from collectors.model import Consumption, Labels, Rollout, Target
 from server import signals
 from server.derive.deriver import Deriver
 from server.derive.results import SignalResults
-from server.ingest.rollouts.fold import RolloutIngest
+from server.ingest.rollouts import RolloutIngest
 from server.signals.model import TargetHealth
 from server.store.types import Batch, SeriesKey
 from server.verdict.judge import remember

@@ -13,7 +13,7 @@ from collectors.model import Purpose
 from server.api.push import RETRY, UPLOAD, UploadLimiter, plain_of, run_of
 from server.api.responses import UploadAnswer, errors, json_file
 from server.ingest.readings import PUSHED
-from server.ingest.rollouts.totals import KINDS
+from server.ingest.rollout_totals import KINDS
 from server.lib.clock import Clock
 from server.push import inbox as push_inbox
 from server.push import records as push_records

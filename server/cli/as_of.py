@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from server import signals
 from server.cli.probe import ProbeResult
 from server.derive.deriver import Deriver, Emission
-from server.ingest.rollouts.feed import versions
-from server.ingest.rollouts.fold import RolloutIngest
+from server.ingest.rollouts import RolloutIngest, versions
 from server.signals.availability import inputs
 from server.signals.model import TICK_WINDOW_SECONDS
 

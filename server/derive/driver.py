@@ -11,30 +11,82 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter, itemgetter
 
-from collectors.model import Target
+from collectors.model import Event, Target
 from server import signals
 from server.alerts.settings import AlertSettings
-from server.derive import recovery, rollout_recovery
+from server.derive import recovery
+from server.derive import recovery as rollout_recovery
+from server.derive.alerts import RunAlerts
 from server.derive.counted_pushes import CountedPushes
 from server.derive.deriver import Deriver
-from server.derive.drift_events import DriftEvents, SourceEvents
 from server.derive.results import SignalResults
-from server.derive.run_alerts import RunAlerts
 from server.derive.source_priority import SourcePriority
-from server.derive.verdict_tracker import HISTORY, OVER, Judge, VerdictTracker
-from server.derive.verdict_tracker import STATE as VERDICT
+from server.derive.verdict import HISTORY, OVER, Judge, VerdictTracker
+from server.derive.verdict import STATE as VERDICT
+from server.ingest.arrivals import RolloutArrival
 from server.ingest.readings import Arrivals, SampleArrival, StepArrival, health, reads_files
 from server.ingest.sandboxes import SandboxArrival, arrivals_of
-from server.ingest.updates import RolloutArrival
 from server.ingest.validation import implausible_reason
+from server.signals import recorded
 from server.signals.aggregates import row_limit
+from server.signals.drift import Announced, announced
 from server.signals.model import TICK_SECONDS, TICK_WINDOW_SECONDS, TargetHealth, is_gap
 from server.signals.window import TRAINER
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, RunRow, SeriesKey
+
+# ---- drift events
+# Turns change points of the drift watch, and changes of a series' source, into events, which charts draw as lines.
+
+SIGNAL = "drift_since_step"
+
+
+@dataclass(slots=True)
+class DriftEvents:
+    """Lists change points that are not yet events. After a restart it lists all again; the store drops duplicates."""
+
+    _newest: tuple[str, str, int] | None = None
+
+    def fresh(self, deriver: Deriver) -> list[tuple[int, Event]]:
+        """(time in ms, event) of the new change points."""
+        changes = announced(deriver.memory(SIGNAL))
+        keys = [(change.of, change.environment, change.step) for change in changes]
+        # The list is bounded and drops its oldest, so a count would not show which are new.
+        listed = keys.index(self._newest) + 1 if self._newest in keys else 0
+        self._newest = keys[-1] if keys else self._newest
+        return [(round(change.ts * 1000), _event(change)) for change in changes[listed:]]
+
+
+@dataclass(slots=True)
+class SourceEvents:
+    """Announces that values come from rollout records which came from the trainer's log before, or the reverse.
+
+    The two have other populations, so a step in a line at this time is no change of behaviour.
+    """
+
+    _basis: str = ""
+
+    def fresh(self, deriver: Deriver, ts: float) -> list[tuple[int, Event]]:
+        """(time in ms, event) of a change of source; ``ts``: event time, epoch seconds."""
+        if not deriver.rollouts.met:
+            self._basis = "log"
+            return []
+        before, self._basis = self._basis, recorded.basis(deriver.view(ts))
+        if not before or before == self._basis:
+            return []
+        names = {"log": "the trainer's log", "records": "rollout records"}
+        detail = f"zero advantage, staleness and discarded share come from {names[self._basis]} from here on"
+        at = round(ts * 1000)
+        return [(at, Event("source", f"source:{self._basis}:{at}", ts, f"{detail}, before from {names[before]}"))]
+
+
+def _event(change: Announced) -> Event:
+    return Event("drift", f"drift:{change.of}:{change.environment}:{change.step}", change.ts, change.message)
+
 
 # Missing reports over which a gauge's value is held. One missing page is normal (Ray), three are not.
 CARRIED_REPORTS = 3

@@ -5,26 +5,130 @@ Collectors decide what a number means, signals decide what follows from it; this
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import lt
 
 import collectors
 from collectors.catalog import METRICS
 from collectors.model import Histogram, Labels, Reading, Sample, Sandbox, ScrapeError, Target
-from server.ingest.histograms import HistogramThrottle
+from server.ingest.arrivals import Arrivals as Arrivals
+from server.ingest.arrivals import SampleArrival as SampleArrival
+from server.ingest.arrivals import StepArrival as StepArrival
 from server.ingest.incarnations import ReportedRestarts
-from server.ingest.rollouts.feed import RolloutFeed
+from server.ingest.rollouts import RolloutFeed
 from server.ingest.sandboxes import REMEMBERED_SECONDS, SandboxIngest, arrivals_of
-from server.ingest.series_ids import SeriesIdCache
-from server.ingest.updates import Arrivals as Arrivals
-from server.ingest.updates import SampleArrival as SampleArrival
-from server.ingest.updates import StepArrival as StepArrival
 from server.ingest.validation import ahead, complaint, corrected, values_only, without_implausible
 from server.signals.model import TargetHealth
 from server.signals.observed_histograms import WINDOWED
 from server.signals.window import StepKey
 from server.store import Store
 from server.store.types import CORRECTED, GONE, IMPLAUSIBLE, Batch, Origin, SandboxRow, SeriesKey, StepStamp, TargetRow
+
+# ---- histograms
+# Reduces histograms of engines to one reading per minute before they are stored.
+
+MINUTE_MS = 60_000
+
+Row = tuple[int, int, Histogram]
+"""(series, time in ms, reading)."""
+
+
+@dataclass(slots=True)
+class _PendingHistogram:
+    ts: int
+    item: Histogram
+    written: bool
+
+
+class HistogramThrottle:
+    """Holds the newest reading of each series. The first reading of a series is returned at once as the base line."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, dict[int, _PendingHistogram]] = {}
+
+    def take(self, target: str, series: int, ts: int, item: Histogram) -> list[Row]:
+        """Holds a reading; returns the readings that must be written now."""
+        held = self._held.setdefault(target, {})
+        before = held.get(series)
+        if before is None:
+            held[series] = _PendingHistogram(ts, item, True)
+            return [(series, ts, item)]
+        restarted, rows = _restarted(before.item, item), []
+        if not before.written and (restarted or ts // MINUTE_MS != before.ts // MINUTE_MS):
+            rows.append((series, before.ts, before.item))
+        if restarted:
+            # Written at once: later its counts might exceed the old process' counts, which would hide the restart.
+            rows.append((series, ts, item))
+        before.ts, before.item, before.written = ts, item, restarted
+        return rows
+
+    def rest(self, target: str) -> list[Row]:
+        """Returns the readings of a target that are not written yet, when the target fails or the run ends."""
+        held = self._held.pop(target, {})
+        return [(series, pending.ts, pending.item) for series, pending in held.items() if not pending.written]
+
+    @property
+    def targets(self) -> list[str]:
+        """Returns targets with held readings."""
+        return list(self._held)
+
+
+def _restarted(before: Histogram, item: Histogram) -> bool:
+    """Is this a new process? Either the bucket edges differ, or a count decreased."""
+    return before.edges != item.edges or any(map(lt, item.counts, before.counts))
+
+
+# ---- series ids
+# Caches series ids per target, so that the store is queried once per series.
+
+# Series ids cached per target; the cache is cleared when it is full, because some targets create labels without end.
+MAX_IDS = 20_000
+# Key lists cached per target: samples, histograms, health and one spare.
+MAX_LISTS = 4
+# Longest key list cached, keys (80 B each).
+MAX_LIST_LENGTH = 2_000
+
+
+class SeriesIdCache:
+    """Series ids by target, so that a look-up hashes only a metric and its labels. Not thread-safe."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store, self._run = store, run
+        self._ids: dict[str, dict[tuple[str, Labels], int]] = {}
+        # The last key list per target and length (samples of a page, its histograms, health series), with its ids.
+        self._last: dict[str, dict[int, tuple[list[tuple[str, Labels]], list[int]]]] = {}
+
+    def numbers(self, target: str, keys: list[tuple[str, Labels]]) -> list[int]:
+        """Returns one id per (metric, labels) of a target; creates missing ids. Callers must not change the lists."""
+        last = self._last.setdefault(target, {})
+        before = last.get(len(keys))
+        # Pages of one layout have identical labels: comparing lists costs a tenth of hashing them.
+        if before is not None and before[0] == keys:
+            return before[1]
+        ids = self._numbers(target, keys)
+        if len(last) >= MAX_LISTS:
+            last.clear()
+        if len(keys) <= MAX_LIST_LENGTH:
+            last[len(keys)] = (keys, ids)
+        return ids
+
+    def _numbers(self, target: str, keys: Sequence[tuple[str, Labels]]) -> list[int]:
+        cached = self._ids.setdefault(target, {})
+        try:
+            return [cached[key] for key in keys]
+        except KeyError:
+            pass
+        ids = self.intern([SeriesKey(target, *key) for key in keys])
+        if len(cached) > MAX_IDS:
+            cached.clear()
+        cached.update(zip(keys, ids, strict=True))
+        return ids
+
+    def intern(self, keys: Sequence[SeriesKey]) -> list[int]:
+        """Returns one id per key of any kind."""
+        return self._store.series.intern(self._run, keys) if keys else []
+
 
 # Health series that Rollscope writes per target, named as in Prometheus.
 HEALTH_SERIES: list[tuple[str, Labels]] = [("up", ()), ("scrape_duration_seconds", ()), ("scrape_samples_scraped", ())]

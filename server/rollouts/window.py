@@ -318,7 +318,7 @@ WINDOW_SECONDS = 300.0
 KEPT_VERSIONS = WINDOW_VERSIONS + 2
 # Rollouts in flight in memory. More than a run has; limits memory if a source never reports ends.
 LIVE_MOST = 100_000
-# A rollout not reported for so long is not in flight; equal to the limit of `server.ingest.rollouts.fold`.
+# A rollout not reported for so long is not in flight; equal to the limit of `server.ingest.rollouts`.
 LOST_SECONDS = 86_400.0
 # The same for a rollout that waits for scoring, its group or the trainer.
 QUEUED_SECONDS = 3600.0

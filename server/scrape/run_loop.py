@@ -11,30 +11,28 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import collectors
-from collectors.model import Limits, ScrapeError, Target
+from collectors.model import Limits, Position, ScrapeError, Target
 from server.alerts.settings import AlertSettings
 from server.derive.driver import RunDriver, carry_of
 from server.derive.results import NO_LONGER
 from server.derive.source_priority import SourcePriority
-from server.ingest.readings import Arrivals, Ingest
+from server.ingest.readings import Arrivals, Ingest, health
 from server.lib import clock as catch_up
-from server.lib.clock import Clock, stopped_within
+from server.lib.clock import CatchUp, Clock, stopped_within
 from server.lib.file_thread import FileReadThread
 from server.push.heartbeats import HeartbeatSettings, HeartbeatWatch
 from server.push.pushed_targets import Pushes
 from server.push.readings import Outcome
-from server.scrape.duplicate_engines import DuplicateEngineFilter
-from server.scrape.history_progress import HistoryProgress
 from server.scrape.recent_first import PresentAnswers, PresentView, long_log
-from server.scrape.status_rows import StatusRows, name_of
 from server.scrape.target_reader import (
     BACKOFF_MAX_SECONDS,
     BEGUN_PER_TICK,
     HISTORY_SECONDS,
+    DuplicateEngineFilter,
     TargetReader,
     collector_of,
     readers_of,
@@ -42,20 +40,157 @@ from server.scrape.target_reader import (
 from server.signals.model import TICK_SECONDS
 from server.signals.window import TRAINER
 from server.store import Store, StoreError, Writer
-from server.store.types import Batch, LatestRow, PointState
+from server.store.types import UNKNOWN, Batch, LatestRow, PointState, TargetRow
 from server.store.writer import WriterClosed, is_transient, words_of
 from server.targets.discovery.model import DiscoverSettings, PendingSource
-from server.targets.discovery.roster import TargetDiscovery
+from server.targets.discovery.roster import TargetDiscovery, TargetList
 from server.targets.naming import shown_url
 from server.targets.pending import PendingSources
 from server.targets.resolve import attach, detect_listed
+
+# ---- history progress
+# Progress of reading a run's logs during a back-fill, for the stored record and the terminal.
+
+log = logging.getLogger("rollscope.collect")
+
+# Shortest interval of log lines, s; a shorter back-fill logs nothing.
+LINE_SECONDS = 3.0
+
+
+@dataclass(slots=True)
+class HistoryProgress:
+    """Progress of one run's back-fill. ``monotonic``: wall seconds from any origin."""
+
+    run: str
+    monotonic: Callable[[], float] = time.monotonic
+    steps: int | None = None
+    _positions: Sequence[Position] = ()
+    _began: float | None = None
+    _begin_bytes: int = 0
+    _line: float = 0.0
+    _logged: bool = False
+
+    def update(self, positions: Sequence[Position], reading: bool) -> None:
+        """Updates the positions of the logs. ``reading``: the end of at least one log was not reached yet."""
+        if reading and positions and self._began is None:
+            self._began = self._line = self.monotonic()
+            self._begin_bytes = sum(position.read for position in positions)
+        if self._began is not None:
+            self._positions = positions
+
+    def record(self, catch_up: CatchUp) -> CatchUp:
+        """The stored record with bytes, steps and an estimate."""
+        if self._began is None:
+            return catch_up
+        read, total = self._bytes()
+        return replace(
+            catch_up, bytes_read=read, bytes_total=total, steps_read=self.steps, seconds_left=self.seconds_left()
+        )
+
+    def seconds_left(self) -> float | None:
+        """Returns the estimated remaining time, by the bytes read since the start; None before the first byte."""
+        if self._began is None:
+            return None
+        read, total = self._bytes()
+        passed, done = self.monotonic() - self._began, read - self._begin_bytes
+        return (total - read) * passed / done if done > 0 else None
+
+    def log_line(self, present: bool) -> None:
+        """Logs a line every few seconds, and one when the driver has reached the present."""
+        if self._began is None:
+            return
+        now = self.monotonic()
+        if present:
+            if self._logged:
+                log.info("run %s: %s is read%s in %.0f s", self.run, self._names(), self._steps(), now - self._began)
+            self._began, self._logged, self._positions = None, False, ()
+        elif now - self._line >= LINE_SECONDS:
+            self._line, self._logged = now, True
+            read, total = self._bytes()
+            left = self.seconds_left()
+            about = f", about {left:.0f} s left" if left is not None else ""
+            share = read / max(total, 1)
+            log.info("run %s: reading %s: %.0f%%%s%s", self.run, self._names(), 100 * share, self._steps(), about)
+
+    def _bytes(self) -> tuple[int, int]:
+        return sum(position.read for position in self._positions), sum(position.total for position in self._positions)
+
+    def _names(self) -> str:
+        names = [position.log for position in self._positions]
+        return names[0] if len(names) == 1 else f"{len(names)} logs"
+
+    def _steps(self) -> str:
+        return f", {self.steps:,} steps" if self.steps is not None else ""
+
+
+# ---- status rows
+# Health rows of target lists and pending sources.
+
+# Rows are repeated at this interval (s), so that they do not look stale (`server.query.reader`: a minute).
+REPEATED_SECONDS = 30.0
+DISCOVERY = "discovery"
+"""Actor of a list's row."""
+
+
+def name_of(source: TargetList) -> str:
+    """Returns the name of a list's row."""
+    return f"discovery {source.name}"
+
+
+@dataclass(slots=True)
+class StatusRows:
+    """Rows of a run's lists and pending sources, written when they change and at an interval."""
+
+    roster: TargetDiscovery
+    waiting: PendingSources
+    _last_rows: dict[str, TargetRow] = field(default_factory=dict)
+    _at: float = float("-inf")
+
+    def batch(self, ingest: Ingest, removed: list[str], now: float) -> tuple[Batch, Arrivals]:
+        """Returns changed rows (all of them at intervals), and rows of targets that are ``gone``."""
+        ingest.origins = self.roster.origins
+        batch, arrivals = ingest.gone(removed, now)
+        awaited = self.waiting.rows(now)
+        rows = {row.name: row for row in (*self._lists(now), *self._unknown(now), *awaited)}
+        is_due = not self._at <= now < self._at + REPEATED_SECONDS
+        for name, row in rows.items():
+            before = self._last_rows.get(name)
+            if is_due or before is None or replace(row, last_ts=before.last_ts, last_ok_ts=before.last_ok_ts) != before:
+                batch.targets.append(ingest.remember(row))
+                # Configured sources and lists count for alerts; discovered targets of unknown kind do not.
+                if row.actor == DISCOVERY or row in awaited:
+                    arrivals.health.append(health(row))
+        self._last_rows, self._at = rows, now if is_due else self._at
+        return batch, arrivals
+
+    def _lists(self, now: float) -> list[TargetRow]:
+        return [self._list(source, round(now * 1000)) for source in self.roster.sources]
+
+    def _list(self, source: TargetList, now: int) -> TargetRow:
+        name, error = name_of(source), self.roster.error(source)
+        before = self._last_rows.get(name)
+        read = source.answered and not source.listing.error
+        return TargetRow(
+            name, source.settings.kind, DISCOVERY, not error, now,
+            now if read else before.last_ok_ts if before else None, error or self.roster.note(source),
+            "garbage" if error else "", samples=self.roster.count(source),
+            interval_seconds=source.settings.refresh_seconds,
+        )  # fmt: skip
+
+    def _unknown(self, now: float) -> list[TargetRow]:
+        return [
+            TargetRow(
+                target.name, UNKNOWN, UNKNOWN, False, round(now * 1000), None,
+                f"{error}; its kind is not known yet", kind or "unreachable",
+                interval_seconds=target.source.settings.interval_seconds, origin=target.origin,
+            )
+            for target, kind, error in self.roster.unknown()
+        ]  # fmt: skip
 
 
 class NotLeader(Exception):
     """This process has lost the lease for writing; it waits until it holds the lease again."""
 
-
-log = logging.getLogger("rollscope.collect")
 
 # Time that a tick waits for targets, s. Later answers are used in the next tick.
 PATIENCE_SECONDS = 1.0

@@ -97,7 +97,7 @@ def _seconds(before: Row, after: Row) -> float:
 
 
 def _stands_for(before: Row, after: Row, window: float | None) -> float:
-    """Number of steps that a row is the mean of, as in `server.derive.counters`."""
+    """Number of steps that a row is the mean of, as in `server.derive.deriver`."""
     return 1.0 if window is None else max(1.0, min(window, after[1] - before[1]))
 
 

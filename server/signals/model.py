@@ -169,7 +169,7 @@ class Signal:
             ``compute`` is then the result without a memory (see `fold`).
         version: of the memory; a memory of another version is dropped.
         judged: it is not computed: the verdict, which uses all other signals, is written under its name
-            (`server.derive.verdict_tracker`).
+            (`server.derive.verdict`).
         watch, critical: bands of ``higher_is_worse`` values; None means no judgement.
     """
 

@@ -10,7 +10,7 @@ from server.signals.model import HEARTBEAT, Answer, Counter, Signal, Unknown, Va
 # The verdict as a signal: 1 for the outcome that holds the run back now, 0 for every other one.
 #
 # Nothing is worked out here: the rules of `server.verdict` are asked after all other signals, and
-# `server.derive.verdict_tracker` writes what they say under this name, so that a chart, `/metrics` and an alert rule
+# `server.derive.verdict` writes what they say under this name, so that a chart, `/metrics` and an alert rule
 # read it like any other.
 
 BOTTLENECK_HINT = "no verdict yet: it is computed from the run's first tick on"

@@ -23,7 +23,7 @@ from server.api.sandboxes import add_sandboxes
 from server.api.what_if import add_what_if
 from server.cli.demo import HISTORY_SECONDS, RECORDS_SECONDS
 from server.config.alerts import defaults
-from server.ingest.updates import Arrivals
+from server.ingest.arrivals import Arrivals
 from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.query.run_state import NOT_COLLECTED_SECONDS, UNANSWERED_SECONDS

@@ -1,7 +1,7 @@
 """Counters of ours: each thing once, whoever tells of it."""
 
 from server import signals
-from server.derive.counters import Counters
+from server.derive.deriver import Counters
 from server.signals import Counter
 
 KEY = ("otlp", (("cause", "image"), ("region", "eu")))

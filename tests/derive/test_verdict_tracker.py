@@ -14,7 +14,7 @@ import pytest
 from collectors.model import Reading
 from server.api.metrics import render
 from server.cli import status as command
-from server.derive.verdict_tracker import Judge
+from server.derive.verdict import Judge
 from server.query import shape
 from server.store import Store
 from server.store.types import Batch, VerdictRow

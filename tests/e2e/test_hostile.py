@@ -101,7 +101,7 @@ def test_a_target_that_comes_back_is_told_once(store: Store, caplog: pytest.LogC
     with caplog.at_level(logging.INFO, logger="rollscope"):
         asyncio.run(run())
     writer.close()
-    words = [record.getMessage().split(":")[0] for record in caplog.records if record.name == "rollscope.scrape"]
+    words = [record.getMessage().split(":")[0] for record in caplog.records if record.name == "rollscope.collect"]
     assert words == ["target trainer cannot be read", "target trainer is up again"]
 
 

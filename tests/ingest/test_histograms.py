@@ -3,7 +3,7 @@
 import random
 
 from collectors.model import Histogram
-from server.ingest.histograms import HistogramThrottle
+from server.ingest.readings import HistogramThrottle
 from server.store import Store
 from server.store.types import Batch, SeriesKey
 

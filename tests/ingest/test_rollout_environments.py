@@ -7,8 +7,7 @@ from zlib import crc32
 import pytest
 
 from collectors.model import Consumption, Rollout, Turn
-from server.ingest.rollouts.environments import LATE
-from server.ingest.rollouts.fold import RolloutIngest
+from server.ingest.rollouts import LATE, RolloutIngest
 from server.rollouts import environments as rollouts_environments
 from server.rollouts.environments import FORGOTTEN
 from server.store import Store

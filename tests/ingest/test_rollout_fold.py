@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from collectors.model import Consumption, Rollout, Span, Target, Turn
 from server.ingest.incarnations import Incarnations
-from server.ingest.rollouts.fold import QUEUED_SECONDS, UNCONSUMED_SECONDS, FoldedRecords, RolloutIngest
-from server.ingest.rollouts.totals import CLOSED, LEFT, MAX_ENVIRONMENTS, OTHER, root_bin
+from server.ingest.rollout_totals import CLOSED, LEFT, MAX_ENVIRONMENTS, OTHER, root_bin
+from server.ingest.rollouts import QUEUED_SECONDS, UNCONSUMED_SECONDS, FoldedRecords, RolloutIngest
 from server.rollouts import state as rollouts_state
 from server.store.types import RolloutGroupRow, RolloutRow
 

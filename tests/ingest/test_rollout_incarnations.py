@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from collectors.model import Consumption, Event, Rollout
-from server.ingest.rollouts.totals import LEFT
+from server.ingest.rollout_totals import LEFT
 from server.store import Store
 from server.store.types import RolloutRow
 from tests.driven_run import T0, bench

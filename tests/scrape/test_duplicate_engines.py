@@ -10,8 +10,8 @@ from collectors.generators.sglang import collector as sglang
 from collectors.model import Collector, Histogram, Labels, Limits, Reading, Sample, State, Target
 from server.lib.clock import ScaledClock
 from server.query import Reader
-from server.scrape.duplicate_engines import DuplicateEngineFilter
 from server.scrape.run_loop import RunLoop
+from server.scrape.target_reader import DuplicateEngineFilter
 from server.store import Store, Writer
 from tests.scrape.test_run_loop import T0, drive
 

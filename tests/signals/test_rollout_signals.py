@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Consumption, Rollout, Sandbox, Target, Turn
-from server.ingest.rollouts.fold import RolloutIngest
+from server.ingest.rollouts import RolloutIngest
 from server.rollouts.groups import counted_mean, counted_quantile, deviation, quantile
 from server.rollouts.window import KEPT_VERSIONS, RolloutBook, Timed
 from server.signals.groups import ZERO_ADVANTAGE_ENVIRONMENT_RATIO as BY_ENVIRONMENT

@@ -5,17 +5,17 @@ repeated record changes nothing, because totals change by a row's new contributi
 """
 
 import math
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
-from collectors.model import Rollout, Target
-from server.ingest.incarnations import Incarnations
-from server.ingest.rollouts.environments import affected_sandboxes, without_old_turns
-from server.ingest.rollouts.environments import ages as environment_ages
-from server.ingest.rollouts.groups import GroupKey, Groups
-from server.ingest.rollouts.incarnations import (
+from collectors.model import Event, Reading, Rollout, Target, Turn
+from server.ingest.arrivals import Arrivals, RolloutArrival
+from server.ingest.incarnations import (
+    Incarnations,
     any_in,
     current_incarnation,
     in_incarnation,
@@ -23,15 +23,279 @@ from server.ingest.rollouts.incarnations import (
     new_incarnations,
     with_incarnation,
 )
-from server.ingest.rollouts.retention import Slowest, keeps_details
-from server.ingest.rollouts.totals import RolloutTotals, closes
-from server.ingest.updates import RolloutArrival
+from server.ingest.rollout_totals import RolloutTotals, closes
+from server.rollouts import groups as rollouts_groups
 from server.rollouts import state as rollouts_state
-from server.rollouts.environments import Environments, sandboxes, start, when
+from server.rollouts.environments import Ages, Environments, basis, sandboxes, start, when
+from server.rollouts.groups import Member
 from server.rollouts.merge import cleaned, maker, merged, stripped, told_last
-from server.rollouts.staleness import Judged, VersionClock, judge, newest_use
+from server.rollouts.staleness import ENVIRONMENT, KEPT_VERSIONS, Judged, VersionClock, ages_of, judge, newest_use
 from server.rollouts.window import LIVE_MOST
-from server.store.types import RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
+from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
+
+if TYPE_CHECKING:
+    from server.store import Store
+
+# ---- environments
+# Staleness of the environment states in a rollout's turns: computed while turns are reported, kept afterwards.
+
+LATE = "an older change of its sandbox was reported after its turns were dropped: push its `turns` again"
+
+
+def ages(
+    environments: Environments, record: Rollout, before: RolloutRow | None, made_in: int, first_seen: float
+) -> Ages | None:
+    """Returns the ages of a record; ``before``: its previous row. None if no turns are reported.
+
+    Computed ages stand until the rollout's turns, or earlier changes of its sandboxes, are reported differently: after
+    a restart of this process less is cached about sandboxes than when the ages were computed.
+    """
+    key = (record.rollout_id, made_in)
+    changed, previous = environments.taken(key), _previous_ages(before)
+    complete = _with_turns(record, environments.turns(key))
+    if not complete.turns:
+        if previous is not None and not previous.unknown and before is not None and not changed:
+            began = start(record, first_seen)
+            changed = began != start(before.record, first_seen) and environments.moved(record, made_in, began)
+        return Ages(bound=previous.bound, unknown=LATE) if changed and previous is not None else previous
+    if before is not None and previous is not None and not previous.unknown and not changed:
+        old = before.record if record.turns else _with_turns(before.record, complete.turns)
+        if basis(complete) == basis(old):
+            return previous
+    return environments.judge(complete, made_in, start(complete, first_seen))
+
+
+def affected_sandboxes(record: Rollout, known: Sequence[Rollout]) -> Iterator[tuple[str, float]]:
+    """Yields (sandbox, since): rollouts that used it later may change. ``known``: previous records of the same id."""
+    boxes = dict.fromkeys([box for part in (record, *known) for box in sandboxes(part)])
+    if boxes and (record.turns or start(record, math.inf) < math.inf):
+        starts = [begun for part in (record, *known) if (begun := start(part, math.inf)) < math.inf]
+        for sandbox in boxes:
+            yield sandbox, min(starts, default=-math.inf)
+
+
+def _with_turns(record: Rollout, turns: tuple[Turn, ...]) -> Rollout:
+    """Adds cached turns to a record whose own turns were dropped."""
+    return record if record.turns or not turns else replace(record, turns=turns)
+
+
+def without_old_turns(environments: Environments, record: Rollout, known: Rollout, made_in: int) -> Rollout:
+    """Removes turns that were evaluated and then dropped, unless the record has new turns."""
+    if not record.turns or len(record.turns) > (known.turn_count or 0):
+        return record
+    if len(record.turns) == known.turn_count:
+        environments.remember((record.rollout_id, made_in), record.turns)
+    return replace(record, turns=())
+
+
+def _previous_ages(before: RolloutRow | None) -> Ages | None:
+    """Returns the ages stored in a row."""
+    if before is None:
+        return None
+    if before.judged_turns is None:
+        reasons = (part for part in before.unknown.split("; ") if part.startswith(f"{ENVIRONMENT}: "))
+        why = next(reasons, "").removeprefix(f"{ENVIRONMENT}: ")
+        return Ages(bound=before.environment_bound, unknown=why) if why else None
+    latest = round((before.environment_latest or 0.0) * before.judged_turns)
+    return Ages(dict(ages_of(before.environment_ages)), latest, before.environment_bound)
+
+
+# ---- retention
+# Decides which rollouts keep their turns and spans: notable ones, and a share of the others.
+
+# One rollout in this many keeps its details (2 kB; a header is 0.5 kB). Chosen by id, so a back-fill chooses the same.
+ONE_OF = 8
+# Share of the last rollouts that counts as slow.
+SLOW_SHARE = 0.05
+# Number of last rollouts whose durations are compared.
+SLOW_OF = 1_000
+# Before this many rollouts have ended, none counts as slow.
+SLOW_FROM = 20
+# Rollouts between two computations of the slow limit.
+_EVERY = 50
+
+
+class Slowest:
+    """Durations of the last rollouts, and the limit above which a rollout counts as slow."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=SLOW_OF)
+        self._limit, self._since = -math.inf, 0
+
+    def add(self, seconds: float) -> None:
+        self._last.append(seconds)
+        self._since += 1
+        if self._since >= _EVERY or len(self._last) == SLOW_FROM:
+            self._since = 0
+            self._limit = sorted(self._last)[int(len(self._last) * (1 - SLOW_SHARE))]
+
+    def slow(self, seconds: float | None) -> bool:
+        return seconds is not None and seconds > self._limit
+
+
+def keeps_details(record: Rollout, mixed: bool | None, state: str, before: RolloutRow | None, slow: bool) -> bool:
+    """Are the rollout's details kept? Yes in flight; afterwards if it is slow, failed or of mixed versions, or 1 in 8.
+
+    Decided once, when the rollout ends. Later updates do not change it: deferring the decision would double the writes,
+    and details that appear when a file is read again would change rows.
+    """
+    if state not in rollouts_state.OVER:
+        return True
+    if before is not None and before.state in rollouts_state.OVER:
+        return before.detailed
+    notable = bool(mixed or record.error or record.exit in rollouts_state.FAILED or slow)
+    return notable or zlib.crc32(record.rollout_id.encode("utf-8", "surrogatepass")) % ONE_OF == 0
+
+
+# ---- groups
+# Rows of rollout groups, computed from their members whenever a member changes.
+
+GroupKey = tuple[str, int]
+"""(group id, incarnation of the trainer)."""
+
+# Groups in memory. Their members should be in memory too (`server.ingest.rollouts` keeps 20,000).
+GROUPS_REMEMBERED = 5_000
+
+
+@dataclass(slots=True)
+class Group:
+    """One group in memory.
+
+    Attributes:
+        version: the policy version when the group was complete; a lower bound, from its members.
+        completed: when it was complete, epoch seconds.
+        reported_size: number of rollouts, as its members report it.
+    """
+
+    members: dict[str, Member] = field(default_factory=dict)
+    row: RolloutGroupRow | None = None
+    complete: bool = False
+    version: int | None = None
+    completed: float | None = None
+    reported_size: int | None = None
+    environment: str = ""
+    purpose: str = ""
+
+    @property
+    def waited_for(self) -> tuple[bool, int | None, float | None]:
+        """Returns the values that the rows of its members depend on."""
+        return self.complete, self.version, self.completed
+
+    def times(self) -> list[float]:
+        """Returns one time in each member's incarnation (epoch seconds), if the member has one."""
+        members = self.members.values()
+        times = (member.ended_at if member.begun_at is None else member.begun_at for member in members)
+        return [at for at in times if at is not None]
+
+
+class Groups:
+    """The groups changed last; others are recalled from the store when one of their members changes."""
+
+    def __init__(self, facts: Mapping[str, str | float]) -> None:
+        self._facts = facts
+        self._groups: OrderedDict[GroupKey, Group] = OrderedDict()
+
+    def __contains__(self, key: GroupKey) -> bool:
+        return key in self._groups
+
+    def get(self, key: GroupKey) -> Group | None:
+        return self._groups.get(key)
+
+    def recall(self, keys: Iterable[GroupKey], members: Iterable[RolloutRow], rows: Iterable[RolloutGroupRow]) -> None:
+        """Takes groups of the store back into memory; ``keys`` without a stored row have no members."""
+        for key in keys:
+            self._groups[key] = Group()
+        for row in members:
+            self._put(self._groups[(row.record.group_id, row.life)], row.record)
+        for stored in rows:
+            self._groups[(stored.group_id, stored.life)].row = stored
+        for key in keys:
+            self._judge(self._groups[key])
+
+    def put(self, members: Iterable[tuple[GroupKey, Rollout]]) -> dict[GroupKey, tuple[bool, int | None, float | None]]:
+        """Updates members; returns, per group, the values that its members' rows depended on before."""
+        found: dict[GroupKey, tuple[bool, int | None, float | None]] = {}
+        for key, record in members:
+            group = self._groups.get(key)
+            if group is None:
+                group = self._groups[key] = Group()
+            self._groups.move_to_end(key)
+            if key not in found:
+                found[key] = group.waited_for
+            self._put(group, record)
+        for key in found:
+            self._judge(self._groups[key])
+        return found
+
+    def forget(self) -> None:
+        while len(self._groups) > GROUPS_REMEMBERED:
+            self._groups.popitem(last=False)
+
+    def _put(self, group: Group, record: Rollout) -> None:
+        group.members[record.rollout_id] = rollouts_groups.member(record)
+        # Members agree; if not, the maximum makes the order of records irrelevant.
+        group.environment = max(group.environment, record.environment)
+        group.purpose = max(group.purpose, record.purpose or "")
+
+    def _judge(self, group: Group) -> None:
+        sizes = [member.size for member in group.members.values() if member.size is not None]
+        group.reported_size = max(sizes) if sizes else None
+        members, size = group.members.values(), self.size(group)
+        group.complete = rollouts_groups.complete(members, size)
+        group.version = rollouts_groups.version_complete(tuple(members), size) if group.complete else None
+        group.completed = rollouts_groups.completed_at(tuple(members), size) if group.complete else None
+
+    def size(self, group: Group) -> int | None:
+        """Returns the number of rollouts: as a member reports it, else as the run's configuration does."""
+        if group.reported_size is not None:
+            return group.reported_size
+        size = self._facts.get("group_size")
+        return int(size) if isinstance(size, (int, float)) else None
+
+    def row(self, key: GroupKey, now: int) -> RolloutGroupRow | None:
+        """Returns the group's row at ``now`` (epoch ms); None for a group of one rollout."""
+        group = self._groups[key]
+        size = self.size(group)
+        if size == 1:
+            return None
+        members = tuple(group.members.values())
+        row = _row(key, group, members, size, self._max_reward(), now)
+        if not _times(members) and group.row is not None:  # no member has a time: keep the time of the first record
+            row = replace(row, first_at=group.row.first_at, moved_at=group.row.moved_at)
+        return row
+
+    def _max_reward(self) -> float | None:
+        value = self._facts.get("max_reward")
+        return value if isinstance(value, (int, float)) else None
+
+
+def _row(
+    key: GroupKey, group: Group, members: tuple[Member, ...], size: int | None, max_reward: float | None, now: int
+) -> RolloutGroupRow:
+    rewards = [one.reward for one in members if one.reward is not None]
+    outcome = rollouts_groups.outcome(members, size, max_reward)
+    ends = [one.ended_at for one in members if one.ended and one.ended_at is not None]
+    times = _times(members)
+    completed = rollouts_groups.completed_at(members, size) if outcome != "open" else None
+    used = [one.consumed for one in members if one.consumed is not None]
+    return RolloutGroupRow(
+        key[0], key[1], group.environment, group.purpose or "train", size, len(members),
+        sum(one.ended for one in members), len(rewards), min(rewards, default=None), max(rewards, default=None),
+        sum(rewards) / len(rewards) if rewards else None, rollouts_groups.solved(members, max_reward), outcome,
+        any(one.trained for one in members), min(used, default=None),
+        _to_ms(min(times)) if times else now, _to_ms(max(times)) if times else now,
+        _to_ms(completed) if completed is not None else None, max(ends) - min(ends) if ends else None,
+        any(one.sampled for one in members),
+    )  # fmt: skip
+
+
+def _times(members: Iterable[Member]) -> list[float]:
+    return [at for one in members for at in (one.begun_at, one.ended_at) if at is not None]
+
+
+def _to_ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
 
 Key = tuple[str, int]
 """(rollout id, incarnation of the trainer)."""
@@ -415,3 +679,101 @@ def _seconds(record: Rollout, moved: int) -> float | None:
 
 def _ms(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1000)
+
+
+environment_ages = ages
+
+
+# ---- feed
+# Adds a reading's rollout records to a batch.
+
+# End of an unbounded time range, epoch ms.
+ALWAYS = 1 << 62
+# Newest rollouts read from the store at start to find sandboxes that later rollouts reuse.
+REVISITED = 10_000
+PUBLISHED = "weights_published"
+
+
+class RolloutFeed:
+    """Records and published versions of one run. Not thread-safe: one run, one loop.
+
+    facts: of the run; may grow.
+    incarnation: the newest incarnation of the trainer.
+    """
+
+    def __init__(self, store: "Store", run: str, facts: Mapping[str, str | float], incarnation: int) -> None:
+        self._store, self._run = store.rollouts, run
+        self.incarnations = Incarnations(incarnation, (ts / 1000 for ts in store.runs.incarnation_starts(run)))
+        self._clock = published(store, run)
+        rows = self._store.live(run)
+        self._ingest = RolloutIngest(rows, self.incarnations, self._clock, facts, self._store.environments(run))
+        self._looked_back = False
+        self._look_back(row.record for row in rows)
+
+    def take(self, target: Target, reading: Reading, now: float, batch: Batch, arrivals: Arrivals) -> None:
+        """Adds the rollouts and published versions of a reading to the batch and to the arrivals."""
+        for ts, version in versions(reading.events, now):
+            self._clock.publish(version, ts)
+            arrivals.published.append((ts, version))
+        if not reading.rollouts:
+            return
+        self._recall(reading.rollouts)
+        _into(self._ingest.take(target, reading.rollouts, now), batch, arrivals)
+
+    def divide(self, target: Target, since: float, now: float, batch: Batch, arrivals: Arrivals) -> None:
+        """Recomputes rollouts used across restarts that were reported late; ``since``: the first of those restarts."""
+        moved = [row for row in self._store.recent(self._run, round(since * 1000)) if row.record.consumptions]
+        # `recent` has no details, but a row is written as a whole, so whole rows are read.
+        rows = self._store.get(self._run, [row.record.rollout_id for row in moved if self._ingest.crosses_restart(row)])
+        records = [row.record for row in rows]
+        self._recall(records)
+        _into(self._ingest.divide(target, rows, now), batch, arrivals)
+
+    def _recall(self, records: Sequence[Rollout]) -> None:
+        self._look_back([*records, *self._recalled(records)])
+        if others := self._ingest.later_in_sandboxes(records):
+            self._recalled(others)
+
+    def _recalled(self, records: Sequence[Rollout]) -> list[Rollout]:
+        """Loads rollouts and groups that the records change into memory; returns those rollouts."""
+        ingest, found = self._ingest, []
+        if ids := ingest.unknown(records):
+            found += self._store.get(self._run, ids)
+            ingest.recall(found)
+        if keys := ingest.missing_groups(records):
+            members = self._store.members(self._run, keys)
+            ingest.regroup(keys, members, self._store.groups(self._run, keys))
+            # A change of one rollout may change its siblings' rows; rows are written whole, so they are read whole.
+            if ids := ingest.unknown(row.record for row in members):
+                found += (siblings := self._store.get(self._run, ids))
+                ingest.recall(siblings)
+        return [row.record for row in found]
+
+    def _look_back(self, records: Iterable[Rollout]) -> None:
+        """Loads, once, what earlier rollouts did to sandboxes, when the first record names a sandbox."""
+        if not self._looked_back and self._ingest.has_new_sandbox(records):
+            self._looked_back = True
+            self._ingest.revisit(self._store.within(self._run, 0, ALWAYS, REVISITED))
+
+
+def _into(changes: FoldedRecords, batch: Batch, arrivals: Arrivals) -> None:
+    batch.rollouts += changes.rows
+    batch.rollout_groups += changes.groups
+    batch.rollout_sums += changes.sums
+    batch.rollout_bins += changes.bins
+    arrivals.rollouts += changes.arrivals
+
+
+def versions(events: Iterable[Event], now: float) -> list[tuple[float, int]]:
+    """Returns (time, version) of published versions among events; ``now`` dates events without a time."""
+    published_ = (event for event in events if event.kind == PUBLISHED and event.version is not None)
+    return [(now if event.ts is None else event.ts, event.version) for event in published_]  # type: ignore[misc]
+
+
+def published(store: "Store", run: str, until: int = ALWAYS) -> VersionClock:
+    """Returns the version clock of a run from the store, up to ``until`` (epoch ms)."""
+    clock = VersionClock()
+    for ts, event in store.runs.events(run, 0, until, [PUBLISHED], KEPT_VERSIONS):
+        if event.version is not None:
+            clock.publish(event.version, ts / 1000)
+    return clock

@@ -1,1 +1,0 @@
-"""Rollout records to rows, groups and totals."""
