@@ -28,7 +28,7 @@ from server.derive.deriver import Deriver
 from server.derive.verdict import VerdictTracker
 from server.lib.clock import WallClock
 from server.query import Reader
-from server.runtime.memory import seldom_swept
+from server.runtime.collector_service import seldom_swept
 from server.scrape.run_loop import RunLoop
 from server.signals.model import STEP_WINDOW
 from server.store import Store, Writer, migrate

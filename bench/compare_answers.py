@@ -38,7 +38,7 @@ from server.lib.errors import ConfigError
 from server.query import Reader, UnknownRun
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
-from server.targets.discovery.model import RunSettings
+from server.targets.model import RunSettings
 from server.targets.resolve import attach, source_of
 
 START = 1_800_000_000.0  # epoch seconds of the demo's begin: any fixed instant

@@ -32,11 +32,12 @@ TESTS = {
 } | {
     f"server/{name}": (f"tests/{name}",)
     for name in (
-        *("alerts", "api", "cli", "config", "derive", "forwarding", "ingest", "notify", "preflight", "push"),
+        *("alerts", "api", "cli", "config", "derive", "ingest", "notify", "preflight", "push"),
         *("query", "runtime", "scrape", "signals", "store", "targets", "verdict"),
     )
 }
 # Packages without a test folder of their own.
+TESTS["server/runtime"] += ("tests/forwarding",)
 TESTS |= {"server/rollouts": ("tests/ingest", "tests/derive", "tests/store"), "server/discovery": ("tests/targets",)}
 # Plays of the demo's cluster, not product code that a user's run depends on.
 LEFT_OUT = ("demo/", "dashboard/assets/")

@@ -45,7 +45,7 @@ from server.preflight.model import PreflightPlan
 from server.query import Reader
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer, migrate
-from server.targets.discovery.model import RunSettings
+from server.targets.model import RunSettings
 from server.targets.resolve import attach
 from tests.browser_support import start
 

@@ -7,7 +7,7 @@ from server.cli import check_report as check
 from server.config import alerts as alerts_config
 from server.signals import Counter, availability
 from server.signals.trainer import OVER
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 
 TESTDATA = Path(__file__).parent / "testdata"
 

@@ -59,6 +59,6 @@ def test_every_package_has_a_line() -> None:
 
 
 def test_missing_names_are_found() -> None:
-    assert "Judge.judge" in names("server/alerts/conditions.py")
-    assert "Judge.no_such" not in names("server/alerts/conditions.py")
+    assert "Judge.judge" in names("server/alerts/rules.py")
+    assert "Judge.no_such" not in names("server/alerts/rules.py")
     assert "pull" in names("dashboard/assets/40-live.js")

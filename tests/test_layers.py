@@ -149,17 +149,10 @@ RULES: dict[str, Row] = {
         },
         set(), "reads TOML and environment into the settings types of the packages below",
     ),
-    "server.forwarding": Row(
-        LEAVES
-        | {
-            "collectors", "collectors.model", "collectors.transport", "server.config", "server.push",
-            "server.scrape", "server.store", "server.targets",
-        },
-        {"httpx"}, "a collector without a store: reads, spools, sends",
-    ),
     "server.runtime": Row(
         LEAVES
         | {
+            "collectors", "collectors.model", "collectors.transport",
             "server.alerts", "server.api", "server.config", "server.preflight", "server.push", "server.query",
             "server.scrape", "server.store", "server.targets",
         },
@@ -332,10 +325,8 @@ def test_pure_packages_have_no_clock_and_no_io(folder: str) -> None:
 
 
 PURE_ALERTS = (
-    "conditions",
     "group",
     "inputs",
-    "links",
     "model",
     "mute",
     "rules",

@@ -24,7 +24,7 @@ from server.query.types import Status
 from server.scrape.run_loop import RunLoop
 from server.signals.model import TICK_SECONDS
 from server.store import Store, Writer, migrate
-from server.targets.discovery.model import Attached, RunSettings
+from server.targets.model import Attached, RunSettings
 from server.targets.resolve import attach, source_of
 
 RUN = "recorded"

@@ -7,19 +7,23 @@ repetitions of a group that waited together, are considered before each attempt.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 from server import notify
 from server.alerts.group import from_json
 from server.alerts.mute import without_silenced
 from server.alerts.silences import silence_of
 from server.lib.clock import Clock
+from server.lib.secret import Secret
 from server.notify import outbound
 from server.notify.model import DeliveryAnswer, Notification, Receiver, ReceiverSettings, Request
+from server.notify.outbound import send as send_request
 from server.store.alerts import AlertStore
 from server.store.types import DeliveryRow
 
@@ -296,3 +300,78 @@ async def _on_thread(receiver: Receiver, notification: Notification, settings: R
 
     threading.Thread(target=work, name=f"notify-{settings.name}", daemon=True).start()
     return await done
+
+
+# ---- deadman
+# Dead-man switch: pings a URL while Rollscope is healthy; the service behind the URL alerts when pings stop.
+
+
+class WaitingClock(Protocol):
+    """A monotonic clock in seconds, and waiting by it."""
+
+    def now(self) -> float: ...
+
+    async def wait(self, stop: asyncio.Event, seconds: float) -> None:
+        """Returns after so many seconds, or at once when ``stop`` is set."""
+
+
+class MonotonicClock:
+    """The machine's monotonic clock."""
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def wait(self, stop: asyncio.Event, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), seconds)
+
+
+class DeadMan:
+    """Pings ``url`` with a GET every ``interval`` seconds while ``healthy`` returns None.
+
+    Args:
+        healthy: returns why Rollscope is not healthy, or None.
+
+    A change of state is logged once and never with the URL: ping withheld, ping failed, ping back.
+    """
+
+    def __init__(
+        self,
+        url: Secret,
+        interval: float,
+        healthy: Callable[[], str | None],
+        send: Callable[[Request], Awaitable[DeliveryAnswer]] = send_request,
+        clock: WaitingClock | None = None,
+    ) -> None:
+        self._request = Request(url, b"", method="GET")
+        self._interval, self._healthy, self._send = interval, healthy, send
+        self._clock = clock or MonotonicClock()
+        self._trouble = ""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Pings until ``stop``. A slow ping does not delay later ones, which follow the interval's grid."""
+        due = self._clock.now()
+        while not stop.is_set():
+            await self.ping()
+            now = self._clock.now()
+            # Missed pings are not repeated, because one ping is enough.
+            due = max(due + self._interval, now)
+            await self._clock.wait(stop, due - now)
+
+    async def ping(self) -> None:
+        """Sends one ping if healthy."""
+        why = self._healthy()
+        if why is not None:
+            self._note("withheld", f"dead-man ping withheld: {why}")
+            return
+        answer = await self._send(self._request)
+        self._note("" if answer.ok else "failed", f"dead-man ping failed: {answer.text}")
+
+    def _note(self, trouble: str, text: str) -> None:
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        if trouble:
+            log.warning("%s", text)
+        else:
+            log.info("dead-man ping works again")

@@ -16,7 +16,7 @@ from server.ingest.validation import AHEAD_SECONDS, FIRST_TIME
 from server.lib.clock import Clock
 from server.push import readings
 from server.push.forwarders import SILENT_SECONDS
-from server.push.pushed_targets import TOO_MANY
+from server.push.targets import TOO_MANY
 from server.store import Store
 from server.store.inbox import InboxFull
 from server.store.types import Push

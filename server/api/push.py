@@ -22,10 +22,11 @@ from server.api.responses import Responses, UploadAnswer, errors
 from server.ingest.readings import PUSHED
 from server.lib.clock import Clock
 from server.lib.errors import ConfigError
-from server.push import exposition_text, otlp
-from server.push import names as push_names
+from server.push import metrics as exposition_text
+from server.push import metrics as push_names
+from server.push import otlp
 from server.push.body import Body, pack
-from server.push.pushed_targets import KIND, TOO_MANY
+from server.push.targets import KIND, TOO_MANY
 from server.store import Store, StoreError
 from server.store.inbox import InboxFull
 from server.store.types import Push

@@ -17,7 +17,7 @@ from server.ingest.rollout_totals import KINDS
 from server.lib.clock import Clock
 from server.push import inbox as push_inbox
 from server.push import records as push_records
-from server.push.pushed_targets import TOO_MANY
+from server.push.targets import TOO_MANY
 from server.query import Reader, shape
 from server.query.rollouts.csv_export import csv_lines
 from server.query.rollouts.trace_export import trace_of

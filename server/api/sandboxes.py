@@ -15,8 +15,8 @@ from server.ingest.readings import PUSHED
 from server.ingest.sandboxes import SandboxIngest
 from server.lib.clock import Clock
 from server.lib.errors import ConfigError
-from server.push.pushed_targets import TOO_MANY
 from server.push.sandboxes import parse
+from server.push.targets import TOO_MANY
 from server.query import Reader, shape
 from server.store import Store
 from server.store.types import Batch, Pusher

@@ -22,13 +22,13 @@ from server.cli.options import Options
 from server.cli.probe import introduce
 from server.cli.serving import serve_runs
 from server.config.settings import Settings, load, state_dir
-from server.forwarding.sender import TIMEOUT_SECONDS, Forwarder
-from server.forwarding.spool import Spool
 from server.lib.clock import WallClock
 from server.lib.errors import ConfigError, Problems
 from server.lib.secret import Secret
+from server.runtime.forwarder import TIMEOUT_SECONDS, Forwarder
 from server.runtime.serve import bind
-from server.targets.discovery.model import Attached, RunSettings
+from server.runtime.spool import Spool
+from server.targets.model import Attached, RunSettings
 from server.targets.pending import PendingSources
 from server.targets.resolve import attach, run_name, source_of
 

@@ -5,7 +5,7 @@ import click
 from server.cli import FAILED, OK, colour
 from server.cli.options import SOURCE, Options, common, settings
 from server.cli.program import Command
-from server.targets.discovery.model import RunSettings
+from server.targets.model import RunSettings
 
 
 @click.command(cls=Command)

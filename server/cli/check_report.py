@@ -32,8 +32,8 @@ from server.query.names import format_name
 from server.signals.availability import TRAINED, inputs, missing_metrics, of_records
 from server.signals.model import Answer, NotApplicable, TargetHealth, Unknown, unknown_reason
 from server.signals.window import StepKey
-from server.targets.discovery import build
-from server.targets.discovery.model import Attached, RunSettings
+from server.targets import lists as build
+from server.targets.model import Attached, RunSettings
 from server.targets.resolve import attach
 
 # Raw keys in the line of a signal.

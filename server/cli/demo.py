@@ -32,7 +32,7 @@ from server.lib.clock import ScaledClock, WallClock
 from server.lib.errors import ConfigError, suggestion
 from server.lib.secret import Secret
 from server.signals.model import TICK_SECONDS
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 
 if TYPE_CHECKING:
     from server.scrape.run_loop import RunLoop

@@ -149,7 +149,7 @@ def command(
         images=images,
     )  # fmt: skip
     configured = load(options.config, os.environ).planned
-    from server.preflight.report import run  # noqa: PLC0415 - takes a second, and a usage error does not need it
+    from server.preflight.checks import run  # noqa: PLC0415 - takes a second, and a usage error does not need it
 
     report = run(configured, plan, WallClock(), runs)
     if as_json:

@@ -11,8 +11,8 @@ from collectors.model import Event, Limits, Reading, Rollout, Sample, Target
 from server.push.readings import Outcome
 from server.query.names import mode_words
 from server.scrape.target_reader import TargetReader
-from server.targets.discovery.model import Attached
-from server.targets.discovery.roster import TargetDiscovery
+from server.targets.discovery import TargetDiscovery
+from server.targets.model import Attached
 from server.targets.resolve import detect_listed
 
 # Reads of one target. A history of months needs more, but its beginning identifies it.

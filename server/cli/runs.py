@@ -68,7 +68,8 @@ def rm(options: Options, run: str, yes: bool) -> int:
 @common
 def prune(options: Options) -> int:
     with closing(_opened(options)) as store:
-        from server.runtime.retention import limits  # noqa: PLC0415 - takes a second, and a usage error does not need it
+        # takes a second, and a usage error does not need it
+        from server.runtime.collector_service import limits  # noqa: PLC0415
 
         retention = limits(load(options.config, os.environ).retention)
         before = store.retention.size()

@@ -14,7 +14,7 @@ from server.config.settings import Settings
 from server.lib.clock import WallClock
 from server.runtime.serve import Announce, AttachDashboard, serve
 from server.targets import local_scan
-from server.targets.discovery.model import Attached
+from server.targets.model import Attached
 
 SCAN = local_scan.CachedScan(Path())
 

@@ -32,7 +32,7 @@ from server.preflight.model import MAX_DANGLING, MIN_CREDIT_USD, RESOURCES, SIZE
 from server.push.heartbeats import HeartbeatSettings
 from server.signals.gpus import PRICES, ROLES, known_type
 from server.store.types import RetentionSettings
-from server.targets.discovery.model import (
+from server.targets.model import (
     BY_URL,
     KINDS,
     REFRESH_MOST,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from collectors.model import Labels
 from server import notify
-from server.alerts import links
+from server.alerts import text as links
 from server.alerts.group import plan
 from server.alerts.inputs import TARGET_UP, IncreaseTotals, RunFrame, SignalState
 from server.alerts.model import RESOLVED_SECONDS, Alert

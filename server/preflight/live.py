@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from server.lib.clock import Clock
-from server.preflight import report
+from server.preflight import checks as report
 from server.preflight.model import PreflightPlan
 from server.preflight.probe import OVER
 from server.query import Reader
 from server.query.preflight import CheckInfo, PreflightInfo
-from server.targets.discovery.model import RunSettings
+from server.targets.model import RunSettings
 
 log = logging.getLogger("rollscope")
 
@@ -25,7 +25,7 @@ log = logging.getLogger("rollscope")
 PAUSE_SECONDS = 30.0
 
 Probe = Callable[[str], Mapping[str, Any]]
-"""A run's name -> its report, as of `server.preflight.report.run`."""
+"""A run's name -> its report, as of `server.preflight.checks.run`."""
 
 
 class Busy(Exception):

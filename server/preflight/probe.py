@@ -28,7 +28,7 @@ from server.lib.clock import Clock
 from server.lib.errors import ConfigError
 from server.preflight.model import Inputs, PathSeen, PreflightPlan, ReadTarget
 from server.scrape.target_reader import TargetReader
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 from server.targets.resolve import attach
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from collectors.catalog import METRICS, Metric
 from collectors.model import Histogram, Labels, Reading, Sample
 from collectors.otlp_names import QUOTAS, RULES, Maps, Rule, factor_of, replica, vllm_rule
-from server.push import names as push_names
+from server.push import metrics as push_names
 from server.push.body import Body, Grown
 
 # ---- histograms

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from server.alerts import links, text
+from server.alerts import text
+from server.alerts import text as links
 from server.alerts.inputs import TARGET_UP
 from server.alerts.model import CLASSES, Condition, Rule
 from server.alerts.mute import Silence

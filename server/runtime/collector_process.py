@@ -24,12 +24,18 @@ from typing import Any
 from server.config.settings import Settings
 from server.lib.clock import WallClock
 from server.runtime import logs
-from server.runtime.collector_service import DRAIN_SECONDS, CollectorService, Health
-from server.runtime.leader import Leader
-from server.runtime.memory import few_arenas, giving_back, seldom_swept
+from server.runtime.collector_service import (
+    DRAIN_SECONDS,
+    CollectorService,
+    Health,
+    Leader,
+    few_arenas,
+    giving_back,
+    seldom_swept,
+)
 from server.runtime.self_metrics import CollectorNumbers
 from server.store import Store, StoreError
-from server.targets.discovery.model import Attached
+from server.targets.model import Attached
 
 log = logging.getLogger("rollscope")
 

@@ -40,13 +40,19 @@ from server.preflight.live import Preflights, active_run_names
 from server.push.heartbeats import Heartbeats
 from server.query import Reader
 from server.runtime.collector_process import CollectorProcess, wanted
-from server.runtime.collector_service import Before, CollectorService, Health
-from server.runtime.leader import Leader
-from server.runtime.memory import few_arenas, giving_back, seldom_swept
+from server.runtime.collector_service import (
+    Before,
+    CollectorService,
+    Health,
+    Leader,
+    few_arenas,
+    giving_back,
+    seldom_swept,
+)
 from server.runtime.self_metrics import SelfMetrics
 from server.scrape.pushed_runs import admits
 from server.store import Store, StoreError, migrate
-from server.targets.discovery.model import Attached
+from server.targets.model import Attached
 
 log = logging.getLogger("rollscope")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from server.lib.clock import Clock, stopped_within
 from server.lib.errors import ConfigError
-from server.push.pushed_targets import MAX_RUNS, OVER_SECONDS
+from server.push.targets import MAX_RUNS, OVER_SECONDS
 from server.scrape.run_loop import RunLoop
 from server.store import Store
 from server.targets.resolve import check_name

@@ -25,8 +25,8 @@ from server.lib import clock as catch_up
 from server.lib.clock import CatchUp, Clock, stopped_within
 from server.lib.file_thread import FileReadThread
 from server.push.heartbeats import HeartbeatSettings, HeartbeatWatch
-from server.push.pushed_targets import Pushes
 from server.push.readings import Outcome
+from server.push.targets import Pushes
 from server.scrape.recent_first import PresentAnswers, PresentView, long_log
 from server.scrape.target_reader import (
     BACKOFF_MAX_SECONDS,
@@ -42,8 +42,8 @@ from server.signals.window import TRAINER
 from server.store import Store, StoreError, Writer
 from server.store.types import UNKNOWN, Batch, LatestRow, PointState, TargetRow
 from server.store.writer import WriterClosed, is_transient, words_of
-from server.targets.discovery.model import DiscoverSettings, PendingSource
-from server.targets.discovery.roster import TargetDiscovery, TargetList
+from server.targets.discovery import TargetDiscovery, TargetList
+from server.targets.model import DiscoverSettings, PendingSource
 from server.targets.naming import shown_url
 from server.targets.pending import PendingSources
 from server.targets.resolve import attach, detect_listed

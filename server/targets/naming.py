@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from collectors.model import Target
 from server.lib.errors import ConfigError
-from server.targets.discovery.model import DiscoverSettings, Found
+from server.targets.model import DiscoverSettings, Found
 
 # Longest name, characters.
 LENGTH = 200

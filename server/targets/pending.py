@@ -18,7 +18,7 @@ from server.lib.errors import ConfigError
 from server.lib.file_thread import FileReadThread, StillReadingError
 from server.store.types import UNKNOWN, TargetRow
 from server.targets import naming
-from server.targets.discovery.model import Attached, DiscoverSettings, PendingSource, RunSettings
+from server.targets.model import Attached, DiscoverSettings, PendingSource, RunSettings
 
 # Requests at once. Each has a thread and a connection.
 AT_ONCE = 16

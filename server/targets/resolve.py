@@ -19,17 +19,9 @@ from collectors.model import Collector, Limits, ScrapeError, Target
 from collectors.transport.http import get
 from server.lib.errors import ConfigError, suggestion
 from server.lib.outbound_policy import refuse_target
+from server.targets import lists as build
 from server.targets import naming
-from server.targets.discovery import build
-from server.targets.discovery.model import (
-    BY_URL,
-    KINDS,
-    Attached,
-    DiscoverSettings,
-    PendingSource,
-    RunSettings,
-    TargetSettings,
-)
+from server.targets.model import BY_URL, KINDS, Attached, DiscoverSettings, PendingSource, RunSettings, TargetSettings
 from server.targets.naming import check_name as check_name
 from server.targets.naming import clean_name as clean
 from server.targets.naming import place_of, shown_url

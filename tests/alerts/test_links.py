@@ -4,7 +4,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from server.alerts import links
+from server.alerts import text as links
 from server.alerts.model import Condition, Rule
 from server.config.alerts import defaults
 

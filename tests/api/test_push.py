@@ -23,9 +23,10 @@ from server.api.push import add_pushes
 from server.api.sandboxes import add_sandboxes
 from server.config import settings as config_otlp
 from server.lib.clock import ScaledClock
-from server.push import exposition_text, otlp
+from server.push import metrics as exposition_text
+from server.push import otlp
 from server.push.body import unpack
-from server.push.pushed_targets import TOO_MANY
+from server.push.targets import TOO_MANY
 from server.query import Reader
 from server.store import Store
 from server.store import inbox as store_inbox

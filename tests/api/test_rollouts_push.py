@@ -158,7 +158,7 @@ def test_a_body_that_no_database_takes_hurts_no_other(
 
 
 def test_history_that_takes_too_long_is_left_for_after_the_tick(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.push.pushed_targets._WEIGHT_AT_ONCE", 5)
+    monkeypatch.setattr("server.push.targets._WEIGHT_AT_ONCE", 5)
     with lived(store) as run:
         for n in range(4):
             post(run, "rollouts", [complete(str(n))])
@@ -176,7 +176,7 @@ def test_history_that_takes_too_long_is_left_for_after_the_tick(store: Store, mo
 
 def test_a_backlog_fills_the_tick_and_ends_before_the_next(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bodies that take 0.8 s each, and as long to be stored: two by half of the tick, three more by its end."""
-    monkeypatch.setattr("server.push.pushed_targets._WEIGHT_AT_ONCE", 5)
+    monkeypatch.setattr("server.push.targets._WEIGHT_AT_ONCE", 5)
     plain = Ingest.records
     with lived(store) as run:
         for n in range(9):

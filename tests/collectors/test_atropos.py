@@ -10,7 +10,7 @@ import pytest
 from collectors.detect import detect_path
 from collectors.model import Limits, ScrapeError
 from collectors.trainers import atropos
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 from server.targets.resolve import attach
 from tests.collectors._frameworks import collected, in_parts, live, tail, values
 from tests.collectors._logged import write

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collectors.detect import detect_path
 from collectors.model import Limits, Reading, ScrapeError
 from collectors.trainers import open_instruct
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 from server.targets.resolve import attach
 from tests.collectors._frameworks import collected, in_parts, live, tail, values
 from tests.collectors._logged import write

@@ -7,7 +7,7 @@ from server.config.settings import build
 from server.lib.errors import ConfigError
 from server.signals.gpus import PRICES
 from server.store import Store
-from server.targets.discovery.model import RunSettings
+from server.targets.model import RunSettings
 from tests.derive.test_alerts import settings, states
 from tests.driven_run import ENGINE, T0, TRAINER, Bench, bench, page, steps
 

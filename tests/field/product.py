@@ -16,7 +16,7 @@ from server.query.types import SignalNow, Status
 from server.scrape.run_loop import RunLoop
 from server.signals.model import TICK_SECONDS
 from server.store import Store, Writer, migrate
-from server.targets.discovery.model import RunSettings
+from server.targets.model import RunSettings
 from server.targets.resolve import attach, source_of
 
 RUN = "field"

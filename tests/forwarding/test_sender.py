@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from collectors.model import Target
 from server.cli.attaching import spool_name
-from server.forwarding import sender
-from server.forwarding.sender import Forwarder
-from server.forwarding.spool import Spool
 from server.lib.errors import ConfigError
 from server.main import main
 from server.push import readings
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.runtime import forwarder as sender
+from server.runtime.forwarder import Forwarder
+from server.runtime.spool import Spool
+from server.targets.model import RunSettings, TargetSettings
 from server.targets.pending import PendingSources
 from server.targets.resolve import attach
 

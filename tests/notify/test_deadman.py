@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from server.alerts.deadman import DeadMan, MonotonicClock
+from server.alerts.dispatch import DeadMan, MonotonicClock
 from server.lib.secret import Secret
 from tests.notify.support import Reply, Server, serving
 
@@ -39,7 +39,7 @@ def run(switch: DeadMan) -> None:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    return [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "rollscope.deadman"]
+    return [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "rollscope.alerts"]
 
 
 def test_one_get_per_interval_while_healthy(caplog: pytest.LogCaptureFixture) -> None:

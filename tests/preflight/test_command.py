@@ -14,9 +14,9 @@ from server.lib.clock import ScaledClock
 from server.lib.errors import ConfigError
 from server.lib.secret import Secret
 from server.main import main
+from server.preflight.checks import run as judged
 from server.preflight.model import PreflightPlan
-from server.preflight.report import run as judged
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 from tests.preflight.support import KEY, NOW, World, prime_row, serving
 
 CLOCK = ScaledClock(NOW)
@@ -260,7 +260,7 @@ def plan_of(monkeypatch: pytest.MonkeyPatch, words: str) -> tuple[PreflightPlan,
         given.append((plan, names))
         return {"outcome": "fail", "runs": []}
 
-    monkeypatch.setattr("server.preflight.report.run", record)
+    monkeypatch.setattr("server.preflight.checks.run", record)
     assert main(["preflight", *words.split()]) == 1
     return given[0]
 

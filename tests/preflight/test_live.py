@@ -14,7 +14,7 @@ from server.preflight.model import PreflightPlan
 from server.query import Reader
 from server.store import Store
 from server.store.types import Batch
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 from tests.api.test_alerts import Web as AlertWeb
 from tests.driven_run import T0, Bench, bench
 from tests.preflight.support import KEY, NOW, World, prime_row, serving

@@ -15,7 +15,7 @@ from server.lib.clock import ScaledClock
 from server.preflight import probe as probing
 from server.preflight.model import Inputs, PreflightPlan, ReadTarget
 from server.preflight.probe import Dates, inspect_path, parse_date, probe
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 from tests.preflight.support import NOW, World, serving
 
 CLOCK = ScaledClock(NOW)

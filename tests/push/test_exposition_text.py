@@ -8,7 +8,7 @@ from collectors.catalog import METRICS
 from collectors.formats.exposition import parser
 from collectors.model import Histogram, Limits, Sample, ScrapeError
 from server.push.body import Body, Grown, pack, unpack
-from server.push.exposition_text import LIMITS, NAMED, ParsedText, parse
+from server.push.metrics import LIMITS, NAMED, ParsedText, parse
 
 T0 = 1_800_000_000.0
 

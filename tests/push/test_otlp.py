@@ -11,7 +11,7 @@ from collectors.model import Histogram, Sample
 from collectors.otlp_names import QUOTAS, RULES, Maps
 from server.config import settings as config_otlp
 from server.push import otlp as otlp_request
-from server.push.process_totals import ProcessTotals
+from server.push.targets import ProcessTotals
 from tests.push.otlp_requests import NOW, attributes, body, gauge, histogram, recorded, request, total
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from collectors.model import Histogram
 from server.push import otlp as otlp_request
-from server.push.process_totals import ProcessTotals
+from server.push.targets import ProcessTotals
 from tests.push.otlp_requests import DATA, NOW, body, gauge, histogram, request, total
 
 

@@ -13,7 +13,7 @@ from server.api.push import plain_of
 from server.push import otlp as otlp_histograms
 from server.push import otlp as otlp_request
 from server.push.body import Body
-from server.push.process_totals import ProcessTotals
+from server.push.targets import ProcessTotals
 from tests.support_sdks import python_with
 
 NOW = 4_000_000_000.0

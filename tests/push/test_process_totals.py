@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from collectors.model import Histogram, Sample
 from server.push.body import Grown
-from server.push.process_totals import SERIES, STREAMS, ProcessTotals
+from server.push.targets import STREAMS, ProcessTotals
+from server.push.targets import SUMMED_SERIES as SERIES
 
 T0 = 1_800_000_000.0
 

@@ -13,8 +13,8 @@ from server.config import alerts as alerts_config
 from server.ingest.readings import Ingest
 from server.lib.clock import ScaledClock
 from server.push.body import Body, pack
-from server.push.pushed_targets import KIND, MAX_RUNS, Pushes
 from server.push.sandboxes import parse as sandboxes_of
+from server.push.targets import KIND, MAX_RUNS, Pushes
 from server.query import Reader
 from server.query.types import Status
 from server.scrape.pushed_runs import PushedRuns, admits, followed
@@ -257,7 +257,7 @@ def test_a_configuration_takes_over(store: Store) -> None:
 
 
 def test_series_of_a_target_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.push.pushed_targets.SERIES", 3)
+    monkeypatch.setattr("server.push.targets.SERIES", 3)
     push(store, 0, *(Sample("in_flight_rollouts", 1.0, (("state", f"s{n}"),)) for n in range(5)))
     with lived(store) as run:
         status = run.at(5)

@@ -6,11 +6,11 @@ import subprocess
 import sys
 import threading
 
-from server.runtime import memory
+from server.runtime import collector_service as memory
 
 # A hundred megabytes in pieces, of which the last one stays: what lies below it no allocator gives back unasked.
 _HOLES = """
-from server.runtime.memory import give_back
+from server.runtime.collector_service import give_back
 
 def resident():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")) >> 10
@@ -48,7 +48,7 @@ def test_they_do_so_from_time_to_time_until_the_end(monkeypatch) -> None:  # typ
 
 def test_what_is_there_is_not_looked_through_again() -> None:
     """In a process of its own: what is frozen stays so."""
-    asks = "import gc; from server.runtime.memory import *; seldom_swept()"
+    asks = "import gc; from server.runtime.collector_service import *; seldom_swept()"
     asks += "; print(gc.get_freeze_count(), gc.get_threshold())"
     told = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True).stdout
     count, _, threshold = told.partition(" ")
@@ -60,7 +60,7 @@ def test_what_is_there_is_not_looked_through_again() -> None:
 # Threads that each free what they had, one after the other, all of them alive to the end.
 _PARTS = """
 import ctypes, threading
-from server.runtime.memory import few_arenas
+from server.runtime.collector_service import few_arenas
 
 def parts():
     libc = ctypes.CDLL(None)
@@ -95,6 +95,6 @@ def test_threads_share_two_parts_of_memory() -> None:
 
 
 def test_who_runs_it_may_say_another_number() -> None:
-    asks = "from server.runtime.memory import few_arenas; print(few_arenas())"
+    asks = "from server.runtime.collector_service import few_arenas; print(few_arenas())"
     env = {**os.environ, "MALLOC_ARENA_MAX": "8"}
     assert subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, env=env).stdout == "False\n"

@@ -12,8 +12,7 @@ from server.api.metrics import render
 from server.cli.export import UNHEALTHY
 from server.lib.clock import ScaledClock
 from server.query import Reader
-from server.runtime.collector_service import Health
-from server.runtime.retention import RetentionTask
+from server.runtime.collector_service import Health, RetentionTask
 from server.runtime.self_metrics import CollectorNumbers, SelfMetrics, process_numbers
 from server.store import Store, Writer
 from server.store.types import Batch, OutboxRow, Push, RetentionSettings
@@ -97,7 +96,7 @@ def test_retention_reports_since_when_it_is_behind(
     store: Store, monkeypatch: pytest.MonkeyPatch, outcome: tuple[bool, int] | OSError, lags: bool
 ) -> None:
     """Also when its steps fail. In between it reports the hours that are not packed."""
-    monkeypatch.setattr("server.runtime.retention.PERIOD_SECONDS", 0.0)
+    monkeypatch.setattr("server.runtime.collector_service.PERIOD_SECONDS", 0.0)
     task = RetentionTask(store, RetentionSettings(), lambda: True)
     seen: list[tuple[float | None, int]] = []
     stop = asyncio.Event()

@@ -21,7 +21,7 @@ from collectors.model import Limits, Reading, Sample, Sandbox, ScrapeError, Targ
 from collectors.sandbox_providers.trace_rows import rollout
 from collectors.sandboxes import verifiers_traces
 from server.store import Store
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 from server.targets.resolve import attach
 from tests.collectors._reading import TESTDATA
 from tests.driven_run import bench

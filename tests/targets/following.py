@@ -12,7 +12,7 @@ from server.lib.clock import ScaledClock
 from server.query import Reader, TargetTrust
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
-from server.targets.discovery.model import DiscoverSettings, PendingSource
+from server.targets.model import DiscoverSettings, PendingSource
 
 T0 = 1_800_000_000.0
 # Who answers at all is given time for it; who does not is soon given up.

@@ -9,7 +9,7 @@ import pytest
 from server.config.settings import KEYS, Settings, build
 from server.lib.errors import ConfigError
 from server.lib.matchers import Matcher
-from server.targets.discovery.model import DiscoverSettings
+from server.targets.model import DiscoverSettings
 
 DOC = (Path(__file__).parent.parent.parent / "docs/how-to/discovery.md").read_text("utf-8")
 

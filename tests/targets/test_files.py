@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.targets.discovery import files, model
-from server.targets.discovery.file_sd import FileSd, parse
-from server.targets.discovery.files import KEEP_SECONDS
-from server.targets.discovery.model import DiscoveryError, Found, Listing, Provider
-from server.targets.discovery.prime_rl import PrimeRl
-from server.targets.discovery.prometheus_yml import PrometheusYml
+from server.targets import model
+from server.targets import polling as files
+from server.targets.lists import FileSd, PrimeRl, PrometheusYml, parse
+from server.targets.model import DiscoveryError, Found, Listing, Provider
+from server.targets.polling import KEEP_SECONDS
 
 NOW = 1_795_300_870.0
 

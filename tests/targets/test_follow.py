@@ -13,8 +13,9 @@ from server.lib.matchers import parse
 from server.lib.secret import Secret
 from server.query import shape
 from server.store import Store
-from server.targets.discovery import model, roster
-from server.targets.discovery.model import DiscoverSettings
+from server.targets import discovery as roster
+from server.targets import model
+from server.targets.model import DiscoverSettings
 from tests.targets.engine import engine
 from tests.targets.following import HASTY, T0, by_file, following, write
 from tests.targets.serving import serving

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from collectors.model import Limits
-from server.targets.discovery.http_polling import HttpList
-from server.targets.discovery.http_sd import HttpSd
-from server.targets.discovery.model import Found, Listing
-from server.targets.discovery.router_workers import RouterWorkers, parse
+from server.targets.lists import HttpSd, RouterWorkers
+from server.targets.lists import parse_workers as parse
+from server.targets.model import Found, Listing
+from server.targets.polling import HttpList
 from tests.targets.serving import Answers, serving
 
 NOW = 1_795_300_870.0

@@ -8,7 +8,7 @@ import pytest
 from server.config.alerts import defaults
 from server.main import main
 from server.store import Store
-from server.targets.discovery.model import DiscoverSettings
+from server.targets.model import DiscoverSettings
 from tests.targets.engine import engine
 from tests.targets.following import by_file, following, write
 from tests.targets.serving import serving

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.targets.discovery.model import DiscoverSettings, Found
+from server.targets.model import DiscoverSettings, Found
 from server.targets.naming import TargetNames, digest, usual_name
 
 BY = DiscoverSettings("file_sd", ("a.json",), "engines")

@@ -10,7 +10,7 @@ from server.config.alerts import defaults
 from server.lib.errors import ConfigError
 from server.main import main
 from server.store import Store
-from server.targets.discovery.model import Attached, RunSettings, TargetSettings
+from server.targets.model import Attached, RunSettings, TargetSettings
 from server.targets.resolve import attach
 from tests.recorded import TESTDATA
 from tests.targets.engine import Engine, engine

@@ -10,7 +10,7 @@ import pytest
 from collectors.formats.trackio import database as trackio_database
 from server.lib.errors import ConfigError
 from server.main import main
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 from server.targets.resolve import Ambiguous, attach, source_of
 from tests.recorded import TESTDATA, runs
 

@@ -9,7 +9,7 @@ import pytest
 from server.cli import probe
 from server.scrape import target_reader
 from server.targets import resolve as attaching
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 from server.targets.resolve import attach
 from tests.driven_run import T0
 from tests.recorded import TESTDATA

@@ -7,7 +7,7 @@ import pytest
 
 from server.lib.errors import ConfigError
 from server.lib.secret import Secret
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 from server.targets.resolve import attach, metrics_url
 from tests.recorded import TESTDATA
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Limits
-from server.targets.discovery import roster
-from server.targets.discovery.file_sd import FileSd
-from server.targets.discovery.model import Listing
-from server.targets.discovery.page_detection import AT_ONCE, Detector
-from server.targets.discovery.roster import TargetDiscovery
+from server.targets import discovery as roster
+from server.targets.discovery import DETECTIONS_AT_ONCE as AT_ONCE
+from server.targets.discovery import Detector, TargetDiscovery
+from server.targets.lists import FileSd
+from server.targets.model import Listing
 from tests.targets.following import by_file, write
 
 

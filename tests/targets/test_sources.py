@@ -7,7 +7,7 @@ import pytest
 
 from server.lib.errors import ConfigError
 from server.main import main
-from server.targets.discovery.model import RunSettings
+from server.targets.model import RunSettings
 from server.targets.resolve import Ambiguous, attach, source_of
 from tests.targets.engine import engine
 from tests.targets.following import write

@@ -12,7 +12,7 @@ from collectors.rollouts.miles_rollouts import collector as miles_rollouts
 from collectors.rollouts.trl_completions import collector as trl_completions
 from server.alerts.settings import AlertSettings
 from server.cli import check_report as check
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 from tests.collectors._reading import TESTDATA
 from tests.collectors.rollouts import _written as dump
 from tests.collectors.rollouts._written import EPOCH, event, jsonl, merged, tailed, write

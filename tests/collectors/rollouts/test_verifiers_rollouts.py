@@ -12,7 +12,7 @@ from collectors.model import Consumption, Limits, Rollout, ScrapeError, Span, Tu
 from collectors.rollouts.verifiers_rollouts.collector import COLLECTOR
 from server.alerts.settings import AlertSettings
 from server.cli import check_report as check
-from server.targets.discovery.model import RunSettings, TargetSettings
+from server.targets.model import RunSettings, TargetSettings
 from tests.collectors._reading import TESTDATA
 from tests.collectors.rollouts._episodes import BEGAN, configure, episode, failed, group, shipped, trace, write
 from tests.collectors.rollouts._verifiers import committed, exits, read

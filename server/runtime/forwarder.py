@@ -17,10 +17,10 @@ import httpx
 import collectors
 from collectors.model import Limits, Target
 from collectors.transport import failures
-from server.forwarding.spool import Queued, Spool
 from server.lib.clock import stopped_within
 from server.push import readings
 from server.push.readings import Outcome
+from server.runtime.spool import Queued, Spool
 from server.scrape.target_reader import BACKOFF_MAX_SECONDS, TargetReader
 
 log = logging.getLogger("rollscope.forward")

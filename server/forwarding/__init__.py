@@ -1,1 +1,0 @@
-"""A collector without a store: sender and spool of `rollscope watch --push`."""
