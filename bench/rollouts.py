@@ -33,7 +33,7 @@ from collectors.model import Consumption, Exit, Rollout, Turn
 from server.ingest.rollout_totals import root_bin
 from server.lib.clock import WallClock
 from server.query import Reader
-from server.query.rollouts.types import RolloutFilter, Sort
+from server.query.types import RolloutFilter, Sort
 from server.store import Store, migrate
 from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
 from tests import support_postgres

@@ -12,7 +12,7 @@ from bench.dashboard import Served, demo, installed
 from dashboard.charts.panels import names_by_slot
 from server.lib.clock import WallClock
 from server.query import Reader
-from server.query.names import format_name
+from server.query.types import format_name
 from server.store import Store, migrate
 from server.store.types import Batch, LatestRow, PointState, SeriesKey
 

@@ -22,9 +22,8 @@ from dashboard.state.status import StatusFacts, joined
 from dashboard.state.url import Address, Span
 from dashboard.widgets.format import system
 from server.query import Reader
-from server.query.names import mode_words
 from server.query.run_state import RunState, UnknownRun
-from server.query.types import RunInfo
+from server.query.types import RunInfo, mode_words
 
 Looking = Callable[[str, bool], Scope]
 """(run, all runs?) -> what is to be read."""

@@ -1,6 +1,6 @@
 """Alembic environment: runs on the connection that the caller opened and locked, never on a URL of its own.
 
-`server.store.schema.migrate` puts the connection (and, for comparisons, the metadata) into
+`server.store.schema` puts the connection (and, for comparisons, the metadata) into
 ``config.attributes``, so that the programme, the tests and a developer's revision share one way in.
 """
 

@@ -338,7 +338,6 @@ PURE_ALERTS = (
 
 PURE_ALERTS_IMPORT = {
     "server.alerts", "server.lib.matchers", "server.notify.model", "server.signals", "server.store.types",
-    "server.store.rollouts.types",
 }  # fmt: skip
 
 

@@ -12,8 +12,7 @@ from dashboard.state.cache import TimedCache
 from dashboard.state.status import View
 from dashboard.state.url import Span
 from server.query import Reader
-from server.query.rollouts.types import EventInfo
-from server.query.types import AlertInfo
+from server.query.types import AlertInfo, EventInfo
 
 RESTARTS = ("restart", "resume")
 """Kinds of events that begin an incarnation of the trainer."""

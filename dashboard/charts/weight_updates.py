@@ -13,7 +13,7 @@ from dashboard.state.cache import TimedCache
 from dashboard.state.status import View
 from dashboard.state.url import Span
 from server.query import Reader
-from server.query.rollouts.types import EventInfo
+from server.query.types import EventInfo
 
 MOST = 200
 """Drawn at once: more are a grey wall."""

@@ -29,7 +29,7 @@ from server.api.responses import (
     json_file,
 )
 from server.query import Delta, Reader, TargetTrust, UnknownRun, shape
-from server.query.names import format_name, parse_name
+from server.query.types import format_name, parse_name
 from server.store import StoreError
 from server.store.writer import DatabaseError, is_transient
 

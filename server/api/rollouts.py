@@ -19,14 +19,13 @@ from server.push import inbox as push_inbox
 from server.push import records as push_records
 from server.push.targets import TOO_MANY
 from server.query import Reader, shape
-from server.query.rollouts.csv_export import csv_lines
-from server.query.rollouts.trace_export import trace_of
-from server.query.rollouts.types import Funnel, RolloutDetail, RolloutFilter, Sort
+from server.query.export import csv_lines, trace_of
+from server.query.types import Funnel, RolloutDetail, RolloutFilter, Sort
 from server.rollouts.groups import OUTCOMES
 from server.rollouts.state import CENSUS, ENDED, EXITS
 from server.store import Store
 from server.store.inbox import InboxFull
-from server.store.rollouts.pages import BadKey
+from server.store.rollout_pages import BadKey
 from server.store.types import Push
 
 MAX_ROWS = 1000

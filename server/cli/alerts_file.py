@@ -17,7 +17,7 @@ from server.alerts import series_notation
 from server.alerts.model import Rule
 from server.alerts.text import parse_duration
 from server.lib.errors import ConfigError, Problems
-from server.query.names import parse_name
+from server.query.types import parse_name
 
 LoadRules = Callable[[Mapping[str, Any], Problems], tuple[Rule, ...]]
 """An ``[alerts]`` table -> its rules with the default pack; see `server.config.alerts.load_rules`."""

@@ -28,7 +28,7 @@ from server.lib.clock import WallClock
 from server.lib.errors import ConfigError
 from server.lib.matchers import Matcher, all_match
 from server.query.alerts import missing
-from server.query.names import format_name
+from server.query.types import format_name
 from server.signals.availability import TRAINED, inputs, missing_metrics, of_records
 from server.signals.model import Answer, NotApplicable, TargetHealth, Unknown, unknown_reason
 from server.signals.window import StepKey

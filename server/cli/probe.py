@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import collectors
 from collectors.model import Event, Limits, Reading, Rollout, Sample, Target
 from server.push.readings import Outcome
-from server.query.names import mode_words
+from server.query.types import mode_words
 from server.scrape.target_reader import TargetReader
 from server.targets.discovery import TargetDiscovery
 from server.targets.model import Attached

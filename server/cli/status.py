@@ -27,7 +27,7 @@ from server.config.settings import load
 from server.lib.clock import WallClock
 from server.lib.errors import ConfigError
 from server.query import shape
-from server.query.names import mode_words
+from server.query.types import mode_words
 from server.store.types import RetentionSettings
 from server.targets.naming import shown_url
 

@@ -15,7 +15,7 @@ from server.alerts.silences import silence_of
 from server.lib.clock import Clock
 from server.lib.matchers import Matcher, all_match
 from server.notify.model import SEVERITIES
-from server.query.run_lookup import cached, position
+from server.query.run_state import cached, position
 from server.query.types import AlertInfo, DeliveryInfo, RuleInfo, SignalNow, SilenceInfo, Status
 from server.signals.model import LAST_VALUE
 from server.store.types import AlertRow, DeliveryRow, SilenceRow

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from server.lib.clock import Clock
-from server.query.names import format_name
-from server.query.run_lookup import stored_run
-from server.query.types import MOST_ENGINES, EngineInfo, EngineMetric
+from server.query.run_state import stored_run
+from server.query.types import MOST_ENGINES, EngineInfo, EngineMetric, format_name
 from server.signals.engine_state import AMOUNTS, Key, engine_keys, labels_above
 from server.store import Store
 from server.store.generators import EngineSeries

@@ -14,9 +14,8 @@ from server.query import shape, what_if
 from server.query.alerts import AlertReader
 from server.query.engines import EngineReader
 from server.query.preflight import PreflightInfo
-from server.query.rollouts.reader import RolloutReader
-from server.query.run_lookup import one_state, position, stored_run
-from server.query.run_state import RunState, state_of
+from server.query.rollouts import RolloutReader
+from server.query.run_state import RunState, one_state, position, state_of, stored_run
 from server.query.runs import RunReader
 from server.query.sandboxes import SandboxReader
 from server.query.signals import (
@@ -29,13 +28,12 @@ from server.query.signals import (
     without_withheld,
 )
 from server.query.steps import StepReader
-from server.query.summary import summary
 from server.query.types import RunSummary, SignalNow, Status, TargetTrust
-from server.query.verdicts import VerdictReader
+from server.query.verdicts import VerdictReader, summary
 from server.query.what_if import Changes, WhatIfAnswer
 from server.signals.window import TRAINER
 from server.store import Store
-from server.store.fleet import TargetHealth
+from server.store.generators import TargetHealth
 from server.store.retention import StoreSize
 from server.store.types import UNKNOWN, Origin, RunRow, TargetRow
 

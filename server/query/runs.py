@@ -3,16 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 from server.lib.clock import Clock
-from server.query.rollouts.types import EventInfo
-from server.query.run_lookup import stored_run
-from server.query.run_state import RunState, state_of
+from server.query.run_state import RunState, state_of, stored_run
 from server.query.signals import COMPUTED, ITEMS, TICK_STALE_SECONDS, Rows, newest_step, signal_now, step_stale_seconds
-from server.query.types import RunInfo, RunNow, SignalNow
+from server.query.types import EventInfo, RunInfo, RunNow, SignalNow
 from server.query.verdicts import current_verdict
 from server.signals.model import Signal
 from server.signals.window import TRAINER
 from server.store import Store
-from server.store.fleet import NO_TARGETS, Latest, TargetHealth
+from server.store.generators import NO_TARGETS, Latest, TargetHealth
 from server.store.types import RunRow
 
 # Runs in the list; beyond it only those that were active last.

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from server.lib.clock import Clock
-from server.query.run_lookup import stored_run
+from server.query.run_state import stored_run
 from server.query.types import SandboxInfo
 from server.signals.sandbox_spinup import EDGES
 from server.signals.sandbox_window import OVER, spinup

@@ -12,10 +12,14 @@ from typing import Any, cast
 from typing_extensions import TypedDict
 
 from server.query.preflight import PreflightInfo
-from server.query.rollouts.types import CensusState, EventInfo, GroupInfo, RolloutDetail, RolloutInfo
 from server.query.run_state import RunState
 from server.query.types import (
     AlertInfo,
+    CensusState,
+    EventInfo,
+    GroupInfo,
+    RolloutDetail,
+    RolloutInfo,
     RuleInfo,
     RunInfo,
     RunSummary,

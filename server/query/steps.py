@@ -4,10 +4,9 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 
-from server.query.names import format_name, parse_name
-from server.query.run_lookup import stored_run
+from server.query.run_state import stored_run
 from server.query.signals import ITEMS
-from server.query.types import MOST_STEPS, StepAt, StepInfo, StepSeries
+from server.query.types import MOST_STEPS, StepAt, StepInfo, StepSeries, format_name, parse_name
 from server.signals.window import TRAINER
 from server.store import Store
 from server.store.samples import fit_width

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from server.store.engine import StoreError
     from server.store.samples import fit_width
-    from server.store.schema.migrate import migrate
+    from server.store.schema import migrate
     from server.store.store import Store
     from server.store.writer import QueueFull, Writer, WriterClosed
 else:
     _HOMES = {
-        "StoreError": "engine", "fit_width": "samples", "migrate": "schema.migrate", "Store": "store",
+        "StoreError": "engine", "fit_width": "samples", "migrate": "schema", "Store": "store",
         "QueueFull": "writer", "Writer": "writer", "WriterClosed": "writer",
     }  # fmt: skip
 

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from server.store.bulk import Row, clean, upsert
+from server.store.bulk import Row, clean, pack_labels, text_hash, unpack_labels, upsert
 from server.store.engine import Engines, StoreError
-from server.store.labels import pack_labels, text_hash, unpack_labels
 from server.store.tables import alert_groups, alerts, heartbeats, outbox, runs, silences
 from server.store.types import AlertRow, Batch, DeliveryRow, GroupRow, OutboxRow, SilenceRow
 

@@ -5,13 +5,34 @@ PostgreSQL: Core 48 k rows/s, COPY to a temporary table and INSERT ... ON CONFLI
 still, but not idempotent, and a retry after a lost connection must be harmless.
 """
 
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Double, Integer, LargeBinary, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Double,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    UniqueConstraint,
+    bindparam,
+)
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from collectors.model import Labels
 from server.store.engine import unusable
 
 Row = tuple[Any, ...]
@@ -129,3 +150,76 @@ def _type_name(table: Table, column: str) -> str:
 def clean(text: str) -> str:
     """Text from outside as a database takes it: PostgreSQL refuses NUL, both refuse half a surrogate pair."""
     return text.replace("\0", "").encode(errors="replace").decode()
+
+
+# ---- in list
+# Is a column one of many values? One statement however many there are.
+
+
+class _List(TypeDecorator[Any]):
+    """A list in one parameter: SQLite takes it apart as JSON, PostgreSQL has arrays.
+
+    Not as the text of an array: reading one is no constant to PostgreSQL, which may then do it for every row.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, numbers: bool) -> None:
+        super().__init__()
+        self.numbers = numbers
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        array = ARRAY(BigInteger if self.numbers else Text)
+        return dialect.type_descriptor(Text() if dialect.name == "sqlite" else array)
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return json.dumps(value) if dialect.name == "sqlite" else value
+
+
+class _Among(FunctionElement[Any]):
+    # Untyped: SQLAlchemy compares a boolean with 1 on SQLite, and then no index is used.
+    inherit_cache = True
+
+
+def among(column: Column[Any], values: Iterable[int] | Iterable[str]) -> ColumnElement[Any]:
+    """``column`` (of numbers or of text) is one of ``values``; of none it never is."""
+    return _Among(column, bindparam(None, list(values), _List(isinstance(column.type, Integer))))
+
+
+@compiles(_Among, "sqlite")
+def _sqlite(element: _Among, compiler: SQLCompiler, **words: Any) -> str:
+    column, told = (compiler.process(part, **words) for part in element.clauses)
+    return f"{column} IN (SELECT value FROM json_each({told}))"
+
+
+@compiles(_Among, "postgresql")
+def _postgresql(element: _Among, compiler: SQLCompiler, **words: Any) -> str:
+    column, told = (compiler.process(part, **words) for part in element.clauses)
+    return f"{column} = ANY({told})"
+
+
+# ---- labels
+# Labels as JSON text and as hashes, for keys of tables.
+
+
+def pack_labels(labels: Labels) -> str:
+    """Labels as JSON text, in their order; pure ASCII, so that no label can upset a database."""
+    return json.dumps(labels, separators=(",", ":"))
+
+
+@lru_cache(maxsize=1 << 14)
+def unpack_labels(text: str) -> Labels:
+    """The labels of `pack_labels`. Cached: a page of a run reads the same few hundred texts every second."""
+    return tuple((name, value) for name, value in json.loads(text))
+
+
+def labels_hash(labels: Labels) -> int:
+    """64 signed bits, the same in every process (Python's own hash is salted)."""
+    return text_hash(pack_labels(labels))
+
+
+def text_hash(text: str) -> int:
+    """64 signed bits that stand for a text in a key."""
+    digest = hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

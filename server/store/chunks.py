@@ -6,16 +6,22 @@ first stays, as elsewhere. When the rollups of the late sample's slot are recomp
 these are packed later.
 """
 
-from collections.abc import Collection, Iterable
+import json
+import math
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from operator import sub, xor
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, case, delete, exists, func, select, text, update
 
-from server.store import chunk_codec, partitions
-from server.store.bulk import upsert
+from server.store import schema as partitions
+from server.store.bulk import among, upsert
 from server.store.engine import Engines, StoreError
-from server.store.in_list import among
 from server.store.tables import (
     DAY_MS,
     SLOT_MS,
@@ -27,6 +33,157 @@ from server.store.tables import (
     series,
     sqlite_samples,
 )
+
+# ---- chunk codec
+# Packs the samples of several series into one compressed body, and reads one of them back.
+
+CodedSamples = Sequence[tuple[int, float]]
+"""(ts in ms, value), oldest first, each time once."""
+
+VERSION = 1
+LEVEL = 6
+WORD = 8
+# Scaled values must stay exact in a float and their differences in 64 bits.
+MOST_EXACT = 1 << 52
+DECIMALS = (1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7)
+_HEAD = struct.Struct("<BI")
+_XOR = -1.0
+"""Scale of a series that is stored as bits."""
+
+
+def encode(series: Mapping[int, CodedSamples]) -> bytes:
+    """Returns the body of these series; each has at least one sample."""
+    times: dict[tuple[int, ...], int] = {}
+    layout, columns = [], list[bytes]()
+    for number, samples in series.items():
+        at, values = zip(*samples, strict=True)
+        place = times.setdefault(at, len(times))
+        scale, first, column = _values(values)
+        layout.append((number, place, scale, first, len(column)))
+        columns.append(column)
+    clocks = [_times(at) for at in times]
+    head = json.dumps({"times": [(at[0], len(at), len(column)) for at, column in zip(times, clocks, strict=True)],
+                       "series": layout}, separators=(",", ":")).encode()  # fmt: skip
+    body = _HEAD.pack(VERSION, len(head)) + head + b"".join(clocks) + b"".join(columns)
+    return zlib.compress(body, LEVEL)
+
+
+def decode(body: bytes, wanted: int | None = None) -> dict[int, list[tuple[int, float]]]:
+    """Returns the samples of one series, or of all.
+
+    Raises:
+        ValueError: the body has another version.
+    """
+    plain = zlib.decompress(body)
+    version, length = _HEAD.unpack_from(plain)
+    if version != VERSION:
+        raise ValueError(f"a chunk of version {version}; this Rollscope reads version {VERSION}")
+    at = _HEAD.size + length
+    layout: dict[str, Any] = json.loads(plain[_HEAD.size : at])
+    clocks = []
+    for first, count, size in layout["times"]:
+        clocks.append((first, count, plain[at : at + size]))
+        at += size
+    read: dict[int, list[int]] = {}
+    found = {}
+    for number, place, scale, first, size in layout["series"]:
+        if wanted is None or number == wanted:
+            times = read.setdefault(place, []) or _read_times(*clocks[place])
+            read[place] = times
+            found[number] = list(zip(times, _read_values(plain[at : at + size], scale, first, len(times)), strict=True))
+        at += size
+    return found
+
+
+# ---- times
+
+
+def _times(at: Sequence[int]) -> bytes:
+    steps = list(map(sub, at[1:], at))
+    return _shuffled(array("q", _zigzag([*steps[:1], *map(sub, steps[1:], steps)])))
+
+
+def _read_times(first: int, count: int, column: bytes) -> list[int]:
+    found, step = [first], 0
+    for change in _unzigzag(_unshuffled("q", column, count - 1)):
+        step += change
+        found.append(found[-1] + step)
+    return found
+
+
+# ---- values
+
+
+def _values(values: Sequence[float]) -> tuple[float, str | int, bytes]:
+    """Returns (scale, first, column). No column: all values are the first one."""
+    bits = array("Q", array("d", values).tobytes())
+    if len(set(bits)) == 1:
+        return _XOR, str(bits[0]), b""
+    scaled = _scaled(values)
+    if scaled is not None:
+        scale, whole = scaled
+        return scale, whole[0], _shuffled(array("q", _zigzag(list(map(sub, whole[1:], whole)))))
+    return _XOR, str(bits[0]), _shuffled(array("Q", map(xor, bits[1:], bits)))
+
+
+def _scaled(values: Sequence[float]) -> tuple[float, list[int]] | None:
+    """Returns (scale, integers) that give back exactly these values; None if no scale does."""
+    for scale in DECIMALS:
+        if not math.isfinite(values[0]) or round(values[0] * scale) / scale != values[0]:
+            continue
+        if not all(map(math.isfinite, values)) or max(map(abs, values)) * scale >= MOST_EXACT:
+            return None
+        whole = [round(value * scale) for value in values]
+        if all(number / scale == value for number, value in zip(whole, values, strict=True)):
+            # 0 has lost its sign.
+            return None if any(value == 0.0 and math.copysign(1.0, value) < 0 for value in values) else (scale, whole)
+    return None
+
+
+def _read_values(column: bytes, scale: float, first: str | int, count: int) -> list[float]:
+    if scale == _XOR:
+        bits = [int(first)]
+        for change in _unshuffled("Q", column, count - 1):
+            bits.append(bits[-1] ^ change)
+        return array("d", array("Q", bits).tobytes()).tolist()
+    whole = [int(first)]
+    for change in _unzigzag(_unshuffled("q", column, count - 1)):
+        whole.append(whole[-1] + change)
+    return [number / scale for number in whole]
+
+
+# ---- columns
+
+
+def _zigzag(numbers: Sequence[int]) -> list[int]:
+    return [(number << 1) ^ (number >> 63) for number in numbers]
+
+
+def _unzigzag(numbers: Sequence[int]) -> list[int]:
+    return [(number >> 1) ^ -(number & 1) for number in numbers]
+
+
+def _shuffled(column: "array[int]") -> bytes:
+    """Returns the bytes of all words by their place in the word, without the planes of zeros at the end."""
+    if sys.byteorder == "big":
+        column.byteswap()
+    data = column.tobytes()
+    planes = [data[place::WORD] for place in range(WORD)]
+    while planes and not any(planes[-1]):
+        planes.pop()
+    return bytes([len(planes)]) + b"".join(planes)
+
+
+def _unshuffled(kind: str, data: bytes, count: int) -> list[int]:
+    planes = data[0] if data else 0
+    words = bytearray(count * WORD)
+    for place in range(planes):
+        words[place::WORD] = data[1 + place * count : 1 + (place + 1) * count]
+    column = array(kind, bytes(words))
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tolist()
+
 
 HOUR_MS = 3_600_000
 BLOCK = 32
@@ -74,7 +231,7 @@ class ChunkStore:
                 _next_hour(connection, run, hour)
             return True
         # Encoded outside of the transaction, which the writer would wait for.
-        body = chunk_codec.encode(rows) if rows else b""
+        body = encode(rows) if rows else b""
         with suppress(_Changed), engine.begin() as connection:
             _lock(connection, run)
             if rows:
@@ -93,7 +250,7 @@ def read(connection: Connection, number: int, start: int, end: int) -> Samples:
     """The packed samples of a series in [start, end), oldest first."""
     values = {"series": number, "block": number // BLOCK, "start": start, "end": end, "before": start - HOUR_MS}
     bodies = connection.execute(_OF_SERIES, values).scalars()
-    found = [pair for body in bodies for pair in chunk_codec.decode(bytes(body), number).get(number, ())]
+    found = [pair for body in bodies for pair in decode(bytes(body), number).get(number, ())]
     return [pair for pair in found if start <= pair[0] < end]
 
 
@@ -101,7 +258,7 @@ def newest(connection: Connection, number: int, since: int) -> tuple[int, float]
     """The newest packed sample of a series at or after ``since``."""
     values = {"series": number, "block": number // BLOCK, "start": since, "end": 1 << 62, "before": since - HOUR_MS}
     for body in connection.execute(_OF_SERIES_NEWEST, values).scalars():
-        found = chunk_codec.decode(bytes(body), number).get(number)
+        found = decode(bytes(body), number).get(number)
         if found:
             return found[-1] if found[-1][0] >= since else None
     return None
@@ -114,7 +271,7 @@ def after(connection: Connection, run: int, ts: int) -> list[tuple[int, int, flo
     return [
         (number, at, value)
         for body in bodies
-        for number, samples in chunk_codec.decode(bytes(body)).items()
+        for number, samples in decode(bytes(body)).items()
         for at, value in samples
         if at > ts
     ]
@@ -147,7 +304,7 @@ def unpack(connection: Connection, run: int, slot: int, numbers: Collection[int]
             continue
         _insert(connection, (
             (number, ts, value)
-            for number, samples in chunk_codec.decode(bytes(body)).items()
+            for number, samples in decode(bytes(body)).items()
             for ts, value in samples
             if ts >= expired
         ))  # fmt: skip
@@ -283,9 +440,9 @@ def _replace(
     c, block = chunks.c, numbers[0] // BLOCK
     before = connection.execute(select(c.body).where(c.run == run, c.block == block, c.start == hour)).scalar()
     if before is not None:
-        packed = chunk_codec.decode(bytes(before))
+        packed = decode(bytes(before))
         joined = {n: sorted({**dict(rows.get(n, ())), **dict(packed.get(n, ()))}.items()) for n in packed | rows}
-        body, count = chunk_codec.encode(joined), sum(map(len, joined.values()))
+        body, count = encode(joined), sum(map(len, joined.values()))
     columns = ("block", "run", "start", "n", "body")
     upsert(connection, chunks, columns, [(block, run, hour, count, body)], ("n", "body"))
 

@@ -16,9 +16,8 @@ from struct import pack, unpack
 from sqlalchemy import Connection, select
 
 from collectors.model import Histogram
-from server.store.bulk import upsert
+from server.store.bulk import among, upsert
 from server.store.engine import Engines
-from server.store.in_list import among
 from server.store.series import SeriesStore
 from server.store.tables import hist, hist_last, hist_layouts
 from server.store.types import HistogramDelta, SeriesKey

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, case, delete, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from server.store.bulk import among
 from server.store.engine import Engines, StoreError
-from server.store.in_list import among
 from server.store.runs import ensure_run
 from server.store.tables import forwarders, inbox, pushers
 from server.store.types import Forwarder, InboxDepth, Push, Pusher

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from sqlalchemy import BigInteger, Connection, Engine, Table, Text, delete, func, select, text, update
 
+from server.store.bulk import among
 from server.store.engine import Engines, StoreError
-from server.store.in_list import among
 from server.store.runs import one_run
 from server.store.tables import DELETED, SLOT_MS, metadata, postgres_samples, runs, series, sqlite_samples
 

@@ -14,17 +14,11 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, delete, exists, func, select, text, update
 
-from server.store import chunks, partitions, rollup
-from server.store.bulk import upsert
+from server.store import chunks, rollup
+from server.store import schema as partitions
+from server.store.bulk import among, upsert
 from server.store.engine import Engines, StoreError
-from server.store.in_list import among
-from server.store.rollouts.tables import (
-    rollout_classes,
-    rollout_consumptions,
-    rollout_details,
-    rollout_groups,
-    rollouts,
-)
+from server.store.rollout_tables import rollout_classes, rollout_consumptions, rollout_details, rollout_groups, rollouts
 from server.store.runs import rolled_until
 from server.store.tables import DAY_MS, SLOT_MS, dirty, expiry, runs, sandboxes, series
 

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from sqlalchemy import Connection, delete, exists, func, literal, select, text, update
 
-from server.store import chunks, partitions
+from server.store import chunks
+from server.store import schema as partitions
 from server.store.tables import DAY_MS, SLOT_MS, dirty, expiry, runs
 from server.store.types import RunRow
 

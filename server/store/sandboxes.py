@@ -8,9 +8,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, false, func, or_, select, tuple_
 
 from collectors.model import Sandbox
-from server.store.bulk import clean, upsert
+from server.store.bulk import among, clean, upsert
 from server.store.engine import Engines
-from server.store.in_list import among
 from server.store.tables import runs, sandboxes
 from server.store.types import SandboxRow
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sqlalchemy import Connection, select
 
-from server.store.bulk import upsert
+from server.store.bulk import labels_hash, pack_labels, unpack_labels, upsert
 from server.store.engine import Engines
-from server.store.labels import labels_hash, pack_labels, unpack_labels
 from server.store.runs import ensure_run, one_run
 from server.store.tables import runs, series
 from server.store.types import SeriesKey

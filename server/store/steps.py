@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, select, text
 
 from collectors.model import Labels
+from server.store.bulk import unpack_labels
 from server.store.engine import Engines
-from server.store.labels import unpack_labels
 from server.store.runs import RunStore
 from server.store.tables import runs, series, step_values, steps
 from server.store.types import StepRow, StepTime

@@ -166,7 +166,7 @@ chunks = Table(
     Column("start", BigInteger, nullable=False),
     # Samples in the body.
     Column("n", BigInteger, nullable=False),
-    # See server.store.chunk_codec.
+    # See server.store.chunks.
     Column("body", LargeBinary, nullable=False),
     PrimaryKeyConstraint("block", "run", "start", name="pk_chunks"),
     Index("ix_chunks_run", "run", "start"),

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Table, func, insert, select, text
 
-from server.store import partitions
+from server.store import schema as partitions
 from server.store.bulk import Row, upsert
 from server.store.engine import Engines, StoreError, explained, open_engines, parse_url, sqlite_path
 from server.store.foreign import is_store, refuse_foreign
-from server.store.schema.migrate import migrate
-from server.store.schema.revision import check
+from server.store.schema import check, migrate
 from server.store.tables import DAY_MS, SLOT_MS, metadata, runs
 
 ROWS_AT_ONCE = 10_000

@@ -7,8 +7,16 @@ import math
 from dataclasses import replace
 
 from dashboard.widgets.format import series_name
-from server.query.rollouts.types import EventInfo, FunnelBar, GroupInfo, RolloutDetail, RolloutInfo
-from server.query.types import SignalInfo, SignalNow, SignalState
+from server.query.types import (
+    EventInfo,
+    FunnelBar,
+    GroupInfo,
+    RolloutDetail,
+    RolloutInfo,
+    SignalInfo,
+    SignalNow,
+    SignalState,
+)
 from tests.dashboard import fake
 from tests.dashboard.fake import Curve, noise, signal
 from tests.dashboard.memory_reader import MemoryReader

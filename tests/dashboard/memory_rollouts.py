@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import floor, log2
 from typing import Any
 
-from server.query.rollouts.types import (
+from server.query.types import (
     Cells,
     CensusState,
     EventInfo,
@@ -18,8 +18,8 @@ from server.query.rollouts.types import (
     RolloutInfo,
     RolloutPage,
     Sort,
+    StepAt,
 )
-from server.query.types import StepAt
 
 CENSUS = ("waiting_slot", "booting", "generating", "in_tool", "scoring", "waiting_group", "queued", "gated")
 _COLUMNS = {"moved": "moved_at"}

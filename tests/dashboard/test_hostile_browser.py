@@ -8,8 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from dashboard.pages import PAGES
-from server.query.rollouts.types import EventInfo
-from server.query.types import AlertInfo, EngineInfo, TargetTrust
+from server.query.types import AlertInfo, EngineInfo, EventInfo, TargetTrust
 from tests.dashboard import everything, fake, fake_actors, fake_alerts, fake_rollouts, fake_sandboxes
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.new_pages import new_pages

@@ -14,8 +14,7 @@ from dashboard.shell.page import Scope
 from dashboard.state.cache import TimedCache
 from dashboard.state.deltas import SentViews
 from dashboard.state.url import Span
-from server.query.rollouts.types import EventInfo
-from server.query.types import AlertInfo, RuleInfo, StepAt
+from server.query.types import AlertInfo, EventInfo, RuleInfo, StepAt
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard.memory_reader import MemoryReader
 

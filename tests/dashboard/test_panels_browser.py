@@ -12,8 +12,7 @@ from playwright.sync_api import Browser, Page
 from dashboard.charts.panels import PANELS
 from dashboard.shell import layout as shell_layout
 from dashboard.shell.shortcuts import SHORTCUTS
-from server.query.rollouts.types import EventInfo
-from server.query.types import RuleInfo, StepAt
+from server.query.types import EventInfo, RuleInfo, StepAt
 from tests.dashboard import fake, fake_alerts, fake_verdicts
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.new_pages import new_pages

@@ -16,7 +16,7 @@ from dashboard.pages.rollouts.data import recipe
 from dashboard.pages.rollouts.filters import CENSUS, RolloutQuery, parse
 from dashboard.shell.page import Scope
 from dashboard.state.deltas import SentViews
-from server.query.rollouts.types import CensusState, FunnelBar, RolloutFilter
+from server.query.types import CensusState, FunnelBar, RolloutFilter
 from tests.dashboard import fake
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader

@@ -6,7 +6,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from playwright.sync_api import Browser
 
-from server.query.rollouts.types import RolloutDetail
+from server.query.types import RolloutDetail
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.new_pages import LOOKS

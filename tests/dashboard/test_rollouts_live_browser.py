@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from dashboard.charts.panels import PANELS
-from server.query.rollouts.types import EventInfo
+from server.query.types import EventInfo
 from tests.dashboard import fake
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader

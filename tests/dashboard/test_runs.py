@@ -15,8 +15,8 @@ from dashboard.shell.shortcuts import SHORTCUTS
 from dashboard.state import deltas
 from dashboard.state.cache import TimedCache
 from dashboard.ticks import tick
-from server.query.coverage import Coverage
 from server.query.run_state import RunState
+from server.query.signals import Coverage
 from server.query.types import RunInfo, RunNow, SignalInfo, TargetTrust
 from tests.dashboard import fake
 from tests.dashboard import fake_fleet as fleet

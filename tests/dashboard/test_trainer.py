@@ -11,8 +11,7 @@ from dashboard.pages.trainer import steps
 from dashboard.shell.page import Scope
 from dashboard.state.cache import TimedCache
 from dashboard.state.url import Span
-from server.query.rollouts.types import EventInfo
-from server.query.types import StepInfo
+from server.query.types import EventInfo, StepInfo
 from tests.dashboard import fake_actors as actors
 from tests.dashboard.memory_reader import MemoryReader
 

@@ -9,7 +9,7 @@ from dashboard.pages import by_key
 from dashboard.pages.cells import cells as of_page
 from dashboard.shell.page import Scope
 from dashboard.state.url import Span
-from server.query.rollouts.types import EventInfo
+from server.query.types import EventInfo
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.rollout_cells import HOUR

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.query.names import format_name, parse_name
+from server.query.types import format_name, parse_name
 
 label = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True)
 labels = st.dictionaries(label, st.text(max_size=12), max_size=4)

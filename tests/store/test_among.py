@@ -9,7 +9,7 @@ from sqlalchemy import Engine, Select, event, select
 
 from collectors.model import Sandbox
 from server.store import Store
-from server.store.in_list import among
+from server.store.bulk import among
 from server.store.tables import hist, runs
 from server.store.types import Batch, SandboxRow
 from tests.store.helpers import T0

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from server.store import Store, chunk_codec
+from server.store import Store
+from server.store import chunks as chunk_codec
 from server.store.chunks import BLOCK
 from server.store.retention import Retention
 from server.store.transfer import copy

@@ -10,15 +10,13 @@ from hypothesis import strategies as st
 
 from collectors.model import Consumption, Event, Exit, Rollout, Span, Turn
 from server.push import records as push_records
-from server.query.rollouts.types import SORTS, GroupInfo, RolloutInfo
+from server.query.types import SORTS, GroupInfo, RolloutInfo
 from server.store import Store
-from server.store.rollouts import fields as rollouts_fields
-from server.store.rollouts import read as stored
-from server.store.rollouts.pages import BULK, FEW, BadKey
-from server.store.rollouts.read import HOUR, MINUTE, Find, order_of
-from server.store.rollouts.tables import rollout_groups, rollouts
-from server.store.rollouts.walk import Order
-from server.store.rollouts.write import ENVIRONMENTS
+from server.store import rollout_tables as rollouts_fields
+from server.store import rollouts as stored
+from server.store.rollout_pages import BULK, FEW, BadKey, Order, PagePosition, pack, unpack
+from server.store.rollout_tables import rollout_groups, rollouts
+from server.store.rollouts import ENVIRONMENTS, HOUR, MINUTE, Find, order_of
 from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
 from tests.store.helpers import T0
 
@@ -260,12 +258,12 @@ def test_pages_hold_every_row_once_in_order(store: Store, made_of: list[Any], li
         (Find(find="g2", start=T0 + 2), lambda r: r.record.group_id == "g2" and r.moved_at >= T0 + 2),
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server.store.rollouts.pages.FEW", few)
+        patch.setattr("server.store.rollout_pages.FEW", few)
         for name in ("_TIES", "_SOME", "_LOOK"):
-            patch.setattr(f"server.store.rollouts.walk.{name}", 2)
-        patch.setattr("server.store.rollouts.walk._CLASSES", few)
+            patch.setattr(f"server.store.rollout_pages.{name}", 2)
+        patch.setattr("server.store.rollout_pages._CLASSES", few)
         # With many the one way turns into the other.
-        patch.setattr("server.store.rollouts.walk._SERVED", few if few < FEW else 0)
+        patch.setattr("server.store.rollout_pages._SERVED", few if few < FEW else 0)
         for sort in SORTS:
             for descending in (True, False):
                 whole = _expected(rows, sort, descending)
@@ -286,7 +284,7 @@ def test_a_class_that_the_beginning_did_not_show_loses_nothing_later(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How many of each class a server is asked for is learned from what was met: here it then changes."""
-    monkeypatch.setattr("server.store.rollouts.pages.FEW", 0)
+    monkeypatch.setattr("server.store.rollout_pages.FEW", 0)
     spread = [made(f"old{n:02}", environment=f"env {n}", moved=n, group_id="x") for n in range(90)]
     alike = [made(f"new{n:02}", environment="env 7", moved=100 + n, group_id="gx"[n % 2]) for n in range(80)]
     store.write(Batch("run", rollouts=[*spread, *alike]))
@@ -300,9 +298,9 @@ def test_a_class_that_the_beginning_did_not_show_loses_nothing_later(
 def test_of_more_ids_than_are_sorted_a_page_holds_the_last_and_an_export_all(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.store.rollouts.pages.FEW", 5)
+    monkeypatch.setattr("server.store.rollout_pages.FEW", 5)
     for name in ("_CLASSES", "_SERVED"):
-        monkeypatch.setattr(f"server.store.rollouts.walk.{name}", 0)
+        monkeypatch.setattr(f"server.store.rollout_pages.{name}", 0)
     # The slowest of them have the first ids, and all the others are slower still.
     store.write(Batch("run", rollouts=[made(f"a{n:02}", seconds=40.0 - n) for n in range(40)]))
     store.write(Batch("run", rollouts=[made(f"b{n:03}", seconds=100.0 + n) for n in range(250)]))
@@ -356,8 +354,6 @@ def test_a_foreign_key_is_refused(store: Store, after: str) -> None:
 def test_any_key_is_a_place_or_refused(said: Any) -> None:
     import base64  # noqa: PLC0415
     import json  # noqa: PLC0415
-
-    from server.store.rollouts.pages import PagePosition, pack, unpack  # noqa: PLC0415
 
     order = Order("rollouts", "ix", "class", "seconds", True)
     text = base64.urlsafe_b64encode(json.dumps(["seconds", True, False, said]).encode()).decode()

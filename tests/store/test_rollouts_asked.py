@@ -9,11 +9,11 @@ from sqlalchemy import event
 
 from server.lib.clock import WallClock
 from server.query import Reader, UnknownRun
-from server.query.rollouts.reader import info
-from server.query.rollouts.types import RolloutFilter, RolloutInfo
+from server.query.rollouts import info
+from server.query.types import RolloutFilter, RolloutInfo
 from server.store import Store
-from server.store.rollouts.pages import BadKey
-from server.store.rollouts.read import Find, order_of
+from server.store.rollout_pages import BadKey
+from server.store.rollouts import Find, order_of
 from server.store.types import Batch
 from tests.store.helpers import T0
 from tests.store.test_rollouts import FULL, made
@@ -72,9 +72,9 @@ def test_what_the_beginning_holds_tells_nothing_of_the_rest(
     store: Store, monkeypatch: pytest.MonkeyPatch, served: int
 ) -> None:
     """All of the first rows fit and are of few classes; then few of many; then all of one that was not met."""
-    monkeypatch.setattr("server.store.rollouts.pages.FEW", 0)
-    monkeypatch.setattr("server.store.rollouts.pages._GLANCE", 20)
-    monkeypatch.setattr("server.store.rollouts.walk._SERVED", served)
+    monkeypatch.setattr("server.store.rollout_pages.FEW", 0)
+    monkeypatch.setattr("server.store.rollout_pages._GLANCE", 20)
+    monkeypatch.setattr("server.store.rollout_pages._SERVED", served)
     first = [made(f"a{n:03}", environment=f"e{n % 2}", moved=n) for n in range(40)]
     mixed = [made(f"{'a' if n % 30 == 0 else 'b'}{n:03}", environment=f"e{n % 25}", moved=n) for n in range(40, 400)]
     last = [made(f"a{n:03}", environment="e30", moved=n) for n in range(400, 480)]

@@ -10,10 +10,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, MetaData, inspect, text
 
 from migrations.partitions import PARTITION_PREFIX, include_object
-from server.store import Store, StoreError, migrate, partitions
+from server.store import Store, StoreError, migrate
+from server.store import schema as partitions
 from server.store.engine import migration_engine, parse_url
-from server.store.schema.migrate import alembic_config
-from server.store.schema.revision import HEAD
+from server.store.schema import HEAD, alembic_config
 from server.store.tables import metadata
 from server.store.types import Batch
 from tests.store.helpers import T0, one

@@ -9,7 +9,7 @@ from typing import Any
 from dashboard.shell.page import Scope
 from dashboard.state.status import View
 from dashboard.widgets.format import system, text
-from server.query.coverage import Coverage, coverage
+from server.query.signals import Coverage, coverage
 from server.query.types import SignalInfo
 
 ACTORS: Mapping[str, str] = {

@@ -3,8 +3,7 @@
 from dashboard.pages.overview.banner import next_steps, split
 from dashboard.state.status import StatusFacts, View, engine_name, first_clause, joined, worst
 from dashboard.widgets.format import STATE_WORDS, parts, system, text
-from server.query.names import mode_words
-from server.query.types import SignalNow
+from server.query.types import SignalNow, mode_words
 
 # Engine states shown by name; engines that are down are counted with their targets.
 STANDING = ("hung", "silent", "stale", "paused", "asleep")

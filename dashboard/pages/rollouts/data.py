@@ -14,8 +14,7 @@ from dashboard.pages.sandboxes.data import HERE
 from dashboard.shell.page import Scope
 from dashboard.state.status import RECORDS, StatusFacts, View, first_clause, joined
 from dashboard.widgets.format import money, number, text
-from server.query.rollouts.types import Cells, GroupInfo
-from server.query.types import SignalInfo, SignalNow
+from server.query.types import Cells, GroupInfo, SignalInfo, SignalNow
 
 _STALE, _PARTS = "staleness_versions", ("in_flight", "in_group", "in_queue")
 _MEAN = want(_STALE, level="trajectory", stat="mean")

@@ -7,7 +7,7 @@ from dashboard.pages.rollouts.records import RolloutRecords
 from dashboard.pages.rollouts.tables import rollout, short
 from dashboard.pages.rollouts.turns import ages
 from dashboard.state.status import View
-from server.query.rollouts.types import RolloutDetail, RolloutInfo
+from server.query.types import RolloutDetail, RolloutInfo
 
 # A browser draws so many without a pause; the API has them all.
 SPANS, TURNS, SIBLINGS, UPDATES = 1000, 300, 128, 200

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import cast, get_args
 from urllib.parse import parse_qs
 
-from server.query.rollouts.types import RolloutFilter, Sort
+from server.query.types import RolloutFilter, Sort
 
 CENSUS = ("waiting_slot", "booting", "generating", "in_tool", "scoring", "waiting_group", "queued", "gated")
 """Where a rollout is while it has not left, in the order it goes through them."""

@@ -7,15 +7,7 @@ from typing import TypeVar
 from dashboard.charts.time_columns import Grid, grid
 from dashboard.pages.rollouts.filters import RolloutQuery
 from dashboard.shell.page import Scope
-from server.query.rollouts.types import (
-    Cells,
-    CensusState,
-    Funnel,
-    GroupInfo,
-    RolloutDetail,
-    RolloutFilter,
-    RolloutPage,
-)
+from server.query.types import Cells, CensusState, Funnel, GroupInfo, RolloutDetail, RolloutFilter, RolloutPage
 
 T = TypeVar("T")
 

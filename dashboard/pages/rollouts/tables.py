@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from dashboard.pages.rollouts.filters import CENSUS
 from dashboard.pages.rollouts.records import RolloutRecords
 from dashboard.state.status import View, joined
-from server.query.rollouts.types import GroupInfo, RolloutInfo
+from server.query.types import GroupInfo, RolloutInfo
 
 Row = TypeVar("Row")
 

@@ -16,9 +16,8 @@ from dashboard.state.run_state import word as state_word
 from dashboard.state.signal_lookup import Want
 from dashboard.state.status import View, joined
 from dashboard.widgets.format import DASH, system, text, tight
-from server.query.names import mode_words
 from server.query.run_state import StateName
-from server.query.types import AlertInfo, RunNow, SignalInfo, SignalNow
+from server.query.types import AlertInfo, RunNow, SignalInfo, SignalNow, mode_words
 
 # A tick's grid: nothing is younger.
 KEEP_SECONDS = 5.0

@@ -9,7 +9,7 @@ from dashboard.pages.targets.trust import counted, kind_words
 from dashboard.shell.page import Scope
 from dashboard.state.status import LAST, View, joined
 from dashboard.widgets.format import system
-from server.query.coverage import coverage
+from server.query.signals import coverage
 from server.query.types import SignalInfo, SignalNow, TargetTrust
 
 # A tick's grid: nothing is younger.

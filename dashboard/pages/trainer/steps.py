@@ -7,8 +7,7 @@ from typing import Any
 from dashboard.shell.page import Scope
 from dashboard.state.status import View, joined
 from dashboard.widgets.format import number, short, text
-from server.query.rollouts.types import EventInfo
-from server.query.types import StepInfo
+from server.query.types import EventInfo, StepInfo
 
 READ, ROWS = 40, 20
 """Steps that are read and drawn; rows of the table."""

@@ -1,18 +1,18 @@
 """Reads rollouts: pages, one rollout with its timeline, groups, the funnel, the census, distributions."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from operator import attrgetter
-from typing import get_args
+from typing import Literal, get_args
 
-from collectors.model import Purpose
+from collectors.model import Exit, Purpose, Rollout, Sandbox
 from server.lib.clock import Clock
-from server.query.rollouts.funnel import Tokens, funnel
-from server.query.rollouts.timeline import timeline
-from server.query.rollouts.types import (
+from server.query.run_state import stored_run
+from server.query.types import (
     Cells,
     CensusState,
     Funnel,
+    FunnelBar,
     GroupInfo,
     RolloutDetail,
     RolloutFilter,
@@ -20,16 +20,168 @@ from server.query.rollouts.types import (
     RolloutPage,
     Sort,
 )
-from server.query.run_lookup import stored_run
 from server.rollouts.state import CENSUS, left
-from server.signals.gpus import fleet
+from server.signals.gpus import NO_PRICE, Fleet, fleet
 from server.store import Store
-from server.store.rollouts.fields import RECORD, by_place
-from server.store.rollouts.pages import BadKey
-from server.store.rollouts.read import DEFAULT, HOUR, MINUTE, Find, order_of
-from server.store.rollouts.write import OTHER
+from server.store.rollout_pages import BadKey
+from server.store.rollout_tables import RECORD, by_place
+from server.store.rollouts import DEFAULT, HOUR, MINUTE, OTHER, Find, order_of
 from server.store.samples import fit_width
 from server.store.types import PointState, RolloutGroupRow, RolloutRow, RolloutSum, RunRow, SandboxRow, SeriesKey
+
+# ---- funnel
+# The funnel of a window, from what was added up by exit.
+
+UNRECORDED = "unrecorded"
+_EXITS: tuple[str, ...] = get_args(Exit)
+_NO_RECORDS = (
+    "no rollout is recorded in this window: push records, or read a run directory with them (docs/how-to/rollouts.md)"
+)
+_NO_ENGINES = "the tokens of aborted rollouts are unknown: attach the engines, which count tokens"
+_NO_TOKENS = "no record reports response_tokens"
+_NO_GPUS = "GPU-seconds are unknown: set [run.NAME.cost] generator_gpus"
+_SHARED = "GPU-seconds are unknown: trainer and generator share their GPUs, and how long each used them is not reported"
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What the engines generated within the window (None: not known), and how long it was, in seconds."""
+
+    generated: float | None
+    seconds: float
+
+
+def funnel(
+    sums: Sequence[RolloutSum], window: tuple[float, float], purposes: Collection[str], in_flight: int, tokens: Tokens,
+    gpus_of: Fleet,
+) -> Funnel:  # fmt: skip
+    """Bars in the order of the exits, `UNRECORDED` last. ``purposes``: of the bars; all share the engines' time."""
+    gpus, price = None if gpus_of.shared else gpus_of.generator.gpus, gpus_of.generator.usd_per_gpu_hour
+    recorded, partly = sum(row.response_tokens for row in sums), any(row.told < row.rollouts for row in sums)
+    # Without the engines' token counters the total lacks unreported tokens, so that shares would be too large.
+    is_complete = tokens.generated is not None and tokens.generated >= recorded
+    whole = max(recorded, tokens.generated or 0.0) if is_complete or not partly else 0.0
+
+    def bar(name: str, rollouts: int, with_tokens: int, count: int | None, derived: bool = False) -> FunnelBar:
+        seconds = None if gpus is None or count is None or not whole else count / whole * gpus * tokens.seconds
+        usd = None if seconds is None or price is None else seconds / 3600 * price
+        least: Literal["", "lower"] = "lower" if with_tokens < rollouts and count is not None else ""
+        return FunnelBar(
+            name, rollouts, count, seconds, usd, derived, with_tokens, "upper" if derived and partly else least
+        )
+
+    bars = []
+    for name in (*_EXITS, *sorted({row.exit for row in sums} - set(_EXITS))) if sums else ():
+        rows = [row for row in sums if row.exit == name and row.purpose in purposes]
+        rollouts, with_tokens = sum(row.rollouts for row in rows), sum(row.told for row in rows)
+        # Unreported tokens are unknown, not zero.
+        count = sum(row.response_tokens for row in rows) if with_tokens or not rollouts else None
+        bars.append(bar(name, rollouts, with_tokens, count))
+    if tokens.generated is not None:
+        bars.append(bar(UNRECORDED, 0, 0, round(max(0.0, tokens.generated - recorded)), derived=True))
+    why = _lacking(sums, tokens, gpus_of, shares=bool(whole) or not partly)
+    return Funnel(*window, tuple(bars), in_flight, why, _wasted(bars))
+
+
+def _wasted(bars: Sequence[FunnelBar]) -> float | None:
+    costs = [bar.usd for bar in bars if bar.exit != "trained" and bar.usd is not None]
+    return sum(costs) if costs else None
+
+
+def _lacking(sums: Sequence[RolloutSum], tokens: Tokens, gpus_of: Fleet, *, shares: bool) -> str:
+    rollouts, with_tokens = sum(row.rollouts for row in sums), sum(row.told for row in sums)
+    partly = f"{with_tokens:,} of {rollouts:,} rollouts report response_tokens: amounts cover only those"
+    reasons = (
+        (not sums, _NO_RECORDS),
+        (bool(sums) and not with_tokens, _NO_TOKENS),
+        (0 < with_tokens < rollouts, partly + ("" if shares else ", and shares of GPU time are unknown")),
+        (tokens.generated is None, _NO_ENGINES),
+        (gpus_of.shared, _SHARED),
+        (not gpus_of.shared and gpus_of.generator.gpus is None, _NO_GPUS),
+        (gpus_of.generator.usd_per_gpu_hour is None, NO_PRICE),
+    )
+    return "; ".join(reason for lacks, reason in reasons if lacks)
+
+
+# ---- timeline
+# Builds a rollout's timeline from its spans, else from the times of its record.
+
+Bar = tuple[str, float, float | None, int | None, str]
+"""(kind, start, end; None: it lasts, policy version if reported, detail)."""
+
+# In flight: the bar that still grows.
+_OPEN = {
+    "waiting_slot": "queued", "booting": "boot", "generating": "generate", "in_tool": "generate", "scoring": "scoring",
+    "waiting_group": "waiting_group", "queued": "in_queue", "gated": "suspended",
+}  # fmt: skip
+
+
+def timeline(row: RolloutRow, boxes: Sequence[Sandbox]) -> tuple[Bar, ...]:
+    """Bars by start, with the boots of the rollout's sandboxes if its own spans have none."""
+    record = row.record
+    reported: list[Bar] = [(span.kind, span.start, span.end, span.version, span.detail) for span in record.spans]
+    bars = reported or list(_derived_bars(row))
+    if not any(kind == "boot" for kind, *_ in bars):
+        bars += _boots(boxes)
+    return tuple(sorted(bars, key=lambda bar: (bar[1], bar[0])))
+
+
+def _boots(boxes: Sequence[Sandbox]) -> Iterator[Bar]:
+    for box in boxes:
+        if box.requested_at is None:
+            continue
+        end = box.ready_at if box.ready_at is not None else box.ended_at
+        if end is None or end >= box.requested_at:
+            yield ("boot", box.requested_at, end, None, box.id)
+
+
+def _derived_bars(row: RolloutRow) -> Iterator[Bar]:
+    record, open_kind = row.record, _OPEN.get(row.state, "")
+    used = [use.at for use in record.consumptions if use.at is not None]
+    after_score = _last(record.scored_at, record.finished_at)
+    phases = (
+        ("queued", record.dispatched_at, record.started_at),
+        ("generate", _begun(record), record.finished_at),
+        ("scoring", record.finished_at, record.scored_at),
+        ("waiting_group", after_score, record.group_complete_at),
+        ("in_queue", _last(record.group_complete_at, after_score), min(used, default=None)),
+    )
+    for kind, start, end in phases:
+        if start is None or (end is None and kind != open_kind) or (end is not None and end < start):
+            continue
+        if kind == "generate":
+            yield from _generated(record, start, end)
+        elif end is None or end > start:
+            yield (kind, start, end, None, "")
+
+
+def _last(*times: float | None) -> float | None:
+    """The first time that is reported; the times are given latest first."""
+    return next((at for at in times if at is not None), None)
+
+
+def _begun(record: Rollout) -> float | None:
+    return _last(record.started_at, record.first_token_at)
+
+
+def _generated(record: Rollout, start: float, end: float | None) -> Iterator[Bar]:
+    """Prefill to the first token; then one bar per policy version, as wide as its share of the tokens."""
+    first = record.first_token_at
+    if first is not None and start < first and (end is None or first <= end):
+        yield ("prefill", start, first, record.version_start, "")
+        start = first
+    pairs = [(version, tokens) for version, tokens in record.token_versions if tokens > 0]
+    total = sum(tokens for _, tokens in pairs)
+    if end is None or not total:
+        version = record.version_start if record.version_start == record.version_finish or end is None else None
+        yield ("generate", start, end, version, "")
+        return
+    done = 0
+    for version, tokens in pairs:
+        begin = start + (end - start) * done / total
+        done += tokens
+        yield ("generate", begin, start + (end - start) * done / total, version, f"{tokens} tokens")
+
 
 SIBLINGS = 256
 # What all engines generate, as the tick derived it: minutes of it are stored added up, for any length of time.

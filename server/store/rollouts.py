@@ -1,22 +1,22 @@
 """Rollouts in the store, read: headers of all, details of some, groups, and what is added up. Times are epoch ms."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, func, select, update
+from sqlalchemy import Row as SqlRow
 
 from collectors.model import Exit
 from server.rollouts.groups import OUTCOMES
 from server.rollouts.window import LIVE_MOST
-from server.store.bulk import clean
+from server.store import rollout_tables as fields
+from server.store.bulk import Row, among, clean, upsert
 from server.store.engine import Engines
-from server.store.in_list import among
-from server.store.rollouts import bins as rollouts_bins
-from server.store.rollouts import fields
-from server.store.rollouts.pages import pack, page, unpack
-from server.store.rollouts.tables import (
+from server.store.rollout_pages import Lookup, Order, RowFilter, cursor_of, fetched, pack, page, unpack
+from server.store.rollout_tables import (
+    rollout_bins,
     rollout_classes,
     rollout_consumptions,
     rollout_details,
@@ -24,10 +24,162 @@ from server.store.rollouts.tables import (
     rollout_sums,
     rollouts,
 )
-from server.store.rollouts.walk import Lookup, Order, RowFilter
-from server.store.rollouts.write import AMOUNTS, OTHER, ClassKey
 from server.store.tables import runs
-from server.store.types import RolloutGroupRow, RolloutRow, RolloutSum
+from server.store.types import Batch, RolloutGroupRow, RolloutRow, RolloutSum
+
+# ---- bins
+# Distributions over time: bins of minutes or hours, added up by the column of a drawing they fall into.
+
+Bin = tuple[int, int, int]
+"""(column's start in ms, bin, how many)."""
+
+_WHERE = "run = ? AND tier = ? AND kind = ? AND bucket >= ? AND bucket < ? AND n > 0"
+
+
+def columns(connection: Connection, run: int, kind: str, tier: int, span: tuple[int, int], width: int) -> list[Bin]:
+    """By column and bin; ``width`` is a multiple of ``tier``, all times are epoch ms."""
+    low, high = span[0] // tier * tier, span[1]
+    if width > tier and connection.dialect.name == "sqlite":
+        return _by_column(connection, (run, tier, kind), (low, high), width)
+    column, count, group = "bucket", "n", ""
+    if width > tier:
+        column, count, group = f"bucket / {width} * {width}", "CAST(sum(n) AS bigint)", " GROUP BY 1, 2"
+    sql = f"SELECT {column}, bin, {count} FROM rollout_bins WHERE {_WHERE}{group} ORDER BY 1, 2"
+    return [(at, number, n) for at, number, n in fetched(connection, sql, (run, tier, kind, low, high))]
+
+
+def _by_column(connection: Connection, key: tuple[int, int, str], span: tuple[int, int], width: int) -> list[Bin]:
+    # Column by column: SQLite sorts what it groups, and many short sorts take half as long as a long one.
+    low, high = span
+    sql = f"SELECT bin, sum(n) FROM rollout_bins WHERE {_WHERE} GROUP BY bin ORDER BY bin"
+    return [
+        (at, number, n)
+        for at in range(low // width * width, high, width)
+        for number, n in cursor_of(connection, sql, (*key, max(at, low), min(at + width, high)))
+    ]
+
+
+# ---- write
+# Rollouts into the database, in the transaction of the cursor, or of the push, that they came with.
+
+ENVIRONMENTS = 100
+"""So many have classes of their own; what is beyond them shares one, so that names without end cost no page."""
+
+OTHER = "*"
+AMOUNTS = ("rollouts", "prompt_tokens", "response_tokens", "loss_tokens", "told", "seconds")
+_SUM_KEY = ("tier", "bucket", "exit", "environment", "purpose")
+_BIN_KEY = ("tier", "kind", "bucket", "bin")
+_CLASS = ("environment", "purpose", "state", "mixed")
+_KEY = ("run", "rollout_id", "life")
+_CHANGING = ("class", *(name for name in fields.COLUMNS if name not in ("rollout_id", "life", "first_seen")))
+_GROUP_CHANGING = tuple(name for name in fields.GROUP if name not in ("group_id", "life"))
+
+ClassKey = tuple[str, str, str, int]
+"""(environment, purpose, state, mixed: -1 not reported)."""
+
+
+def write(connection: Connection, batch: Batch, run: int) -> None:
+    """Store a batch's rollouts, groups and increments. The run's row is locked."""
+    if batch.rollouts:
+        _headers(connection, batch.rollouts, run)
+        _consumptions(connection, batch.rollouts, run)
+        _details(connection, batch.rollouts, run)
+    groups = [(run, *fields.group_values(group)) for group in batch.rollout_groups]
+    upsert(connection, rollout_groups, ("run", *fields.GROUP), groups, _GROUP_CHANGING)
+    if batch.rollout_sums or batch.rollout_bins:
+        _increments(connection, batch, run)
+
+
+def _headers(connection: Connection, rows: Sequence[RolloutRow], run: int) -> None:
+    keys = [_class_of(row) for row in rows]
+    classes = _classes(connection, set(keys), run)
+    found: list[Row] = [(run, classes[key], *fields.values(row)) for key, row in zip(keys, rows, strict=True)]
+    upsert(connection, rollouts, ("run", "class", *fields.COLUMNS), found, _CHANGING)
+
+
+def _class_of(row: RolloutRow) -> ClassKey:
+    mixed = -1 if row.mixed is None else int(row.mixed)
+    return fields.text(row.record.environment), row.record.purpose or "", row.state, mixed
+
+
+def _classes(connection: Connection, wanted: set[ClassKey], run: int) -> dict[ClassKey, int]:
+    """The number of each class, created where new."""
+    known = known_classes(connection, run)
+    if new := wanted - known.keys():
+        names = {key[0] for key in known}
+        made = {key: _placed(key, names) for key in sorted(new)}
+        upsert(connection, rollout_classes, ("run", *_CLASS), [(run, *key) for key in set(made.values())])
+        known = known_classes(connection, run)
+        known.update({key: known[place] for key, place in made.items()})
+    return known
+
+
+def _placed(key: ClassKey, names: set[str]) -> ClassKey:
+    if key[0] in names or len(names) < ENVIRONMENTS:
+        names.add(key[0])
+        return key
+    return (OTHER, *key[1:])
+
+
+def known_classes(connection: Connection, run: int) -> dict[ClassKey, int]:
+    """(environment, purpose, state, mixed) -> number."""
+    c = rollout_classes.c
+    rows = connection.execute(select(c.environment, c.purpose, c.state, c.mixed, c.id).where(c.run == run)).all()
+    return {(row[0], row[1], row[2], row[3]): row[4] for row in rows}
+
+
+def _consumptions(connection: Connection, rows: Iterable[RolloutRow], run: int) -> None:
+    found: list[Row] = [
+        (
+            run, fields.text(row.record.rollout_id), row.life, -1 if use.version is None else use.version,
+            -1 if use.incarnation is None else use.incarnation, None if use.at is None else round(use.at * 1000),
+        )
+        for row in rows for use in row.record.consumptions
+    ]  # fmt: skip
+    upsert(connection, rollout_consumptions, (*_KEY, "version", "incarnation", "at"), found, ("at",))
+
+
+def _details(connection: Connection, rows: Iterable[RolloutRow], run: int) -> None:
+    """Turns and spans of those that keep them; of one that keeps them no more they go."""
+    kept: list[Row] = []
+    gone: list[Row] = []
+    for row in {(row.record.rollout_id, row.life): row for row in rows}.values():
+        key = (run, fields.text(row.record.rollout_id), row.life)
+        if row.detailed:
+            kept.append((*key, fields.turns_text(row.record.turns), fields.spans_text(row.record.spans)))
+        else:
+            gone.append(key)
+    upsert(connection, rollout_details, (*_KEY, "turns", "spans"), kept, ("turns", "spans"))
+    if not gone:
+        return
+    if connection.dialect.name == "postgresql":
+        sql = (
+            "DELETE FROM rollout_details d USING unnest(%s::bigint[], %s::text[], %s::bigint[]) AS g (run, id, life) "
+            "WHERE d.run = g.run AND d.rollout_id = g.id AND d.life = g.life"
+        )
+        connection.exec_driver_sql(sql, tuple(list(column) for column in zip(*gone, strict=True)))
+        return
+    connection.exec_driver_sql("DELETE FROM rollout_details WHERE run = ? AND rollout_id = ? AND life = ?", gone)
+
+
+def _increments(connection: Connection, batch: Batch, run: int) -> None:
+    """Adds the increments once: a commit whose answer was lost is retried with the same batch."""
+    if connection.execute(select(runs.c.applied).where(runs.c.id == run)).scalar() == batch.token:
+        return
+    sums: dict[Row, list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0, 0.0])
+    for one in batch.rollout_sums:
+        held = sums[(run, one.tier, one.bucket, one.exit, clean(one.environment), one.purpose)]
+        for at, name in enumerate(AMOUNTS):
+            held[at] += getattr(one, name)
+    bins: dict[Row, int] = defaultdict(int)
+    for cell in batch.rollout_bins:
+        bins[(run, cell.tier, cell.kind, cell.bucket, cell.bin)] += cell.n
+    added: list[Row] = [(*key, *held[:-1], float(held[-1])) for key, held in sums.items()]
+    upsert(connection, rollout_sums, ("run", *_SUM_KEY, *AMOUNTS), added, add=AMOUNTS)
+    counted: list[Row] = [(*key, n) for key, n in bins.items() if n]
+    upsert(connection, rollout_bins, ("run", *_BIN_KEY, "n"), counted, add=("n",))
+    connection.execute(update(runs).where(runs.c.id == run).values(applied=batch.token))
+
 
 LEAVING = frozenset((*get_args(Exit), "ended"))
 """States of rollouts that are not in flight: `collectors.model.Exit`, and ended without a reported use."""
@@ -43,7 +195,7 @@ HOUR = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """Which rollouts; see `server.query.rollouts.types.RolloutFilter`. Times are epoch ms."""
+    """Which rollouts; see `server.query.types.RolloutFilter`. Times are epoch ms."""
 
     states: Collection[str] = ()
     environment: str = ""
@@ -92,7 +244,7 @@ _LAST = "\U0010ffff"
 
 
 def order_of(sort: str, descending: bool) -> Order:
-    """The order of a page by one of `server.query.rollouts.types.SORTS`."""
+    """The order of a page by one of `server.query.types.SORTS`."""
     column, ties = "" if sort == "moved" else sort, sort in ("staleness", "reward")
     return Order("rollouts", f"ix_rollouts_{sort}", "class", column, descending, ties)
 
@@ -267,7 +419,7 @@ class RolloutStore:
         """
         tier = HOUR if width >= HOUR else MINUTE
         with self._engines.reading() as connection:
-            return rollouts_bins.columns(connection, _number(connection, run), kind, tier, (start, end), width)
+            return columns(connection, _number(connection, run), kind, tier, (start, end), width)
 
     def census(self, run: str, life: int) -> list[tuple[str, str, int, int]]:
         """(state, purpose, count, start of the oldest) of rollouts in flight, of one incarnation."""
@@ -340,7 +492,7 @@ def _select_groups() -> Select[Any]:
     return select(*_ALL_GROUPS)
 
 
-def _by_id(connection: Connection, table: Table, ids: Sequence[int]) -> dict[int, Row[Any]]:
+def _by_id(connection: Connection, table: Table, ids: Sequence[int]) -> dict[int, SqlRow[Any]]:
     query = _select() if table is rollouts else _select_groups()
     return {row[0]: row for row in connection.execute(query.where(among(table.c.id, ids))).all()}
 

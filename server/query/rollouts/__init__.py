@@ -1,1 +1,0 @@
-"""Rollouts for readers: pages, funnel, timeline, exports."""

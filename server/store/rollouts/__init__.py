@@ -1,1 +1,0 @@
-"""Rollouts in the store: tables, fields, writes, reads, pages."""

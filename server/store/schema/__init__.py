@@ -1,1 +1,0 @@
-"""The version of the schema: migrate to it, and check for it."""
