@@ -33,10 +33,8 @@ from dashboard.app import attach as attach_dashboard
 from dashboard.pages import PAGES
 from server.api.alerts import add_alerts
 from server.api.app import create_api
-from server.api.preflight import add_preflight
 from server.api.rollouts import add_rollouts
-from server.api.sandboxes import add_sandboxes
-from server.api.what_if import add_what_if
+from server.api.runs import add_preflight, add_sandboxes, add_what_if
 from server.cli.demo import Cluster
 from server.config import alerts as alerts_config
 from server.lib.clock import ScaledClock

@@ -35,7 +35,7 @@ from collectors.model import Collector, Limits, Reading, Sample, ScrapeError, St
 from server.api.app import create_api
 from server.api.push import add_pushes
 from server.api.rollouts import add_rollouts
-from server.api.sandboxes import add_sandboxes
+from server.api.runs import add_sandboxes
 from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.runtime.self_metrics import process_numbers

@@ -14,8 +14,7 @@ import click
 from click.shell_completion import shell_complete
 
 from server.cli import BAD_USAGE, OK
-from server.cli.completion import VARIABLE
-from server.cli.program import NAME, LazyGroup, Program
+from server.cli.program import NAME, VARIABLE, LazyGroup, Program
 from server.lib.errors import ConfigError
 
 if TYPE_CHECKING:

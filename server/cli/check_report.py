@@ -20,8 +20,7 @@ from server import signals
 from server.alerts.inputs import TARGET_UP
 from server.alerts.model import Condition, Rule
 from server.alerts.settings import AlertSettings
-from server.cli.as_of import apply_stated, feed_records, ticks
-from server.cli.probe import Listed, ProbeResult, describe, listed, probe_targets
+from server.cli.check import Listed, ProbeResult, apply_stated, describe, feed_records, listed, probe_targets, ticks
 from server.derive.deriver import Deriver
 from server.derive.source_priority import SourcePriority
 from server.lib.clock import WallClock

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from server.alerts.text import parse_duration
-from server.cli import FAILED, OK, colour
+from server.cli import FAILED, OK
+from server.cli import program as colour
 from server.cli.options import Options, common
 from server.cli.program import Command
 from server.config.settings import load

@@ -2,16 +2,23 @@
 
 import importlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
+from server.cli import OK
 from server.lib.errors import nearest
 
 NAME = "rollscope"
+# Commands whose module has several -> the module. It names each `COMMAND_command`.
+SHARED = {
+    "backup": "store", "restore": "store", "move": "store", "migrate": "store", "up": "watch", "help": "program",
+    "completion": "program",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,8 @@ class LazyGroup(Group):
         if cmd_name not in self._table:
             return None
         if cmd_name not in self.commands:
-            command: Command | Group = importlib.import_module(f"server.cli.{cmd_name}").command
+            home = importlib.import_module(f"server.cli.{SHARED.get(cmd_name, cmd_name)}")
+            command: Command | Group = getattr(home, f"{cmd_name}_command" if cmd_name in SHARED else "command")
             describe(command, *self._table[cmd_name])
             self.add_command(command, cmd_name)
         return self.commands[cmd_name]
@@ -112,3 +120,60 @@ class Choice(click.Choice[str]):
         if near:
             return f"{value!r} is not a choice. Did you mean {near!r}?"
         return f"{value!r} is not one of {', '.join(map(str, self.choices))}."
+
+
+# ---- colour
+# Colour of reports on a terminal: click removes it where the output is no terminal or NO_COLOR is set.
+
+_STYLES: tuple[tuple[re.Pattern[str], dict[str, str | bool]], ...] = (
+    (re.compile(r"\b(?:DOWN|CRITICAL|FAIL|FAILED)\b"), {"fg": "red", "bold": True}),
+    (re.compile(r"\b(?:WATCH|WARN)\b"), {"fg": "yellow", "bold": True}),
+    (re.compile(r"^verdict:.*$", re.MULTILINE), {"bold": True}),
+)
+
+
+def show(report: str) -> None:
+    """Print a report; words that need attention are coloured."""
+    for pattern, style in _STYLES:
+        report = pattern.sub(lambda match, style=style: click.style(match[0], **style), report)  # type: ignore[misc]
+    click.echo(report)
+
+
+# ---- help
+# `rollscope help [COMMAND...]`: the help of the program or of one command.
+
+
+@click.command(cls=Command)
+@click.argument("names", nargs=-1, metavar="[COMMAND]...", help="a command, such as `watch` or `alerts test`")
+@click.pass_context
+def help_command(context: click.Context, names: tuple[str, ...]) -> int:
+    context = context.find_root()
+    for name in names:
+        group = context.command
+        if not isinstance(group, click.Group):
+            raise click.UsageError(f"{context.command_path} has no command {name!r}.", context)
+        _, subcommand, _ = group.resolve_command(context, [name])
+        assert subcommand is not None
+        context = subcommand.context_class(subcommand, info_name=name, parent=context)
+    click.echo(context.get_help(), color=context.color)
+    return OK
+
+
+# ---- completion
+# `rollscope completion SHELL`: prints the script that completes commands and options in a shell.
+
+VARIABLE = "_ROLLSCOPE_COMPLETE"
+"""The variable that the script sets when it calls the program for suggestions."""
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(cls=Command)
+@click.argument("shell", type=click.Choice(SHELLS), metavar="SHELL", help=f"one of {', '.join(SHELLS)}")
+@click.pass_context
+def completion_command(context: click.Context, shell: str) -> int:
+    kind = get_completion_class(shell)
+    assert kind is not None
+    root = context.find_root().command
+    script = kind(root, {}, NAME, VARIABLE)
+    click.echo(script.source_template % script.source_vars())
+    return OK

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +20,8 @@ from collectors.transport import failures
 from server import query
 from server import store as stores
 from server.alerts.text import duration
-from server.cli import OK, colour, verdict_text
+from server.cli import OK
+from server.cli import program as colour
 from server.cli.options import Options, common
 from server.cli.program import Command
 from server.config.settings import load
@@ -30,6 +31,145 @@ from server.query import shape
 from server.query.types import mode_words
 from server.store.types import RetentionSettings
 from server.targets.naming import shown_url
+
+# ---- verdict text
+# A verdict for a terminal: what is slow and for how long, then the evidence, then the advice.
+
+# Label and key of each number; the JSON has all of them.
+_RATES = (
+    ("trained", "trained_samples_per_second"),
+    ("capacity", "capacity_samples_per_second"),
+    ("arrivals", "arrivals_samples_per_second"),
+)
+_WAITS = (("reported", "reported_wait_ratio"), ("predicted from arrivals", "predicted_wait_ratio"))
+_CONFIDENCE = ((0.75, "high"), (0.45, "medium"), (0.0, "low"))
+# Lines of each list.
+_EVIDENCE = 8
+_SHARES = 4
+_BRIEF_EVIDENCE = 4
+_BRIEF_MISSING = 3
+# Share of a finished run's time below which a limiter is left out of its summary.
+LEAST_SHARE = 0.05
+
+
+def named(outcome: str, cause: str | None) -> str:
+    """``generator-bound (KV capacity)``."""
+    text = outcome.replace("_bound", "-bound").replace("_", " ")
+    return text + (f" ({cause.replace('_', ' ').replace('kv ', 'KV ')})" if cause else "")
+
+
+def verdict_lines(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") -> Iterator[str]:
+    """The verdict in words, indented below its first line."""
+    yield f"verdict: {_verdict_head(verdict, now, lifecycle)}"
+    yield f"  {verdict['summary']}"
+    yield from _listed("arithmetic", list(_arithmetic(verdict)))
+    yield from _listed("evidence", [item["text"] for item in verdict.get("evidence", ())][:_EVIDENCE])
+    contradictions = [item["text"] for item in verdict.get("contradictions", ())]
+    yield from _listed("in doubt", [*verdict.get("disagreements", ()), *contradictions])
+    if beyond := verdict.get("next"):
+        yield f"  next limiter: {_limiter(beyond)}"
+    if advice := verdict.get("advice"):
+        yield f"  change first: {advice}"
+    yield from _idle(verdict)
+    yield from _listed("for more confidence, log", list(verdict.get("missing", ())))
+
+
+def brief(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") -> Iterator[str]:
+    """The verdict, its main evidence and the advice, for the short status."""
+    yield f"verdict: {_verdict_head(verdict, now, lifecycle)}"
+    yield f"  {verdict['summary']}"
+    yield from (f"    - {item['text']}" for item in verdict.get("evidence", ())[:_BRIEF_EVIDENCE])
+    if verdict.get("outcome") == "unknown" and (missing := verdict.get("missing")):
+        more = [f"and {len(missing) - _BRIEF_MISSING} more"] if len(missing) > _BRIEF_MISSING else []
+        yield from _listed("to find it, log", [*missing[:_BRIEF_MISSING], *more])
+    if advice := verdict.get("advice"):
+        yield f"  change first: {advice}"
+    yield from _idle(verdict)
+
+
+def ended_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """A finished run in one line: steps, time, reward, what limited it for how much of its time, and dollars."""
+    steps, seconds, reward = summary.get("steps"), summary.get("seconds"), summary.get("reward")
+    figures = [f"{steps:,} steps"] if steps is not None else []
+    figures += [f"in {span(seconds)}"] if seconds is not None else []
+    parts = [" ".join(figures)] if figures else []
+    parts += [f"final reward {reward:.4g}"] if reward is not None else []
+    limiters = summary.get("limiters") or {}
+    total = sum(limiters.values())
+    shares = sorted(((seconds / total, name) for name, seconds in limiters.items()), reverse=True) if total else []
+    parts += [f"{named(name, None)} {share:.0%}" for share, name in shares if share >= LEAST_SHARE]
+    if (dollars := summary.get("usd")) is not None:
+        idle = summary.get("idle_usd")
+        parts.append(
+            f"${dollars:,.2f} at its mean hourly rate" + ("" if idle is None else f", ${idle:,.2f} of it idle")
+        )
+    if parts:
+        yield f"summary: {', '.join(parts)}"
+
+
+def _idle(verdict: Mapping[str, Any]) -> Iterator[str]:
+    if (dollars := verdict.get("usd_per_hour")) is not None:
+        missing = verdict.get("usd_lacks")
+        at_least, reason = ("at least ", f" (incomplete: {missing})") if missing else ("", "")
+        yield f"  idle now: {at_least}${dollars:,.2f}/h{reason}"
+
+
+def _verdict_head(verdict: Mapping[str, Any], now: float, lifecycle: str) -> str:
+    parts = [named(str(verdict.get("outcome", "unknown")), verdict.get("cause"))]
+    over, as_of = lifecycle in ("finished", "crashed"), verdict.get("as_of")
+    if over and as_of is not None:
+        parts.append(f"as of its end {span(now - as_of)} ago")
+    since = verdict.get("since")
+    if since is not None:
+        parts.append(f"for {span((as_of if over and as_of is not None else now) - since)}")
+    confidence = verdict.get("confidence") or 0.0
+    if confidence > 0:
+        label = next(label for least, label in _CONFIDENCE if confidence >= least)
+        parts.append(f"{label} confidence ({confidence:.2f})")
+    return ", ".join(parts)
+
+
+def _arithmetic(verdict: Mapping[str, Any]) -> Iterator[str]:
+    numbers = verdict.get("numbers", {})
+    rates = [f"{label} {numbers[key]:.3g}" for label, key in _RATES if numbers.get(key) is not None]
+    factor = numbers.get("gap_factor")
+    gap = f"; the gap is a factor of {factor:.2g}" if factor is not None and rates else ""
+    if rates:
+        yield f"samples/s: {', '.join(rates)}{gap}"
+    waits = [f"{label} {numbers[key]:.0%}" for label, key in _WAITS if numbers.get(key) is not None]
+    if waits:
+        # Only one source: the framework's own number is not confirmed by a prediction.
+        yield f"wait: {', '.join(waits)}" + ("" if len(waits) > 1 else " (not cross-checked)")
+    shares = [(name, share) for name, share in verdict.get("shares", {}).items() if share >= 0.005][:_SHARES]
+    if shares:
+        texts = (f"{named(*name.split('/', 1))} {share:.0%}" for name, share in shares)
+        yield f"share of the gap: {', '.join(texts)}"
+
+
+def _limiter(limiter: Mapping[str, Any]) -> str:
+    gain = f", worth {limiter['gain']:.2g}x" if limiter.get("gain", 1.0) > 1.0 else ""
+    text = f": {limiter['text']}" if limiter.get("text") else ""
+    return f"{named(limiter['outcome'], limiter['cause'])}{gain}{text}"
+
+
+def _listed(title: str, rows: list[str]) -> Iterator[str]:
+    if rows:
+        yield f"  {title}:"
+        yield from (f"    - {row}" for row in rows)
+
+
+def span(seconds: float) -> str:
+    """A duration as the dashboard shows it: ``45 s``, ``12 min``, ``3 h 20 min``, ``4 d``."""
+    whole = max(0, round(seconds))
+    if whole < 90:
+        return f"{whole} s"
+    if whole < 5400:
+        return f"{round(whole / 60)} min"
+    hours, rest = divmod(whole, 3600)
+    if whole >= 172_800:
+        return f"{round(whole / 86_400)} d"
+    return f"{hours} h" + (f" {rest // 60} min" if rest >= 60 else "")
+
 
 # Kinds of rows with a retention, and their names in the line on the store.
 KINDS = {"raw": "raw samples", "signals": "signals", "records": "records", "rollups": "rollups"}
@@ -203,7 +343,7 @@ def short(status: Mapping[str, Any]) -> str:
     flagged = [(name, signal) for name, signal in _listed_signals(status) if signal["state"] in FLAGGED]
     flagged.sort(key=lambda item: FLAGGED.index(item[1]["state"]))
     down = [target for target in status["trust"] if not target["up"]]
-    lines = [*_head(status), *verdict_text.brief(status["verdict"], status.get("now", 0.0), status["lifecycle"])]
+    lines = [*_head(status), *brief(status["verdict"], status.get("now", 0.0), status["lifecycle"])]
     lines += _cut("flagged signals:", [_row(name, signal) for name, signal in flagged])
     lines += _cut("targets down:", [_target(target) for target in down])
     lines += _cut("alerts:", [_alert(alert) for alert in status["alerts"]])
@@ -238,7 +378,7 @@ def text(status: Mapping[str, Any]) -> str:
     gaps = [_gap(name, signal) for name, signal in signals if signal["value"] is None]
     targets = [_target(target) for target in status["trust"]]
     alerts = ["alerts:", *map(_alert, status["alerts"])] if status.get("alerts") else _judged_later(status)
-    verdict = verdict_text.lines(status["verdict"], status.get("now", 0.0), status["lifecycle"])
+    verdict = verdict_lines(status["verdict"], status.get("now", 0.0), status["lifecycle"])
     return "\n".join(
         [*_head(status), *verdict, "signals:", *rows, "no value:", *gaps, "targets:", *targets, *alerts]
     )  # fmt: skip
@@ -248,7 +388,7 @@ def _head(status: Mapping[str, Any]) -> list[str]:
     framework, mode = status["framework"] or _unnamed(status), mode_words(status["mode"], status["facts"])
     mode = f"mode {mode}" if mode.startswith("unknown") else mode
     state = [f"state: {_state(run_state, status)}"] if (run_state := status.get("state")) else []
-    ended = verdict_text.ended(status.get("summary") or {})
+    ended = ended_lines(status.get("summary") or {})
     return [f"{status['run']}: {framework}, {mode}, {status['lifecycle']}", *state, *ended]
 
 
@@ -270,11 +410,11 @@ def _state(state: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     if name == "catching_up":
         return _catching_up(state)
     if name == "live":
-        return "live" + (f", newest data {verdict_text.span(now - as_of)} old" if as_of is not None else "")
+        return "live" + (f", newest data {span(now - as_of)} old" if as_of is not None else "")
     text = str(status["lifecycle"]) if name == "finished" else name.replace("_", " ")
     if since is None:
         return {"stale": "stale: no data yet", "not_collected": "not collected yet"}.get(name, text)
-    return f"{text} {'at' if name == 'finished' else 'since'} {_at(since)} ({verdict_text.span(now - since)})"
+    return f"{text} {'at' if name == 'finished' else 'since'} {_at(since)} ({span(now - since)})"
 
 
 def _catching_up(state: Mapping[str, Any]) -> str:
@@ -282,7 +422,7 @@ def _catching_up(state: Mapping[str, Any]) -> str:
     if state.get("progress") is not None:
         parts.append(f"{state['progress']:.0%}")
     if state.get("seconds_left") is not None:
-        parts.append(f"about {verdict_text.span(state['seconds_left'])} left")
+        parts.append(f"about {span(state['seconds_left'])} left")
     return ", ".join(parts)
 
 
@@ -306,7 +446,7 @@ def _target(target: Mapping[str, Any]) -> str:
 def _alert(alert: Mapping[str, Any]) -> str:
     """``  firing for 12 min: TrainerStarved (warning): The trainer waits ...``."""
     muted = f", muted: {alert['muted']}" if alert.get("muted") else ""
-    age = verdict_text.span(alert["age_seconds"])
+    age = span(alert["age_seconds"])
     return f"  {alert['state']} for {age}: {alert['name']} ({alert['severity']}{muted}): {alert['summary']}"
 
 

@@ -22,15 +22,11 @@ from fastapi import FastAPI
 
 from server.api.alerts import add_alerts
 from server.api.app import close_api, create_api
-from server.api.engines import add_engines
 from server.api.forwarding import add_readings
 from server.api.gate import LOOPBACK_NAMES, App, Gate
-from server.api.preflight import add_preflight
 from server.api.push import add_pushes
 from server.api.rollouts import add_rollouts
-from server.api.runs import add_run_removal
-from server.api.sandboxes import add_sandboxes
-from server.api.what_if import add_what_if
+from server.api.runs import add_engines, add_preflight, add_run_removal, add_sandboxes, add_what_if
 from server.config import admin_token
 from server.config.settings import Settings
 from server.lib.clock import Clock, WallClock

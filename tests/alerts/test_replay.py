@@ -9,8 +9,7 @@ import pytest
 
 from server.alerts.settings import AlertSettings
 from server.cli import alerts_replay
-from server.cli.alerts_frames import ENDED, Track
-from server.cli.alerts_replay import Episode, Replay
+from server.cli.alerts_replay import ENDED, Episode, Replay, Track
 from server.config.alerts import load_rules
 from server.derive.driver import RunDriver, carry_of
 from server.lib.errors import ConfigError, Problems

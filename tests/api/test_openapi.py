@@ -14,11 +14,9 @@ from pydantic import TypeAdapter
 from bench.docs.pages import openapi
 from server.api.alerts import add_alerts
 from server.api.app import create_api
-from server.api.engines import add_engines
 from server.api.push import add_pushes
 from server.api.rollouts import add_rollouts
-from server.api.sandboxes import add_sandboxes
-from server.api.what_if import add_what_if
+from server.api.runs import add_engines, add_sandboxes, add_what_if
 from server.config import alerts as alerts_config
 from server.query import Reader
 from server.store import Store

@@ -20,7 +20,7 @@ from server.api import push as api_push
 from server.api.app import close_api, create_api
 from server.api.gate import PUSH_BYTES, Gate
 from server.api.push import add_pushes
-from server.api.sandboxes import add_sandboxes
+from server.api.runs import add_sandboxes
 from server.config import settings as config_otlp
 from server.lib.clock import ScaledClock
 from server.push import metrics as exposition_text

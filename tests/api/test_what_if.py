@@ -9,7 +9,7 @@ import pytest
 
 from collectors.model import Reading, Sample
 from server.api.app import close_api, create_api
-from server.api.what_if import add_what_if
+from server.api.runs import add_what_if
 from server.query.types import SignalNow, Status
 from server.query.what_if import MOST, OutOfRange, changes_of, estimate, today
 from server.store import Store

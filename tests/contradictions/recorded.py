@@ -17,10 +17,8 @@ from demo.process import begin
 from demo.scenarios import SCENARIOS
 from server.api.alerts import add_alerts
 from server.api.app import create_api
-from server.api.engines import add_engines
 from server.api.rollouts import add_rollouts
-from server.api.sandboxes import add_sandboxes
-from server.api.what_if import add_what_if
+from server.api.runs import add_engines, add_sandboxes, add_what_if
 from server.cli.demo import HISTORY_SECONDS, RECORDS_SECONDS
 from server.config.alerts import defaults
 from server.ingest.arrivals import Arrivals

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.api.preflight import add_preflight
+from server.api.runs import add_preflight
 from server.lib.clock import Clock
 from server.lib.secret import Secret
 from server.preflight.live import Preflights, active_run_names

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Reading, Sample, Target
-from server.api.sandboxes import _store as push_sandboxes
+from server.api.runs import _store as push_sandboxes
 from server.config import alerts as alerts_config
 from server.ingest.readings import Ingest
 from server.lib.clock import ScaledClock

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.model import Sandbox
-from server.api.sandboxes import add_sandboxes
+from server.api.runs import add_sandboxes
 from server.ingest.readings import Ingest
 from server.push.sandboxes import FIELDS, parse
 from server.store import Store

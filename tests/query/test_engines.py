@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from collectors.model import Labels
-from server.api.engines import add_engines
+from server.api.runs import add_engines
 from server.lib.clock import ScaledClock
 from server.query.reader import Reader
 from server.query.run_state import UnknownRun
