@@ -23,7 +23,7 @@ from sqlalchemy import text
 
 from bench.real_runs.recording import load
 from bench.store import DAY, HOUR, START, report
-from collectors.generators.vllm.collector import parse
+from collectors.generators.vllm import parse
 from collectors.model import Labels, Limits
 from server.store import Store, migrate
 from server.store.types import Batch, SeriesKey

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from collectors.formats.exposition import layout as exposition_layout
 from collectors.formats.exposition import parser
-from collectors.generators.vllm import collector as vllm
+from collectors.generators import vllm
 from collectors.model import Limits
 
 PAGE = Path(__file__).parents[1] / "tests/testdata/vllm/default/metrics_1795246810368_load.prom"

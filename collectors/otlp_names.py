@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from collectors.generators.vllm import names as vllm_names
+from collectors.generators import vllm as vllm_names
 from collectors.model import Labels
 
 Attributes = Mapping[str, str]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import collectors
-from collectors.sandboxes.modal.collector import TESTED
+from collectors.sandboxes.modal import TESTED
 from server.config.settings import build
 from server.main import program
 from tests.support_sdks import ENVIRONMENTS

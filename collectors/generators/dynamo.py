@@ -15,9 +15,7 @@ from dataclasses import replace
 from collectors.engine_pages import blocks, pages, prefix_cache
 from collectors.engine_pages.pages import Decision, MetricRule, PagePlan, PageRules, Unmapped
 from collectors.formats.exposition.parser import Series
-from collectors.generators import tensorrt_llm
-from collectors.generators.sglang import collector as sglang
-from collectors.generators.vllm import collector as vllm
+from collectors.generators import sglang, tensorrt_llm, vllm
 from collectors.model import Collector, Limits, Reading, State
 
 _FRONTEND = "dynamo_frontend_"

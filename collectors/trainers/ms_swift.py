@@ -17,10 +17,10 @@ from collectors.formats.jsonl import Row
 from collectors.formats.rows import Logged
 from collectors.formats.tensorboard import log as tensorboard_log
 from collectors.formats.wandb import log as wandb_log
-from collectors.trainers.trl import collector as trl
-from collectors.trainers.trl import config as trl_config
-from collectors.trainers.trl import keys as trl_keys
-from collectors.trainers.trl import printed as trl_printed
+from collectors.trainers import trl
+from collectors.trainers import trl as trl_config
+from collectors.trainers import trl as trl_keys
+from collectors.trainers import trl as trl_printed
 from collectors.training_logs.model import Context, Framework, Key, Piece
 from collectors.training_logs.tail import collector_of
 

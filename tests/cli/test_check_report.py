@@ -11,7 +11,7 @@ import pytest
 
 import collectors
 from collectors.model import Collector, Limits
-from collectors.trainers.slime import collector as slime
+from collectors.trainers import slime
 from server.main import main
 from server.signals import recorded as record_fields
 from tests.recorded import TESTDATA

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 import httpx
 
-from collectors.generators.prometheus import collector as prometheus
+from collectors.generators import prometheus
 from collectors.model import Limits, Reading
 
 NOW = 1_795_000_000.0

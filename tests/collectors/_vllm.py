@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from collectors.generators.vllm import collector as vllm
+from collectors.generators import vllm
 from collectors.model import Limits, Reading, Sample
 from tests.collectors._reading import TESTDATA
 

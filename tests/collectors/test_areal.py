@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.formats import console
-from collectors.trainers import oat, torchforge
-from collectors.trainers.areal import collector as areal
-from collectors.trainers.areal import keys as areal_keys
-from collectors.trainers.skyrl import collector as skyrl
+from collectors.trainers import areal, oat, skyrl, torchforge
+from collectors.trainers import areal as areal_keys
 from tests.collectors._frameworks import collected, in_parts, live, tail, values
 from tests.collectors._reading import TESTDATA
 from tests.support_writers import run_writer

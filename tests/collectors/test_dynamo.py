@@ -6,9 +6,7 @@ import pytest
 
 from collectors.catalog import METRICS
 from collectors.detect import detect_page
-from collectors.generators import dynamo, tensorrt_llm
-from collectors.generators.sglang import collector as sglang
-from collectors.generators.vllm import collector as vllm
+from collectors.generators import dynamo, sglang, tensorrt_llm, vllm
 from collectors.model import Limits, Sample
 from tests.collectors._reading import TESTDATA, page_json
 

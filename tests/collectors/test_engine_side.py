@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from collectors.engine_pages import side_requests
-from collectors.generators.sglang import collector as sglang
-from collectors.generators.vllm import collector as vllm
+from collectors.generators import sglang, vllm
 from collectors.model import Collector, Limits, Reading, ScrapeError
 from tests.collectors._reading import TESTDATA, value
 

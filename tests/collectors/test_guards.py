@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from collectors.formats.exposition import parser
-from collectors.generators.vllm import collector as vllm
+from collectors.generators import vllm
 from collectors.model import Histogram, Limits, Reading, Sample, ScrapeError
 from tests.collectors._reading import TESTDATA
 

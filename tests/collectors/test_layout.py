@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import collectors
 from collectors.formats.exposition import layout as exposition_layout
 from collectors.formats.exposition import parser
-from collectors.generators.vllm import collector as vllm
+from collectors.generators import vllm
 from collectors.model import Limits, Reading, ScrapeError, State
 
 DATA = Path(__file__).parent.parent / "testdata"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Limits, Reading
-from collectors.trainers.miles import collector as miles
-from collectors.trainers.slime import collector as slime
+from collectors.trainers import miles, slime
 from tests.collectors import _slime
 from tests.collectors._frameworks import counts, in_parts, tail, values
 from tests.collectors._reading import TESTDATA

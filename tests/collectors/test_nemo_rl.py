@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from collectors.detect import detect_path
-from collectors.trainers.nemo_rl import collector as nemo_rl
-from collectors.trainers.nemo_rl import config as nemo_rl_config
+from collectors.trainers import nemo_rl
+from collectors.trainers import nemo_rl as nemo_rl_config
 from tests.collectors._frameworks import collected, in_parts, live, tail, values
 from tests.collectors._logged import live_tensorboard, write
 from tests.collectors._reading import TESTDATA

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Limits, Reading
-from collectors.trainers.openrlhf import collector as openrlhf
-from collectors.trainers.openrlhf import config as openrlhf_config
+from collectors.trainers import openrlhf
+from collectors.trainers import openrlhf as openrlhf_config
 from tests.collectors._reading import TESTDATA, by_step
 
 ASYNC, SYNC = TESTDATA / "openrlhf" / "async", TESTDATA / "openrlhf" / "sync"

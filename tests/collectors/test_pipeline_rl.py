@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.model import Limits, ScrapeError
-from collectors.trainers.pipeline_rl import collector as pipeline_rl
-from collectors.trainers.pipeline_rl import keys as pipeline_rl_keys
-from collectors.trainers.pipeline_rl import streams
+from collectors.trainers import pipeline_rl
+from collectors.trainers import pipeline_rl as pipeline_rl_keys
+from collectors.trainers import pipeline_rl as streams
 from tests.collectors._frameworks import Values, collected, in_parts, tail, values
 from tests.collectors._reading import TESTDATA, value
 from tests.support_writers import run_writer

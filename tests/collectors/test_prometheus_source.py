@@ -12,9 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from collectors.generators.prometheus import collector as prometheus
-from collectors.generators.sglang import collector as sglang
-from collectors.generators.vllm import collector as vllm
+from collectors.generators import prometheus, sglang, vllm
 from collectors.model import Histogram, Labels, Limits, Reading, Sample, ScrapeError
 from tests.collectors._promql_store import NOW, Row, Store, engine
 from tests.collectors._reading import TESTDATA, value

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from collectors.generators.prometheus import collector as prometheus
-from collectors.generators.prometheus import queries
+from collectors.generators import prometheus
+from collectors.generators import prometheus as queries
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from collectors.detect import detect_page
-from collectors.generators.sglang import collector as sglang
-from collectors.generators.vllm import collector as vllm
+from collectors.generators import sglang, vllm
 from collectors.model import Limits, Reading, Sample, Target
 from server.derive.driver import carry_of
 from server.signals.window import Gauge

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from collectors.detect import detect_path
 from collectors.formats import console
-from collectors.trainers.roll import collector as roll
-from collectors.trainers.roll import keys as roll_keys
+from collectors.trainers import roll
+from collectors.trainers import roll as roll_keys
 from tests.collectors._frameworks import collected, counts, in_parts, live, tail, values
 from tests.collectors._logged import live_tensorboard, write
 from tests.collectors._reading import TESTDATA, by_step

@@ -5,9 +5,7 @@ import pytest
 import collectors
 from collectors.detect import detect_page
 from collectors.engine_pages.routers import address
-from collectors.generators import production_stack, sglang_router, vllm_router
-from collectors.generators.sglang import collector as sglang
-from collectors.generators.vllm import collector as vllm
+from collectors.generators import production_stack, sglang, sglang_router, vllm, vllm_router
 from collectors.model import Limits, Reading, ScrapeError
 from tests.collectors._reading import TESTDATA, page_json, value
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from collectors.generators.sglang import collector as sglang
+from collectors.generators import sglang
 from collectors.model import Labels, Limits, Reading, Sample, ScrapeError
 from tests.collectors._reading import TESTDATA, page_json, value
 

@@ -10,9 +10,9 @@ import pytest
 
 from collectors.formats import console
 from collectors.model import Limits, ScrapeError
-from collectors.trainers.skyrl import collector as skyrl
-from collectors.trainers.skyrl import keys as skyrl_keys
-from collectors.trainers.skyrl import page as skyrl_page
+from collectors.trainers import skyrl
+from collectors.trainers import skyrl as skyrl_keys
+from collectors.trainers import skyrl as skyrl_page
 from tests.collectors._frameworks import collected, in_parts, live, tail, values
 from tests.collectors._reading import TESTDATA, page_json
 from tests.support_writers import run_writer

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from collectors.formats.rows import Logged
-from collectors.trainers.miles import collector as miles
-from collectors.trainers.slime import collector as slime
-from collectors.trainers.slime import keys as slime_keys
-from collectors.trainers.slime.config import facts, from_command
+from collectors.trainers import miles, slime
+from collectors.trainers import slime as slime_keys
+from collectors.trainers.slime import facts, from_command
 from collectors.training_logs.model import Context
 from collectors.training_logs.tail import finite
 from tests.collectors._frameworks import counts, in_parts, live, tail, values

@@ -10,7 +10,7 @@ import pytest
 from collectors.formats import console, jsonl_log
 from collectors.formats.rows import MAX_ENTRIES, Logged
 from collectors.model import Limits, Reading, ScrapeError
-from collectors.trainers.slime import collector as slime
+from collectors.trainers import slime
 from collectors.training_logs.model import Framework, Key
 from collectors.training_logs.sources import PEEK
 from collectors.training_logs.tail import collector_of

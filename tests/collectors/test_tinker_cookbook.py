@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Reading
-from collectors.trainers.tinker_cookbook import collector as tinker_cookbook
+from collectors.trainers import tinker_cookbook
 from tests.collectors._frameworks import NOW, collected, in_parts, live, tail, values
 from tests.collectors._reading import TESTDATA, by_step
 

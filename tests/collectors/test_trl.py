@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Limits, Reading, ScrapeError
-from collectors.trainers.trl import collector as trl
+from collectors.trainers import trl
 from tests.collectors._reading import TESTDATA, by_step, steps_json
 from tests.collectors.test_trackio import log, make
 

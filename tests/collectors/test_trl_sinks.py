@@ -12,7 +12,7 @@ import pytest
 
 from collectors.detect import detect_path
 from collectors.model import Limits, Reading
-from collectors.trainers.trl import collector as trl
+from collectors.trainers import trl
 from tests.collectors._reading import TESTDATA, by_step
 from tests.support_writers import live_writer
 

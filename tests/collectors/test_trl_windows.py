@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Limits, Reading
-from collectors.trainers.trl import collector as trl
-from collectors.trainers.trl import config as trl_config
+from collectors.trainers import trl
+from collectors.trainers import trl as trl_config
 from tests.collectors._events import event, name, record, simple
 from tests.collectors._reading import by_step
 from tests.collectors.test_trackio import log, make

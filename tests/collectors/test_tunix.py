@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from collectors.detect import detect_path
-from collectors.trainers.tunix import collector as tunix
-from collectors.trainers.tunix import keys as tunix_keys
+from collectors.trainers import tunix
+from collectors.trainers import tunix as tunix_keys
 from tests.collectors._frameworks import collected, counts, in_parts, live, tail, values
 from tests.collectors._logged import live_tensorboard, write
 from tests.collectors._reading import TESTDATA, by_step

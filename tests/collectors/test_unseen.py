@@ -9,7 +9,7 @@ import pytest
 
 from collectors.formats import rows, unreadable
 from collectors.model import Limits, ScrapeError
-from collectors.trainers.verl import collector as verl
+from collectors.trainers import verl
 
 NOBODY = 65_534
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Limits
-from collectors.trainers.verl import collector as verl
+from collectors.trainers import verl
 from collectors.training_logs.sources import UPGRADE_READS
 from tests.collectors._frameworks import counts, in_parts, live, tail, values
 from tests.collectors._reading import TESTDATA, value

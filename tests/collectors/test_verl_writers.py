@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Limits, ScrapeError
-from collectors.trainers import verl_transfer_queue
-from collectors.trainers.verl import collector as verl
+from collectors.trainers import verl, verl_transfer_queue
 from tests.collectors._frameworks import tail, values
 from tests.collectors._reading import TESTDATA
 from tests.collectors._verl import STEP, mode

@@ -7,7 +7,7 @@ import re
 import httpx
 import pytest
 
-from collectors.generators.vllm import collector as vllm
+from collectors.generators import vllm
 from collectors.model import Limits, Reading, ScrapeError
 from tests.collectors._reading import TESTDATA, page_json, value
 from tests.collectors._vllm import ENGINE, LOAD, PAGES, metrics, parse, token_gap

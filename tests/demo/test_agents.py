@@ -9,7 +9,7 @@ from statistics import fmean, median
 import pytest
 
 from collectors.model import Limits
-from collectors.trainers.verl import collector as verl
+from collectors.trainers import verl
 from demo.cluster import Cluster
 from demo.process import AgentDemo
 from demo.records import Step

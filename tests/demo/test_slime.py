@@ -9,8 +9,7 @@ from statistics import median
 
 import pytest
 
-from collectors.generators import sglang_router
-from collectors.generators.sglang import collector as sglang
+from collectors.generators import sglang, sglang_router
 from collectors.model import Limits, Reading, Sample
 from demo.faults import Fault
 from demo.process import SlimeDemo

@@ -8,10 +8,10 @@ from statistics import fmean, median
 
 import pytest
 
-from collectors.generators.vllm import collector as vllm
+from collectors.generators import vllm
 from collectors.model import Limits, Sample
 from collectors.rollouts import verl_rollouts
-from collectors.trainers.verl import collector as verl
+from collectors.trainers import verl
 from demo.faults import Fault
 from demo.process import VerlDemo
 from demo.scenarios import SCENARIOS

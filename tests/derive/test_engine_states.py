@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.generators.vllm import collector as vllm
+from collectors.generators import vllm
 from collectors.model import Limits, Reading, State
 from server import signals
 from server.derive.deriver import Deriver

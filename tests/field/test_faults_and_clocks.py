@@ -8,7 +8,7 @@ import pytest
 
 from collectors.formats import faults
 from collectors.model import Cursor, Limits
-from collectors.trainers.slime.collector import COLLECTOR as SLIME
+from collectors.trainers.slime import COLLECTOR as SLIME
 from collectors.training_logs import clocks
 from tests.collectors import _events as event_file
 from tests.field.product import INPUTS, RUN, Product, watching

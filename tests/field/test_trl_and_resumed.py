@@ -10,8 +10,7 @@ import pytest
 
 from collectors.detect import detect_path
 from collectors.model import Limits
-from collectors.trainers import ms_swift
-from collectors.trainers.trl import collector as trl
+from collectors.trainers import ms_swift, trl
 from tests.collectors import _events as event_file
 from tests.collectors import _wandb as wandb_file
 from tests.field.product import INPUTS, RUN, Product, watching

@@ -123,7 +123,7 @@ async def ours(url: str, *, polls: int = 1, key: str = KEY, timeout: float = 4.0
     import httpx  # noqa: PLC0415
 
     from collectors.model import Limits, ScrapeError  # noqa: PLC0415
-    from collectors.sandboxes.modal import collector as modal  # noqa: PLC0415
+    from collectors.sandboxes import modal  # noqa: PLC0415
 
     state: dict[str, Any] = {"options": options}
     found = []

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.model import Limits, Reading, ScrapeError
-from collectors.sandboxes.harbor_trials import collector as harbor_trials
-from collectors.sandboxes.harbor_trials.rows import is_trial, trial
+from collectors.sandboxes import harbor_trials
+from collectors.sandboxes.harbor_trials import is_trial, trial
 from tests.collectors._reading import TESTDATA
 
 JOBS = TESTDATA / "harbor_trials" / "jobs"

@@ -6,7 +6,7 @@ import pytest
 
 from collectors.model import Sandbox
 from collectors.sandbox_providers import walk as sandbox_providers_walk
-from collectors.sandboxes.kubernetes import collector as kubernetes
+from collectors.sandboxes import kubernetes
 from tests.sandboxes.fake_engines import T0, FakeKubernetes, condition, pod, resource, stamp, waiting
 from tests.sandboxes.fake_http import Poller, Reply, values
 from tests.sandboxes.test_kubernetes import read, said

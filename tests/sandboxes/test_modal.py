@@ -19,8 +19,8 @@ import pytest
 
 from collectors.model import Limits, Sandbox, ScrapeError
 from collectors.sandbox_providers.listing import Tally
-from collectors.sandboxes.modal import collector as modal
-from collectors.sandboxes.modal.rows import row
+from collectors.sandboxes import modal
+from collectors.sandboxes.modal import row
 from tests.sandboxes.fake_modal import KEY, T0
 from tests.support_sdks import python_with
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from collectors.detect import detect_path
 from collectors.model import Limits, Reading, ScrapeError
-from collectors.sandboxes.sandbox_log import collector as sandbox_log
-from collectors.sandboxes.sandbox_log.dates import dated_lines
-from collectors.sandboxes.sandbox_log.sdk_lines import SandboxLine, event_of
+from collectors.sandboxes import sandbox_log
+from collectors.sandboxes.sandbox_log import SandboxLine, dated_lines, event_of
 from tests.collectors._reading import TESTDATA
 
 DATA = TESTDATA / "sandbox_log" / "driven"

@@ -47,7 +47,7 @@ def test_a_page_without_a_row_that_can_be_read_is_garbage(row: Any) -> None:
 
 def test_an_engine_that_ignores_where_a_page_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """`before` is not heeded: each page is the first, and names its own last container."""
-    monkeypatch.setattr("collectors.sandboxes.docker.collector.PAGE_ROWS", 2)
+    monkeypatch.setattr("collectors.sandboxes.docker.PAGE_ROWS", 2)
     page = Reply([container("a"), container("b")])
     assert failing(FakeDocker([container("a")]), "docker", lambda _: page) == ("garbage", NAMES_ITSELF, 2)
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 import collectors
-from collectors.generators.sglang import collector as sglang
+from collectors.generators import sglang
 from collectors.model import Collector, Histogram, Labels, Limits, Reading, Sample, State, Target
 from server.lib.clock import ScaledClock
 from server.query import Reader

@@ -3,7 +3,7 @@
 All files that are read are on by default in prime-rl (559b4477, 2026-08); the run needs no change. The axes ``trainer``
 and ``orchestrator`` count their own steps (the orchestrator's begin at 1) and stay separate; eval lines become events.
 Queue depth and rollouts in flight come from the orchestrator's log line of every 10 s. The trainer's own metrics page
-(`collectors.trainers.prime_rl.page`) is read from a URL.
+(`collectors.trainers.prime_rl.collector`) is read from a URL.
 
 The files of a run that logs to W&B are read, too (`wandb`): only they have the concurrency cap and the engines' policy
 version. For a run without metrics.jsonl they give everything except the queue.
@@ -14,24 +14,200 @@ Not available: `inference/*` of W&B, because the engines' own pages have it; san
 traces.jsonl and not aggregated.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from collectors.formats import console, jsonl, textlog
+from collectors.formats.exposition import parser
 from collectors.formats.jsonl import Row, number
 from collectors.formats.log_times import LogClock
 from collectors.formats.rows import Logs, walk
-from collectors.model import Collector, Cursor, Event, Limits, Reading, Sample, ScrapeError
-from collectors.trainers.prime_rl import config as prime_rl_config
+from collectors.model import Collector, Cursor, Event, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.trainers.prime_rl import keys as prime_rl_keys
+from collectors.trainers.prime_rl import keys as prime_rl_wandb
 from collectors.trainers.prime_rl import log as prime_rl_log
-from collectors.trainers.prime_rl import page as prime_rl_page
 from collectors.trainers.prime_rl import step_lines
-from collectors.trainers.prime_rl import wandb as prime_rl_wandb
 from collectors.training_logs import clocks
+from collectors.transport import http
+
+# ---- config
+# Facts of a prime-rl run from its resolved configs (configs/rl.json, trainer.json, orchestrator.json).
+
+# Bytes. A resolved configuration has 30 kB.
+CONFIG_BYTES = 1 << 20
+SECTIONS = ("trainer", "orchestrator", "inference")
+
+_NUMBERS: Mapping[str, tuple[str, ...]] = {
+    "group_size": ("orchestrator.group_size", "orchestrator.rollouts_per_example"),
+    "batch_samples": ("orchestrator.batch_size",),
+    "max_staleness_versions": ("orchestrator.max_off_policy_steps",),
+    "max_steps": ("max_steps", "trainer.max_steps", "orchestrator.max_steps"),
+    "max_in_flight": ("orchestrator.max_inflight_rollouts", "orchestrator.concurrency.max_inflight"),
+    "max_response_tokens": (
+        "orchestrator.train.sampling.max_completion_tokens",
+        "orchestrator.sampling.max_completion_tokens",
+        "orchestrator.sampling.max_tokens",
+    ),
+    "trainer_gpus": ("deployment.num_train_gpus",),
+    "generator_gpus": ("deployment.num_infer_gpus",),
+}
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "model": ("model.name", "trainer.model.name", "orchestrator.model.name"),
+    "run_name": ("run.name", "monitors.wandb.name", "wandb.name"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """``modified``: epoch seconds of the oldest config file, which is when the run began; 0 without any."""
+
+    facts: Mapping[str, str | float] = field(default_factory=dict)
+    modified: float = 0.0
+    batches_tokens: bool = False
+
+
+def read_config(folder: Path) -> Config:
+    """The facts; an unreadable or broken file counts as absent, because the run can be read without it."""
+    document: dict[str, Any] = {}
+    times = []
+    for name in ("rl", *SECTIONS):
+        path = folder / f"{name}.json"
+        try:
+            modified = path.stat().st_mtime
+            with path.open("rb") as file:
+                section = jsonl.parse(file.read(CONFIG_BYTES + 1))
+        except OSError:
+            continue
+        # The oldest: a section that was changed later must not move the start.
+        times.append(modified)
+        if section is not None and name == "rl":
+            document |= section
+        elif section is not None:
+            document.setdefault(name, section)
+    batches_tokens = dig(document, "orchestrator.token_batch_size") is not None
+    return Config(facts_of(document), min(times, default=0.0), batches_tokens)
+
+
+def facts_of(document: dict[str, Any]) -> dict[str, str | float]:
+    """Facts of a configuration laid out as configs/rl.json is."""
+    facts: dict[str, str | float] = {}
+    facts |= {fact: value for fact, paths in _NUMBERS.items() if (value := _first_number(document, paths)) is not None}
+    facts |= {fact: name for fact, paths in _NAMES.items() if (name := _first_name(document, paths))}
+    return facts | _nodes(document)
+
+
+def dig(document: object, path: str) -> Any:
+    """The value at a dotted path, or None."""
+    for part in path.split("."):
+        if not isinstance(document, dict):
+            return None
+        document = document.get(part)
+    return document
+
+
+def _first_number(document: dict[str, Any], paths: tuple[str, ...]) -> float | None:
+    values = (number(dig(document, path)) for path in paths)
+    return next((value for value in values if value is not None and value > 0), None)
+
+
+def _first_name(document: dict[str, Any], paths: tuple[str, ...]) -> str:
+    values = (dig(document, path) for path in paths)
+    return next((value for value in values if isinstance(value, str) and value), "")
+
+
+def _nodes(document: dict[str, Any]) -> dict[str, float]:
+    """GPU counts of a multi-node deployment: nodes x GPUs per node, inference replicas counted."""
+    per_node = number(dig(document, "deployment.gpus_per_node"))
+    train = number(dig(document, "deployment.num_train_nodes"))
+    serve = number(dig(document, "deployment.num_infer_nodes"))
+    if per_node is None or train is None:
+        return {}
+    trainer = {"trainer_gpus": train * per_node}
+    replicas = number(dig(document, "deployment.num_infer_replicas")) or 1.0
+    # Engines that the deployment does not list may run elsewhere; their number is unknown.
+    return trainer if serve is None else {**trainer, "generator_gpus": serve * replicas * per_node}
+
+
+# ---- page
+# prime-rl's own metrics page: the trainer's last step as gauges (559b4477: utils/metrics_server.py).
+
+STEP, STAMP = "trainer_step", "trainer_last_step_timestamp_seconds"
+_BUSY: Labels = (("basis", "busy"),)
+
+_GAUGES: Mapping[str, tuple[str, Labels, float]] = {
+    "trainer_loss": ("loss_mean", (), 1),
+    "trainer_grad_norm": ("gradient_norm", (), 1),
+    "trainer_learning_rate": ("learning_rate", (), 1),
+    "trainer_entropy": ("entropy_mean", (), 1),
+    "trainer_mismatch_kl": ("mismatch_kl_mean", (), 1),
+    "trainer_peak_memory_gib": ("trainer_peak_memory_bytes", (), 2**30),
+    # Both over forward and backward only, like the keys of metrics.jsonl.
+    "trainer_mfu_percent": ("trainer_mfu_ratio", _BUSY, 0.01),
+    "trainer_throughput_tokens_per_sec": ("trainer_tokens_per_second", _BUSY, 1),
+}
+_KNOWN = frozenset((STEP, STAMP, "trainer_kl_ent_ratio"))
+_PAGE = re.compile(rb"^trainer_last_step_timestamp_seconds[ {]", re.M)
+
+
+def parse(body: bytes, state: State, limits: Limits) -> Reading:
+    """The page's step, at the time it ended. Before the first step there is none, because gauges begin at 0.
+
+    Raises:
+        ScrapeError: ``garbage`` for a page of another system, and as `parser.parse`.
+    """
+    page = parser.parse(body, state, limits)
+    parser.check_whole(body)
+    values = {series.name: value for series, value in page.samples}
+    if STAMP not in values:
+        raise ScrapeError("garbage", "a metrics page without prime-rl's trainer_ series")
+    return Reading(
+        samples=tuple(_samples(values)),
+        facts={"framework": "prime_rl", "mode": "async"},
+        unmapped={name: 1 for name in sorted(values) if name.startswith("trainer_") and not _is_known(name)},
+        dropped=page.dropped,
+        why_dropped=page.why,
+        samples_scraped=len(page.samples),
+    )
+
+
+def _samples(values: Mapping[str, float]) -> Iterator[Sample]:
+    step, ts = values.get(STEP), values[STAMP]
+    if step is None or not isfinite(step) or not isfinite(ts) or ts <= 0:
+        return
+    for name, (metric, labels, scale) in _GAUGES.items():
+        if name in values and isfinite(values[name]):
+            yield Sample(metric, values[name] * scale, labels, ts, int(step), "trainer")
+    if "trainer_grad_norm" in values:
+        broken = float(not isfinite(values["trainer_grad_norm"]))
+        yield Sample("gradient_nonfinite", broken, (), ts, int(step), "trainer")
+
+
+def _is_known(name: str) -> bool:
+    return name in _GAUGES or name in _KNOWN or name.endswith("_created")
+
+
+async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
+    """GET the page: at the client's base URL when that names one, else at /metrics under it.
+
+    Raises:
+        ScrapeError: as `http.get` and `parse`.
+    """
+    path = client.base_url.path.rstrip("/")
+    url: httpx.URL | str = client.base_url.copy_with(path=path) if path.endswith("metrics") else "/metrics"
+    return parse(await http.get(client, url, limits), state, limits)
+
+
+def matches_page(body: bytes) -> bool:
+    """Returns whether it is the page of prime-rl's trainer."""
+    return _PAGE.search(body) is not None
+
 
 # File -> the axis of rows that do not state one.
 METRICS = {"metrics.jsonl": "", "trainer/metrics.jsonl": "trainer", "orchestrator/metrics.jsonl": "orchestrator"}
@@ -108,7 +284,7 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     memory["steps"], memory["ended"] = dict(memory["steps"]), dict(memory.get("ended", {}))
     memory["logs"] = {name: dict(values) for name, values in memory.get("logs", {}).items()}
     run = _ReadResult(memory)
-    config = prime_rl_config.read(found.folder / "configs")
+    config = read_config(found.folder / "configs")
     if config.modified != memory.get("configs"):
         run.facts |= config.facts
         memory["configs"] = config.modified
@@ -220,7 +396,7 @@ def _read_wandb(path: Path, file: Path, limits: Limits, read_parts: tuple[bool, 
 
 def _add_facts(read: prime_rl_wandb.Wandb, run: _ReadResult) -> None:
     name = {"run_name": read.logs.run_name} if read.logs.run_name else {}
-    run.facts = {**name, **prime_rl_config.facts_of(read.document), **run.facts}
+    run.facts = {**name, **facts_of(read.document), **run.facts}
     # W&B has its configuration once.
     if "max_steps" in run.facts:
         run.memory["max_steps"] = run.facts["max_steps"]
@@ -269,9 +445,7 @@ def _events(row: Row, step: int, ts: float) -> Iterator[Event]:
         yield Event("checkpoint", f"checkpoint:{step}:{ts:.0f}", ts, f"trainer step {step}")
 
 
-def _read_log(
-    found: _Found, name: str, limits: Limits, config: prime_rl_config.Config, run: _ReadResult, now: float
-) -> None:
+def _read_log(found: _Found, name: str, limits: Limits, config: Config, run: _ReadResult, now: float) -> None:
     path, memory = found.folder / name, run.memory["logs"].setdefault(name, {})
     read = textlog.read(path, run.memory["files"].get(name, {}), limits)
     lines = list(prime_rl_log.messages(read.lines))
@@ -306,9 +480,7 @@ def _add_step_line(message: str, ts: float, memory: dict[str, Any], alone: bool,
         run.facts["max_steps"] = run.memory["max_steps"] = steps
 
 
-def _clock(
-    path: Path, read: textlog.Text, lines: list[str], previous_time: float | None, config: prime_rl_config.Config
-) -> LogClock:
+def _clock(path: Path, read: textlog.Text, lines: list[str], previous_time: float | None, config: Config) -> LogClock:
     if previous_time is not None and (not read.restarted or config.modified <= previous_time):
         # Another log (a resume) without newer configs: it is only certain that it follows the previous one.
         return LogClock(float(previous_time))
@@ -403,10 +575,10 @@ COLLECTOR = Collector(
     actor="trainer",
     reads="prime-rl run directories (metrics.jsonl, printed logs, configs, wandb) and the trainer's /metrics page",
     versions="559b4477 (2026-08) by source and recorded files",
-    parse=prime_rl_page.parse,
+    parse=parse,
     tail=tail,
-    poll=prime_rl_page.poll,
-    matches_page=prime_rl_page.matches_page,
+    poll=poll,
+    matches_page=matches_page,
     matches_path=matches_path,
     report_seconds=10.0,
     looks_for=(LOOKED_FOR,),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.model import Limits, Rollout
-from collectors.rollouts.verifiers_rollouts.collector import COLLECTOR
+from collectors.rollouts.verifiers_rollouts import COLLECTOR
 from tests.collectors._reading import TESTDATA
 from tests.collectors.rollouts._episodes import BEGAN
 from tests.collectors.rollouts._written import merged, tailed

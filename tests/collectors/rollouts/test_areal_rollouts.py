@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from collectors.model import Limits, Rollout, ScrapeError, Span
-from collectors.rollouts.areal_rollouts import collector as areal_rollouts
-from collectors.rollouts.areal_rollouts.collector import COLLECTOR
+from collectors.rollouts import areal_rollouts
+from collectors.rollouts.areal_rollouts import COLLECTOR
 from tests.collectors._reading import TESTDATA
 from tests.collectors.rollouts._written import merged, tailed
 

@@ -8,13 +8,13 @@ from collectors.formats import parquet
 from collectors.model import Consumption, Rollout, ScrapeError, Span, Turn
 from collectors.rollouts import (
     art_rollouts,
+    miles_rollouts,
     nemo_rl_rollouts,
     open_instruct_rollouts,
     roll_rollouts,
     tinker_rollouts,
     verl_rollouts,
 )
-from collectors.rollouts.miles_rollouts import collector as miles_rollouts
 from tests.collectors._reading import TESTDATA
 from tests.collectors.rollouts import _written as dump
 from tests.collectors.rollouts._written import EPOCH, event, jsonl, merged, tailed, write

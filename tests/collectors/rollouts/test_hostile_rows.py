@@ -12,9 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectors.model import Limits, Rollout
-from collectors.rollouts import pipeline_rl_rollouts
-from collectors.rollouts.areal_rollouts import collector as areal_rollouts
-from collectors.rollouts.verifiers_rollouts import collector as verifiers_rollouts
+from collectors.rollouts import areal_rollouts, pipeline_rl_rollouts, verifiers_rollouts
 from tests.collectors.rollouts._episodes import BEGAN, episode, trace
 from tests.collectors.rollouts.test_areal_rollouts import session
 from tests.collectors.rollouts.test_pipeline_rl_rollouts import sample

@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Collector, Limits, Rollout
-from collectors.rollouts import nemo_rl_rollouts, open_instruct_rollouts, roll_rollouts, tinker_rollouts, verl_rollouts
-from collectors.rollouts.miles_rollouts import collector as miles_rollouts
-from collectors.rollouts.trl_completions import collector as trl_completions
+from collectors.rollouts import (
+    miles_rollouts,
+    nemo_rl_rollouts,
+    open_instruct_rollouts,
+    roll_rollouts,
+    tinker_rollouts,
+    trl_completions,
+    verl_rollouts,
+)
 from server.alerts.settings import AlertSettings
 from server.cli import check_report as check
 from server.targets.model import RunSettings, TargetSettings

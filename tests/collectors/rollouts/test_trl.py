@@ -12,9 +12,8 @@ from pyarrow import parquet as writer
 
 from collectors.formats import parquet
 from collectors.model import Consumption, Limits, Rollout, ScrapeError
-from collectors.rollouts import trl_traces
-from collectors.rollouts.trl_completions import collector as trl_completions
-from collectors.rollouts.trl_completions import groups as trl_completions_groups
+from collectors.rollouts import trl_completions, trl_traces
+from collectors.rollouts import trl_completions as trl_completions_groups
 from tests.collectors._reading import TESTDATA
 from tests.collectors.rollouts._written import EPOCH, merged, tailed
 

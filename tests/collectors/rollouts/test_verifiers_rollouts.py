@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Consumption, Limits, Rollout, ScrapeError, Span, Turn
-from collectors.rollouts.verifiers_rollouts.collector import COLLECTOR
+from collectors.rollouts.verifiers_rollouts import COLLECTOR
 from server.alerts.settings import AlertSettings
 from server.cli import check_report as check
 from server.targets.model import RunSettings, TargetSettings

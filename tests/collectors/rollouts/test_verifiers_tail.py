@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Consumption, Limits, Rollout
-from collectors.rollouts.verifiers_rollouts.collector import COLLECTOR
+from collectors.rollouts.verifiers_rollouts import COLLECTOR
 from tests.collectors.rollouts._episodes import BEGAN, configure, episode, group, shipped, trace, write
 from tests.collectors.rollouts._verifiers import LATER, RUN, committed, exits, read
 from tests.collectors.rollouts._written import merged, tailed

@@ -1,1 +1,0 @@
-"""Collector `sglang`: see `collector`."""

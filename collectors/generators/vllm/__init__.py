@@ -1,1 +1,0 @@
-"""Collector `vllm`: see `collector`."""

@@ -1,1 +1,0 @@
-"""Collector `areal_rollouts`: see `collector`."""

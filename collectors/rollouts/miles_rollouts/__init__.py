@@ -1,1 +1,0 @@
-"""Collector `miles_rollouts`: see `collector`."""

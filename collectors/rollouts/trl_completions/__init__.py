@@ -1,1 +1,0 @@
-"""Collector `trl_completions`: see `collector`."""

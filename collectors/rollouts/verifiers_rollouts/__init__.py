@@ -1,1 +1,0 @@
-"""Collector `verifiers_rollouts`: see `collector`."""

@@ -1,1 +1,0 @@
-"""Collector `docker`: see `collector`."""

@@ -1,1 +1,0 @@
-"""Collector `harbor_trials`: see `collector`."""

@@ -1,1 +1,0 @@
-"""Collector `kubernetes`: see `collector`."""

@@ -1,1 +1,0 @@
-"""Collector `sandbox_log`: see `collector`."""

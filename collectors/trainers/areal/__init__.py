@@ -1,1 +1,0 @@
-"""Collector `areal`: see `collector`."""

@@ -1,1 +1,0 @@
-"""Collector `miles`: see `collector`."""

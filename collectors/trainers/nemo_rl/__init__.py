@@ -1,1 +1,0 @@
-"""Collector `nemo_rl`: see `collector`."""

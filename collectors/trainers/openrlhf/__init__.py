@@ -1,1 +1,0 @@
-"""Collector `openrlhf`: see `collector`."""

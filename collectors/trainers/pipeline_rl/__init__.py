@@ -1,1 +1,0 @@
-"""Collector `pipeline_rl`: see `collector`."""

@@ -1,1 +1,0 @@
-"""Collector `roll`: see `collector`."""

@@ -1,1 +1,0 @@
-"""Collector `skyrl`: see `collector`."""

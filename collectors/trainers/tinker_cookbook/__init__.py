@@ -1,1 +1,0 @@
-"""Collector `tinker_cookbook`: see `collector`."""

@@ -1,1 +1,0 @@
-"""Collector `trl`: see `collector`."""

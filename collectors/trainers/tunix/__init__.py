@@ -1,1 +1,0 @@
-"""Collector `tunix`: see `collector`."""

@@ -1,1 +1,0 @@
-"""Collector `verl`: see `collector`."""
