@@ -16,8 +16,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from collectors.formats.exposition import layout as exposition_layout
-from collectors.formats.exposition import parser
+from collectors.formats import exposition as exposition_layout
+from collectors.formats import exposition as parser
 from collectors.generators import vllm
 from collectors.model import Limits
 

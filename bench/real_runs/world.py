@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any, Protocol
 
 from bench.real_runs.recording import STEP_KEY, Log, LogRow, Page
-from collectors.formats.tensorboard import records as tensorboard_records
+from collectors.formats import tensorboard as tensorboard_records
 
 Clock = Callable[[], float]
 

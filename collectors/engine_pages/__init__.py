@@ -1,1 +1,1 @@
-"""Reads metrics pages of engines and routers by tables of names."""
+"""engine_pages: say here what the package is about."""

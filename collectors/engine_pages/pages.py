@@ -17,8 +17,8 @@ from typing import Literal
 import httpx
 
 from collectors.catalog import METRICS
-from collectors.formats.exposition import parser
-from collectors.formats.exposition.parser import Grouper, Page, Series, edges_flaw, flaw_of_counts
+from collectors.formats import exposition as parser
+from collectors.formats.exposition import Grouper, Page, Series, edges_flaw, flaw_of_counts
 from collectors.model import Histogram, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import http
 
@@ -142,7 +142,7 @@ _PlannedValue = tuple[PagePlan, float]
 Bucketed = tuple[Key, tuple[tuple[float, ...], tuple[float, ...], float]]
 
 
-# ---- programs: for a page with a learned layout (`collectors.formats.exposition.layout`) everything but the values is
+# ---- programs: for a page with a learned layout (`collectors.formats.exposition`) everything but the values is
 # computed once. The result equals that of `_line_by_line`, in the same order; a test compares them.
 
 
@@ -639,3 +639,26 @@ def poll_of(parse: Parse) -> Callable[[httpx.AsyncClient, State, Limits], Awaita
 def matcher(pattern: re.Pattern[bytes]) -> Callable[[bytes], bool]:
     """A function that recognises a system's page by a pattern which only its pages contain."""
     return lambda body: pattern.search(body) is not None
+
+
+# ---- blocks
+# Converts KV-cache blocks to tokens, for engines that report blocks and tokens per block.
+
+SIZE = "blocks:size"
+CAPACITY = "blocks:capacity"
+USED = "blocks:used"
+TOKENS: Mapping[str, str] = {CAPACITY: "kv_cache_capacity_tokens", USED: "kv_cache_used_tokens"}
+
+
+def in_tokens(reading: Reading) -> Reading:
+    """The reading with blocks converted to tokens. Blocks of unknown size are dropped."""
+    sizes = {sample.labels: sample.value for sample in reading.samples if sample.metric == SIZE}
+    return replace(reading, samples=tuple(_samples(reading.samples, sizes)))
+
+
+def _samples(samples: tuple[Sample, ...], sizes: Mapping[Labels, float]) -> Iterator[Sample]:
+    for sample in samples:
+        if not sample.metric.startswith("blocks:"):
+            yield sample
+        elif sample.metric in TOKENS and sample.labels in sizes:
+            yield replace(sample, metric=TOKENS[sample.metric], value=sample.value * sizes[sample.labels])

@@ -5,14 +5,14 @@ a message. Any other failure is reported once, as a gap of the reading in which 
 values of the page.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
 
 from collectors.formats import weight_versions
-from collectors.model import Event, Limits, Reading, Sample, ScrapeError, State
+from collectors.model import Event, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import rest
 
 # For values that change in operation (pause, weight version): every third page at the usual 5 s.
@@ -88,9 +88,9 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits, requests
             if root is None:
                 return NOTHING
             fresh = await _request(client, root, request, request_state, now, _bounds(limits))
-            failed, reading = request_state.failing, joined(reading, fresh)
+            failed, reading = request_state.failing, joined_answers(reading, fresh)
         elif request.repeats and request_state.answer.samples:
-            reading = joined(reading, Reading(samples=request_state.answer.samples))
+            reading = joined_answers(reading, Reading(samples=request_state.answer.samples))
     return reading
 
 
@@ -143,7 +143,7 @@ async def _answer(client: httpx.AsyncClient, root: httpx.URL, path: str, limits:
         raise
 
 
-def joined(page: Reading, side: Reading) -> Reading:
+def joined_answers(page: Reading, side: Reading) -> Reading:
     """Combines the reading of the page and that of the side requests. If both have a value, the page's is newer."""
     if not (side.samples or side.events or side.gaps):
         return page
@@ -193,3 +193,136 @@ def version(system: str) -> Callable[[Any], SideAnswer]:
         return SideAnswer(events=(Event("config_change", key, detail=f"an engine is {system} {name}"),) if name else ())
 
     return read
+
+
+# ---- paused
+# Derives whether generation is paused from the engine's HTTP counters: no engine has a metric for it.
+
+METRIC = "generator_paused"
+# Pages in a row with token progress that prove that generation runs. One page is not enough: it may still show tokens
+# generated before the pause, or by the step that the pause let finish.
+PROOF_PAGES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """State of one HTTP server at its last page.
+
+    Attributes:
+        balance: pauses minus resumes; None if neither was ever called.
+        baseline: the balance at which generation runs.
+        answer: the engine's last own answer.
+        moves: pages in a row on which the tokens had increased and the balance had not changed.
+    """
+
+    pauses: float
+    balance: float | None
+    tokens: float
+    baseline: float = 0.0
+    answer: bool | None = None
+    moves: int = 0
+
+
+def with_paused(reading: Reading, state: State) -> Reading:
+    """The reading with `generator_paused`, if the page or a valid earlier answer shows it."""
+    previous: dict[Labels, _Server] = state.get("paused", {})
+    servers = {labels: _updated(now, previous.get(labels)) for labels, now in _servers(reading)}
+    state["paused"] = servers
+    states = [(labels, _paused(server)) for labels, server in servers.items()]
+    return _with(reading, {labels: paused for labels, paused in states if paused is not None})
+
+
+def joined_pauses(page: Reading, side: Reading, state: State) -> Reading:
+    """Combines a reading from `with_paused` and the reading of the side requests."""
+    if side is NOTHING:
+        return page
+    answers = [bool(sample.value) for sample in side.samples if sample.metric == METRIC]
+    rest = replace(side, samples=tuple(sample for sample in side.samples if sample.metric != METRIC))
+    return joined_answers(_answered(page, state, answers[0]) if answers else page, rest)
+
+
+def _answered(reading: Reading, state: State, paused: bool) -> Reading:
+    """Applies the server's own answer: valid until tokens prove otherwise, and the new baseline of the calls."""
+    servers: dict[Labels, _Server] = state["paused"]
+    server = servers[()]
+    baseline = server.baseline if server.balance is None else server.balance - paused
+    servers[()] = replace(server, baseline=baseline, answer=paused, moves=0)
+    return _with(reading, {(): paused})
+
+
+def _updated(now: _Server, before: _Server | None) -> _Server:
+    if before is None or now.pauses < before.pauses or now.tokens < before.tokens:
+        return now  # the first page, or another process
+    moves = before.moves + 1 if now.tokens > before.tokens and now.balance == before.balance else 0
+    if moves < PROOF_PAGES:
+        return replace(now, baseline=before.baseline, answer=before.answer, moves=moves)
+    answer = None if before.answer is None else False
+    return replace(now, baseline=before.baseline if now.balance is None else now.balance, answer=answer, moves=moves)
+
+
+def _paused(server: _Server) -> bool | None:
+    return server.balance > server.baseline if server.balance is not None else server.answer
+
+
+def _servers(reading: Reading) -> Iterator[tuple[Labels, _Server]]:
+    """One entry per HTTP server on the page (a router's merged page holds several)."""
+    calls: dict[Labels, dict[str, float]] = {(): {}}
+    tokens: dict[Labels, float] = {}
+    for sample in reading.samples:
+        if sample.metric == "generator_control_requests_total":
+            calls.setdefault(_replica(sample), {})[dict(sample.labels)["call"]] = sample.value
+        elif sample.metric == "generator_tokens_total":
+            tokens[_replica(sample)] = tokens.get(_replica(sample), 0.0) + sample.value
+    for replica, counts in calls.items():
+        pauses, resumes = counts.get("pause", 0.0), counts.get("resume", 0.0)
+        balance = pauses - resumes if {"pause", "resume"} & counts.keys() else None
+        yield replica, _Server(pauses, balance, tokens.get(replica, 0.0))
+
+
+def _replica(sample: Sample) -> Labels:
+    return tuple(pair for pair in sample.labels if pair[0] == "replica")
+
+
+def _with(reading: Reading, paused: dict[Labels, bool]) -> Reading:
+    if not paused:
+        return reading
+    others = tuple(s for s in reading.samples if s.metric != METRIC or s.labels not in paused)
+    added = tuple(Sample(METRIC, float(value), labels) for labels, value in paused.items())
+    return replace(reading, samples=others + added)
+
+
+# ---- prefix cache
+# Selects one of SGLang's two kinds of prefix-cache counters: live, or updated when a request ends.
+
+QUERIES = "prefix:queries_total"
+HITS = "prefix:hits_total"
+_NAMES: Mapping[str, str] = {QUERIES: "prefix_cache_queries_total", HITS: "prefix_cache_hits_total"}
+_FROM_ENDED_REQUESTS = frozenset(_NAMES.values())
+
+
+def select_counters(reading: Reading) -> Reading:
+    """The reading with the live counters of each process that uses them, else with those of its ended requests."""
+    queries: dict[Labels, float] = {}
+    for sample in reading.samples:
+        if sample.metric == QUERIES:
+            queries[_process(sample)] = queries.get(_process(sample), 0.0) + sample.value
+    if not queries:
+        return reading
+    ended = {_process(sample) for sample in reading.samples if sample.metric in _FROM_ENDED_REQUESTS}
+    live = {process for process, count in queries.items() if count > 0 or process not in ended}
+    samples = [_renamed(sample) for sample in reading.samples if _selected(sample, live)]
+    return replace(reading, samples=tuple(samples))
+
+
+def _process(sample: Sample) -> Labels:
+    return tuple(pair for pair in sample.labels if pair[0] == "replica")
+
+
+def _selected(sample: Sample, live: set[Labels]) -> bool:
+    if sample.metric in _NAMES:
+        return _process(sample) in live
+    return sample.metric not in _FROM_ENDED_REQUESTS or _process(sample) not in live
+
+
+def _renamed(sample: Sample) -> Sample:
+    return replace(sample, metric=_NAMES[sample.metric]) if sample.metric in _NAMES else sample

@@ -16,7 +16,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from collectors.formats import faults, textlog
+from collectors.formats import faults
+from collectors.formats import jsonl as textlog
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs, Sink, walk
 from collectors.model import Cursor, Limits, ScrapeError

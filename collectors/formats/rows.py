@@ -4,7 +4,10 @@ A sink (TensorBoard, wandb, JSON lines, ...) is read into `Logged` rows; a frame
 keys. So every framework can be read from every sink, and each sink is implemented once.
 """
 
+import hashlib
+import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -173,3 +176,109 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from flat(value, f"{name}.")
         else:
             yield name, value
+
+
+# ---- slim
+# Cuts long strings and long lists of numbers out of JSON bytes before they are parsed.
+
+# Longer than every id and name that is read, uuids with suffixes included.
+KEPT_BYTES = 160
+
+_NUMBERS = re.compile(rb"\[[-+0-9.eE,\struefalsnNI]{64,}+\]")
+# Possessive, so that a text is scanned once. The quote comes first, because it is what the search looks for. Text that
+# begins like the end of a string is skipped.
+_TEXTS = re.compile(
+    rb'"(?<=[\[:,{\s]")(?!\s*+[,:\]}])(?:[^"\\]|\\.){%d,%d}+[^"\\]*+(?:\\.[^"\\]*+)*+"' % (KEPT_BYTES, KEPT_BYTES),
+    re.DOTALL,
+)
+
+
+def cut(data: bytes, *, counted: bool = False) -> bytes:
+    """The same JSON with ``""`` for every string longer than `KEPT_BYTES` and ``[]`` for every long list of numbers.
+
+    Args:
+        counted: as in `numbers`.
+    """
+    # Lists first: without them there is little but punctuation between two strings.
+    return _TEXTS.sub(b'""', numbers(data, counted=counted))
+
+
+def numbers(data: bytes, *, counted: bool = False) -> bytes:
+    """As `cut`, with all texts unchanged.
+
+    Args:
+        counted: a long list of booleans (a loss mask) becomes ``[n]``, n of them true: see `true_count`.
+    """
+    return _NUMBERS.sub(_short if counted else b"[]", data)
+
+
+def true_count(mask: object) -> int | None:
+    """The number of true entries of a loss mask, cut or not; None if it is empty or no mask."""
+    if not isinstance(mask, list) or not mask:
+        return None
+    if len(mask) == 1 and isinstance(mask[0], int) and not isinstance(mask[0], bool) and mask[0] >= 0:
+        return mask[0]
+    return sum(1 for entry in mask if entry is True)
+
+
+def _short(match: re.Match[bytes]) -> bytes:
+    listed = match[0]
+    return b"[%d]" % listed.count(b"true") if listed[1:2] in b"tf" else b"[]"
+
+
+def hashed(data: bytes) -> bytes:
+    """As `cut`, but each long string becomes a short hash, so that equal texts stay equal. For use in memory only."""
+    return _TEXTS.sub(_hash, _NUMBERS.sub(b"[]", data))
+
+
+def _hash(text: re.Match[bytes]) -> bytes:
+    return b'"#' + hashlib.blake2b(text[0], digest_size=8).hexdigest().encode() + b'"'
+
+
+# ---- copies
+# Recognises step files that were copied: their modification times are of the copy, not of the run.
+
+# With fewer files nothing is concluded: a run may write two files at once.
+STEPS_LEAST = 4
+# Seconds. No trainer makes steps faster on average; a copy writes the files of a step within milliseconds.
+STEP_SECONDS = 0.05
+NOTE = "files were copied: their times are not the run's"
+
+
+def copied_until(times: Iterable[float]) -> float:
+    """Modification time of the newest file that was copied, or -inf.
+
+    Args:
+        times: modification times (epoch s), one of each step. Later ones may be the run's own, if it continued.
+    """
+    ordered = sorted(times)
+    for last in range(len(ordered), STEPS_LEAST - 1, -1):
+        # The run may continue after a copy: find the longest beginning that was written at once.
+        if ordered[last - 1] - ordered[0] < STEP_SECONDS * (last - 1):
+            return ordered[last - 1]
+    return -math.inf
+
+
+# ---- shapes
+# Reads JSON of any shape: a value of an unexpected type counts as absent, never as an error.
+
+NOTHING: Mapping[str, Any] = {}
+
+
+def mapping(value: Any, *path: str) -> Mapping[str, Any]:
+    """The object at ``path`` under ``value``; empty if there is none."""
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else NOTHING
+
+
+def objects(value: Any) -> list[Mapping[str, Any]]:
+    """The objects of a list, in order; other entries are left out."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def whole(value: Any) -> int | None:
+    """A whole number not below zero, such as a count, version or step; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
+        return None
+    return int(value) if value == int(value) else None

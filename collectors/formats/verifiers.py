@@ -14,8 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import jsonl, slim
-from collectors.formats.shapes import mapping, objects
+from collectors.formats import jsonl
+from collectors.formats import rows as slim
+from collectors.formats.rows import mapping, objects
 from collectors.model import Limits, ScrapeError
 from collectors.transport import bytetail, rest
 

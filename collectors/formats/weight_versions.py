@@ -8,7 +8,7 @@ tokens [start, end). The trainer chooses the name: a number, or a number behind 
 import re
 from collections.abc import Sequence
 
-from collectors.formats.shapes import objects, whole
+from collectors.formats.rows import objects, whole
 
 KEY = "weight_versions"
 # Spans of one answer: weights change a few times during it.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from collectors.engine_pages import pages
 from collectors.engine_pages.pages import Decision, MetricRule, PageRules, Unmapped
-from collectors.formats.exposition.parser import Series
+from collectors.formats.exposition import Series
 from collectors.model import Collector, Event, Labels, Limits, Reading, Sample, State
 from collectors.transport import rest
 

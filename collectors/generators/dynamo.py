@@ -12,9 +12,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from collectors.engine_pages import blocks, pages, prefix_cache
+from collectors.engine_pages import pages
+from collectors.engine_pages import pages as blocks
+from collectors.engine_pages import side_requests as prefix_cache
 from collectors.engine_pages.pages import Decision, MetricRule, PagePlan, PageRules, Unmapped
-from collectors.formats.exposition.parser import Series
+from collectors.formats.exposition import Series
 from collectors.generators import sglang, tensorrt_llm, vllm
 from collectors.model import Collector, Limits, Reading, State
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from collectors.engine_pages import pages, routers
 from collectors.engine_pages.pages import Decision, MetricRule, PageRules
-from collectors.formats.exposition.parser import Series
+from collectors.formats.exposition import Series
 from collectors.model import Collector, Limits, Reading, State
 
 _PAGE = re.compile(

@@ -16,7 +16,7 @@ import httpx
 
 from collectors.engine_pages import pages
 from collectors.engine_pages.pages import Decision, MetricRule, PageRules, Unmapped
-from collectors.formats.exposition.parser import Series
+from collectors.formats.exposition import Series
 from collectors.model import Collector, Labels, Limits, Reading, State
 from collectors.transport import rest
 

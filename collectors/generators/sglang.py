@@ -16,10 +16,12 @@ from typing import Any
 
 import httpx
 
-from collectors.engine_pages import pages, paused, prefix_cache, side_requests
+from collectors.engine_pages import pages, side_requests
+from collectors.engine_pages import side_requests as paused
+from collectors.engine_pages import side_requests as prefix_cache
 from collectors.engine_pages.pages import Decision, MetricRule, PagePlan, PageRules, Unmapped
 from collectors.engine_pages.side_requests import SideAnswer, SideRequest
-from collectors.formats.exposition.parser import Series
+from collectors.formats.exposition import Series
 from collectors.model import Collector, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import http, rest
 
@@ -288,7 +290,9 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     page = await _page(client, state, limits)
     # A page from `/v1/loads` contains them already.
     present = any(sample.metric == "generator_request_limit" for sample in page.samples)
-    return side_requests.joined(page, await side_requests.poll(client, state, limits, SIDE[:1] if present else SIDE))
+    return side_requests.joined_answers(
+        page, await side_requests.poll(client, state, limits, SIDE[:1] if present else SIDE)
+    )
 
 
 async def _page(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:

@@ -10,8 +10,8 @@ and the engines' metrics that it repeats with --engine-metrics, because they wou
 import re
 
 from collectors.engine_pages import pages, routers
-from collectors.engine_pages import router_names as names
-from collectors.formats.exposition.parser import Series
+from collectors.engine_pages import routers as names
+from collectors.formats.exposition import Series
 from collectors.model import Collector, Limits, Reading, State
 
 _PAGE = re.compile(rb"^(?:smg|sgl_router)_\w+[{ ]", re.MULTILINE)

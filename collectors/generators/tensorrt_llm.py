@@ -12,9 +12,10 @@ from collections.abc import Mapping
 
 import httpx
 
-from collectors.engine_pages import blocks, pages
+from collectors.engine_pages import pages
+from collectors.engine_pages import pages as blocks
 from collectors.engine_pages.pages import Decision, MetricRule, PageRules, Unmapped
-from collectors.formats.exposition.parser import Series
+from collectors.formats.exposition import Series
 from collectors.model import Collector, Limits, Reading, ScrapeError, State
 from collectors.transport import http
 

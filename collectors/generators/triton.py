@@ -10,9 +10,10 @@ tensorrt_llm, its gauges are read but not its request counts.
 import re
 from collections.abc import Mapping
 
-from collectors.engine_pages import blocks, pages
+from collectors.engine_pages import pages
+from collectors.engine_pages import pages as blocks
 from collectors.engine_pages.pages import Decision, MetricRule, PageRules, Unmapped
-from collectors.formats.exposition.parser import Series
+from collectors.formats.exposition import Series
 from collectors.model import Collector, Labels, Limits, Reading, State
 
 _PAGE = re.compile(rb"^nv_trt_llm_\w+\{", re.MULTILINE)

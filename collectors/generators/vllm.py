@@ -20,10 +20,11 @@ from typing import Any
 
 import httpx
 
-from collectors.engine_pages import pages, paused, side_requests
+from collectors.engine_pages import pages, side_requests
+from collectors.engine_pages import side_requests as paused
 from collectors.engine_pages.pages import Decision, LabelFact, MetricRule, PagePlan, PageRules, Unmapped
 from collectors.engine_pages.side_requests import SideAnswer, SideRequest
-from collectors.formats.exposition.parser import Series
+from collectors.formats.exposition import Series
 from collectors.model import Collector, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import http, rest
 
@@ -300,7 +301,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         page = await pages.parsed(parse, await pages.fetch(client, limits), state, limits)
     except ScrapeError as error:
         raise await pages.failure(error, client, limits, ("/health",)) from None
-    return paused.joined(page, await side_requests.poll(client, state, limits, SIDE), state)
+    return paused.joined_pauses(page, await side_requests.poll(client, state, limits, SIDE), state)
 
 
 def matches_page(body: bytes) -> bool:

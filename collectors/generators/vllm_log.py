@@ -24,7 +24,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import console, textlog
+from collectors.formats import console
+from collectors.formats import jsonl as textlog
 from collectors.formats.log_times import CLOCK, LogClock, anchor_backwards
 from collectors.formats.rows import walk
 from collectors.model import Collector, Cursor, Labels, Limits, Reading, Sample, ScrapeError
@@ -99,7 +100,7 @@ def _tail(path: Path, logs: list[Path], cursor: Cursor, limits: Limits, now: flo
     more, dropped, why, rows = False, 0, "", 0
     for log in logs:
         before = cursor.get(log.name, {})
-        read = textlog.read(log, before.get("at", {}), part)
+        read = textlog.read_text(log, before.get("at", {}), part)
         state: dict[str, Any] = {} if read.restarted else deepcopy(before.get("state", {}))
         replica: Labels = (("replica", log.stem),) if len(logs) > 1 else ()
         samples += _samples(read, state, log.stat().st_mtime, now, replica)

@@ -7,7 +7,7 @@ Its metrics are on a separate port (--prometheus-port, 29000; prime-rl: its serv
 import re
 
 from collectors.engine_pages import pages, routers
-from collectors.engine_pages import router_names as names
+from collectors.engine_pages import routers as names
 from collectors.model import Collector, Limits, Reading, State
 
 _PAGE = re.compile(rb"^vllm_router_\w+[{ ]", re.MULTILINE)

@@ -14,9 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import jsonl, slim
+from collectors.formats import jsonl
+from collectors.formats import rows as slim
 from collectors.formats.jsonl import number
-from collectors.formats.shapes import mapping, objects, whole
+from collectors.formats.rows import mapping, objects, whole
 from collectors.model import Collector, Cursor, Exit, Limits, Purpose, Reading, Rollout, ScrapeError, Span, SpanKind
 from collectors.transport import rest
 
@@ -335,7 +336,9 @@ def _read_sessions(
         if result.more or limits.tail_rows - result.rows <= 0:
             result.more, result.cursor[name] = True, file_cursor
             continue
-        read = jsonl.read(file, file_cursor.get("at", {}), replace(limits, tail_rows=limits.tail_rows - result.rows))
+        read = jsonl.read_jsonl(
+            file, file_cursor.get("at", {}), replace(limits, tail_rows=limits.tail_rows - result.rows)
+        )
         state = dict(file_cursor["lives"]) if file_cursor and not read.restarted else new_state()
         rows = [rollout_of_session(row, state, sampled=dumped) for row in read.rows]
         result.rollouts += (rollout for rollout in rows if rollout is not None)
@@ -359,7 +362,7 @@ def matches_path(path: Path) -> str | None:
 
 
 def _is_sessions(file: Path) -> bool:
-    rows = jsonl.read(file, {}, Limits(tail_bytes=1 << 20, tail_rows=3)).rows
+    rows = jsonl.read_jsonl(file, {}, Limits(tail_bytes=1 << 20, tail_rows=3)).rows
     return any({"task_id", "session_id", "status", "submit_ts"} <= row.keys() for row in rows)
 
 

@@ -18,10 +18,9 @@ from typing import Any
 
 from collectors.formats import jsonl, parquet
 from collectors.formats.jsonl import number
-from collectors.formats.shapes import mapping
+from collectors.formats.rows import mapping
 from collectors.model import Collector, Consumption, Cursor, Limits, Purpose, Reading, Rollout
-from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
-from collectors.rollout_files.verbs import first_of, tail_of, with_parquet
+from collectors.rollout_files import FilePart, ReadRequest, StepFile, first_of, listed, tail_of, with_parquet
 
 LOOKED_FOR = "trajectories/<split>/NNNN.parquet of ART"
 FOLDER, TRAINED, DISCARDED = "trajectories", "train", "discarded"

@@ -19,11 +19,9 @@ from typing import Any
 
 from collectors.formats import jsonl
 from collectors.formats.jsonl import number
-from collectors.formats.shapes import mapping, whole
+from collectors.formats.rows import mapping, whole
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout, ScrapeError, Span, Turn
-from collectors.rollout_files.rows import RowLine, lines
-from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, follow, listed
-from collectors.rollout_files.verbs import begins
+from collectors.rollout_files import FilePart, ReadRequest, RowLine, StepFile, begins, follow, lines, listed
 from collectors.transport import bytetail, rest
 
 # ---- events

@@ -14,11 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from collectors.formats.jsonl import number
-from collectors.formats.shapes import mapping, whole
+from collectors.formats.rows import mapping, whole
 from collectors.model import Collector, Consumption, Rollout
-from collectors.rollout_files.rows import RowLine, lines, list_items, mask_ones
-from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
-from collectors.rollout_files.verbs import verbs_of
+from collectors.rollout_files import (
+    FilePart,
+    ReadRequest,
+    RowLine,
+    StepFile,
+    lines,
+    list_items,
+    listed,
+    mask_ones,
+    verbs_of,
+)
 from collectors.transport import rest
 
 LOOKED_FOR = "train_data_stepN.jsonl of NeMo-RL"

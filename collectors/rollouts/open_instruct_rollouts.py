@@ -14,11 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from collectors.formats.jsonl import number
-from collectors.formats.shapes import mapping, objects, whole
+from collectors.formats.rows import mapping, objects, whole
 from collectors.model import Collector, Consumption, Rollout
-from collectors.rollout_files.rows import RowLine, lines, list_length
-from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
-from collectors.rollout_files.verbs import begins, verbs_of
+from collectors.rollout_files import (
+    FilePart,
+    ReadRequest,
+    RowLine,
+    StepFile,
+    begins,
+    lines,
+    list_length,
+    listed,
+    verbs_of,
+)
 from collectors.transport import rest
 
 LOOKED_FOR = "<run>_rollouts_NNNNNN.jsonl of open-instruct's --save_traces"

@@ -15,11 +15,12 @@ from typing import Any
 
 import yaml
 
-from collectors.formats import jsonl, slim
+from collectors.formats import jsonl
+from collectors.formats import rows as slim
 from collectors.formats.jsonl import number
-from collectors.formats.shapes import mapping, objects, whole
+from collectors.formats.rows import mapping, objects, whole
 from collectors.model import Collector, Cursor, Limits, Purpose, Reading, Rollout, ScrapeError, Turn
-from collectors.training_logs import pipeline_versions
+from collectors.training_logs import tail as pipeline_versions
 from collectors.transport import bytetail, rest
 
 STREAMS: Mapping[str, Purpose] = {"actor": "train", "actor_test": "eval"}
@@ -94,7 +95,7 @@ def _updates(path: Path, limits: Limits, result: _ReadResult) -> pipeline_versio
     file, place = _stream(path, UPDATES), result.cursor.get(UPDATES, {})
     more = file.is_file()
     while more:
-        read = jsonl.read(file, place, limits)
+        read = jsonl.read_jsonl(file, place, limits)
         runs = [] if read.restarted else runs
         pipeline_versions.add(runs, (at for row in read.rows if (at := pipeline_versions.published(row)) is not None))
         place, more = read.cursor, read.more

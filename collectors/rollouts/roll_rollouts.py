@@ -15,12 +15,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import jsonl, slim
+from collectors.formats import jsonl
+from collectors.formats import rows as slim
 from collectors.formats.jsonl import number
-from collectors.formats.shapes import mapping, whole
+from collectors.formats.rows import mapping, whole
 from collectors.model import Collector, Consumption, Rollout
-from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
-from collectors.rollout_files.verbs import verbs_of
+from collectors.rollout_files import FilePart, ReadRequest, StepFile, listed, verbs_of
 from collectors.transport import rest
 
 LOOKED_FOR = "rollout_dump_data.step_N.jsonl of ROLL's rollout_dump_dir"

@@ -17,11 +17,9 @@ from typing import Any
 
 from collectors.formats import jsonl
 from collectors.formats.jsonl import number
-from collectors.formats.shapes import whole
+from collectors.formats.rows import whole
 from collectors.model import Collector, Consumption, Purpose, Rollout, Turn
-from collectors.rollout_files.rows import RowLine, lines
-from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
-from collectors.rollout_files.verbs import count, verbs_of
+from collectors.rollout_files import FilePart, ReadRequest, RowLine, StepFile, count, lines, listed, verbs_of
 from collectors.transport import rest
 
 LOOKED_FOR = "iteration_N/train_rollout_summaries.jsonl of the Tinker cookbook"

@@ -22,8 +22,7 @@ from collectors.formats import parquet
 from collectors.formats.jsonl import number
 from collectors.formats.parquet import Table
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout
-from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
-from collectors.rollout_files.verbs import tail_of, with_parquet
+from collectors.rollout_files import FilePart, ReadRequest, StepFile, listed, tail_of, with_parquet
 
 # ---- groups
 # Finds the groups in a file of TRL's completions, its columns of rewards, and whether it repeats another file.

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from collectors.formats import jsonl, sqlite
+from collectors.formats import trackio as trackio_database
+from collectors.formats import trackio as trackio_log
 from collectors.formats.jsonl import number
-from collectors.formats.shapes import whole
-from collectors.formats.trackio import database as trackio_database
-from collectors.formats.trackio import log as trackio_log
+from collectors.formats.rows import whole
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout, ScrapeError
 
 LOOKED_FOR = "a trackio *.db with traces of TRL's AsyncGRPOTrainer"

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import copies, jsonl, slim, verifiers
+from collectors.formats import jsonl, verifiers
+from collectors.formats import rows as copies
+from collectors.formats import rows as slim
 from collectors.formats.jsonl import number
-from collectors.formats.shapes import mapping, objects, whole
+from collectors.formats.rows import mapping, objects, whole
 from collectors.model import (
     Collector,
     Consumption,

@@ -15,9 +15,7 @@ from pathlib import Path
 
 from collectors.formats.jsonl import number
 from collectors.model import Collector, Consumption, Purpose, Rollout
-from collectors.rollout_files.rows import RowLine, lines
-from collectors.rollout_files.step_files import FilePart, ReadRequest, StepFile, listed
-from collectors.rollout_files.verbs import begins, verbs_of
+from collectors.rollout_files import FilePart, ReadRequest, RowLine, StepFile, begins, lines, listed, verbs_of
 from collectors.transport import rest
 
 LOOKED_FOR = "<step>.jsonl of verl's rollout_data_dir, there or one folder below"

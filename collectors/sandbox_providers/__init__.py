@@ -1,1 +1,1 @@
-"""Shared parts of the sandbox collectors: listings over several pages, limits, failure causes."""
+"""sandbox_providers: say here what the package is about."""

@@ -17,8 +17,8 @@ from math import isfinite
 
 import httpx
 
-from collectors.formats.exposition import parser
-from collectors.formats.exposition.parser import Bucketed, Page, Series
+from collectors.formats import exposition as parser
+from collectors.formats.exposition import Bucketed, Page, Series
 from collectors.model import Collector, Histogram, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import http
 

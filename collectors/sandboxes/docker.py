@@ -18,10 +18,9 @@ from urllib.parse import quote
 import httpx
 
 from collectors.model import Collector, FailureCause, Limits, Reading, Sandbox, SandboxState, ScrapeError, State
-from collectors.sandbox_providers.failures import cause as cause_of
-from collectors.sandbox_providers.listing import Tally, mapping, objects
-from collectors.sandbox_providers.own_client import CONNECTIONS, opened
-from collectors.sandbox_providers.walk import Budget, Walk, WalkPage, finish, walk
+from collectors.sandbox_providers.provider import CONNECTIONS, Tally, mapping, objects, opened
+from collectors.sandbox_providers.provider import cause as cause_of
+from collectors.sandbox_providers.sweep import Budget, Walk, WalkPage, finish, walk
 from collectors.transport.rest import Params, Refusal, clean, epoch, get_json, number, text, total_timeout
 
 # ---- rows

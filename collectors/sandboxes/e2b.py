@@ -15,8 +15,8 @@ from urllib.parse import quote
 import httpx
 
 from collectors.model import Collector, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
-from collectors.sandbox_providers import account
-from collectors.sandbox_providers.listing import Tally, mapping
+from collectors.sandbox_providers import provider as account
+from collectors.sandbox_providers.provider import Tally, mapping
 from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSource, sweep
 from collectors.transport import rest
 

@@ -12,10 +12,8 @@ from typing import Any
 
 from collectors.formats import verifiers
 from collectors.model import Collector, Cursor, Limits, Reading, Sandbox, ScrapeError
-from collectors.sandbox_providers.failures import cause
-from collectors.sandbox_providers.listing import mapping
-from collectors.sandbox_providers.rollout_counts import count
-from collectors.sandbox_providers.trace_rows import TracedRollout
+from collectors.sandbox_providers.provider import cause, mapping
+from collectors.sandbox_providers.traces import TracedRollout, count
 from collectors.transport import rest
 
 # ---- rows

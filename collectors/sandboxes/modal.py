@@ -30,8 +30,8 @@ from collectors.model import (
     ScrapeError,
     State,
 )
-from collectors.sandbox_providers.failures import cause as cause_of
-from collectors.sandbox_providers.listing import Tally
+from collectors.sandbox_providers.provider import Tally
+from collectors.sandbox_providers.provider import cause as cause_of
 from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSource, sweep
 from collectors.transport.rest import clean, epoch, number, text, total_timeout
 

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from collectors.model import Collector, Limits, Reading, Sample, Sandbox, ScrapeError, State
-from collectors.sandbox_providers.listing import Tally, mapping
+from collectors.sandbox_providers.provider import Tally, mapping
 from collectors.sandboxes.swerex import identity
 from collectors.transport.rest import get_json, number, text, total_timeout
 

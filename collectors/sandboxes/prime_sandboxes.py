@@ -18,9 +18,8 @@ from urllib.parse import quote
 import httpx
 
 from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
-from collectors.sandbox_providers import account as sandbox_providers_account
-from collectors.sandbox_providers.causes import cause_of
-from collectors.sandbox_providers.listing import Tally, mapping
+from collectors.sandbox_providers import provider as sandbox_providers_account
+from collectors.sandbox_providers.provider import Tally, cause_of, mapping
 from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSource, Swept, sweep
 from collectors.transport import rest
 

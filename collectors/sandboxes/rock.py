@@ -19,9 +19,9 @@ import httpx
 
 from collectors.model import Collector, ErrorKind, FailureCause, Limits, Reading, Sandbox, SandboxState, ScrapeError
 from collectors.model import State as Memory
-from collectors.sandbox_providers.failures import cause as cause_of
-from collectors.sandbox_providers.listing import Tally, mapping, objects
-from collectors.sandbox_providers.walk import Budget, Walk, WalkPage, finish, walk
+from collectors.sandbox_providers.provider import Tally, mapping, objects
+from collectors.sandbox_providers.provider import cause as cause_of
+from collectors.sandbox_providers.sweep import Budget, Walk, WalkPage, finish, walk
 from collectors.transport.rest import clean, epoch, get_json, text, total_timeout
 
 PROVIDER = "rock"

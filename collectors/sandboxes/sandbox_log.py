@@ -16,10 +16,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from collectors.formats import jsonl, textlog
+from collectors.formats import jsonl
+from collectors.formats import jsonl as textlog
 from collectors.formats.log_times import LogClock, anchor_backwards
 from collectors.model import Collector, Cursor, Limits, Reading, Sample, Sandbox, ScrapeError
-from collectors.sandbox_providers.failures import cause
+from collectors.sandbox_providers.provider import cause
 from collectors.transport import rest
 
 # ---- dates
@@ -256,7 +257,7 @@ def _files(path: Path, depth: int = MAX_DEPTH) -> list[Path]:
 
 
 def _read(file: Path, name: str, before: Cursor, limits: Limits, now: float, result: _ReadResult) -> Limits:
-    read = textlog.read(file, before.get("at", {}), limits)
+    read = textlog.read_text(file, before.get("at", {}), limits)
     result.more, result.dropped = result.more or read.more, result.dropped + read.dropped
     result.why, result.rows = result.why or read.why, result.rows + len(read.lines)
     ts = None if read.restarted else before.get("ts")

@@ -14,8 +14,7 @@ from typing import Any
 
 from collectors.formats import verifiers
 from collectors.model import Collector, Cursor, Limits, Reading, Sandbox, ScrapeError
-from collectors.sandbox_providers.rollout_counts import Counts, count
-from collectors.sandbox_providers.trace_rows import TracedRollout, rollout
+from collectors.sandbox_providers.traces import Counts, TracedRollout, count, rollout
 from collectors.transport import bytetail
 
 

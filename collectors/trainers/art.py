@@ -11,7 +11,8 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
-from collectors.formats import jsonl, jsonl_log
+from collectors.formats import jsonl
+from collectors.formats import jsonl as jsonl_log
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece

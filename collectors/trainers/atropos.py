@@ -13,12 +13,12 @@ from typing import Any
 
 import httpx
 
+from collectors.formats import wandb as wandb_log
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged
-from collectors.formats.wandb import log as wandb_log
 from collectors.model import Limits, Reading, Sample, ScrapeError, State
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
-from collectors.training_logs.settings import Facts, Settings, facts_of, product
+from collectors.training_logs.sources import Facts, Settings, facts_of, product
 from collectors.training_logs.tail import collector_of
 from collectors.transport.rest import get_json, total_timeout
 

@@ -11,12 +11,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from collectors.formats import jsonl, jsonl_log
-from collectors.formats.mlflow import database as mlflow_database
+from collectors.formats import jsonl
+from collectors.formats import jsonl as jsonl_log
+from collectors.formats import mlflow as mlflow_database
+from collectors.formats import tensorboard as tensorboard_log
+from collectors.formats import trackio as trackio_log
+from collectors.formats import wandb as wandb_log
 from collectors.formats.rows import Logged, Sink, flat
-from collectors.formats.tensorboard import log as tensorboard_log
-from collectors.formats.trackio import log as trackio_log
-from collectors.formats.wandb import log as wandb_log
 from collectors.model import Collector, Cursor, Limits, Reading
 from collectors.training_logs import maps as training_logs_maps
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Piece

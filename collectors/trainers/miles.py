@@ -18,12 +18,13 @@ from typing import Any
 
 import httpx
 
-from collectors.formats import console, jsonl, jsonl_log
-from collectors.formats.exposition import parser
-from collectors.formats.mlflow import database as mlflow_database
+from collectors.formats import console, jsonl
+from collectors.formats import exposition as parser
+from collectors.formats import jsonl as jsonl_log
+from collectors.formats import mlflow as mlflow_database
+from collectors.formats import tensorboard as tensorboard_log
+from collectors.formats import wandb as wandb_log
 from collectors.formats.rows import Logged, Logs, Sink, walk
-from collectors.formats.tensorboard import log as tensorboard_log
-from collectors.formats.wandb import log as wandb_log
 from collectors.model import Cursor, Limits, Reading, Sample, ScrapeError, State
 from collectors.trainers import slime
 from collectors.trainers import slime as slime_config
@@ -42,7 +43,7 @@ from collectors.trainers.slime import (
     groups,
 )
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
-from collectors.training_logs.settings import Facts
+from collectors.training_logs.sources import Facts
 from collectors.training_logs.tail import collector_of
 from collectors.transport import bytetail, http
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from collectors import modules
-from collectors.formats.mlflow import rest as mlflow_rest
+from collectors.formats import mlflow as mlflow_rest
 from collectors.formats.rows import Logs, Sink, flat
 from collectors.model import Collector, Cursor, Limits, Reading, ScrapeError, State
 from collectors.training_logs.model import Framework
@@ -39,7 +39,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         ScrapeError: as `mlflow_rest.read`; ``not_a_run`` if the keys belong to no known framework.
     """
     memory: _Memory = state.setdefault("mlflow", _Memory())
-    logs = await mlflow_rest.read(client, memory.follower, limits)
+    logs = await mlflow_rest.read_rest(client, memory.follower, limits)
     if memory.framework is None or logs.restarted:
         memory.framework = _framework(memory.follower, logs, str(state.get("options", {}).get("framework", "")))
     reading = _digest(memory.framework, logs, memory.cursor)

@@ -11,12 +11,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from collectors.formats import console, jsonl_log
+from collectors.formats import console
+from collectors.formats import jsonl as jsonl_log
+from collectors.formats import tensorboard as tensorboard_log
+from collectors.formats import wandb as wandb_log
 from collectors.formats.console import ConsoleLine, Parsed, figure
 from collectors.formats.jsonl import Row
 from collectors.formats.rows import Logged
-from collectors.formats.tensorboard import log as tensorboard_log
-from collectors.formats.wandb import log as wandb_log
 from collectors.trainers import trl
 from collectors.trainers import trl as trl_config
 from collectors.trainers import trl as trl_keys

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from collectors.formats import console
+from collectors.formats import mlflow as mlflow_database
+from collectors.formats import tensorboard as tensorboard_log
+from collectors.formats import wandb as wandb_log
 from collectors.formats.console import ConsoleConfig, ConsoleLine, Parsed, figure, literal
-from collectors.formats.mlflow import database as mlflow_database
 from collectors.formats.rows import Logged
-from collectors.formats.tensorboard import log as tensorboard_log
-from collectors.formats.wandb import log as wandb_log
 from collectors.model import Labels, Sample
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
-from collectors.training_logs.settings import Facts, Settings, facts_of, product
+from collectors.training_logs.sources import Facts, Settings, facts_of, product
 from collectors.training_logs.tail import collector_of
 
 # ---- config

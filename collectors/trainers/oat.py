@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from collectors.formats import console
+from collectors.formats import wandb as wandb_log
 from collectors.formats.rows import Logged
-from collectors.formats.wandb import log as wandb_log
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
-from collectors.training_logs.settings import Facts, Settings, facts_of
+from collectors.training_logs.sources import Facts, Settings, facts_of
 from collectors.training_logs.tail import collector_of
 
 STEP, ELAPSED, ROUND = "misc/policy_sgd_step", "misc/elapse", "train/learning_round"

@@ -17,13 +17,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from collectors.formats import console
+from collectors.formats import tensorboard as tensorboard_log
+from collectors.formats import wandb as wandb_log
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged
-from collectors.formats.tensorboard import log as tensorboard_log
-from collectors.formats.wandb import log as wandb_log
 from collectors.model import Event
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
-from collectors.training_logs.settings import Facts, Settings, facts_of, product
+from collectors.training_logs.sources import Facts, Settings, facts_of, product
 from collectors.training_logs.tail import collector_of
 
 # ---- config

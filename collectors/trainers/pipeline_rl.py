@@ -17,14 +17,15 @@ from typing import Any
 
 import yaml
 
-from collectors.formats import console, jsonl, textlog
+from collectors.formats import console, jsonl
+from collectors.formats import jsonl as textlog
+from collectors.formats import wandb as wandb_log
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs, Sink, walk
-from collectors.formats.wandb import log as wandb_log
 from collectors.model import Cursor, Event, Limits, Sample, ScrapeError
-from collectors.training_logs import pipeline_versions
+from collectors.training_logs import tail as pipeline_versions
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
-from collectors.training_logs.settings import Facts, Settings, facts_of, product
+from collectors.training_logs.sources import Facts, Settings, facts_of, product
 from collectors.training_logs.tail import collector_of
 
 # ---- streams
@@ -123,7 +124,7 @@ def _add_read(name: str, read: jsonl.Rows | textlog.Text, logs: Logs) -> None:
 
 def _stats(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
     """Rows are dated backwards from the file's last change, because every row is flushed at once."""
-    read = jsonl.read(file, cursor, limits)
+    read = jsonl.read_jsonl(file, cursor, limits)
     _add_read(STATS, read, logs)
     later, at = None, file.stat().st_mtime
     dated_rows = []
@@ -139,7 +140,7 @@ def _stats(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
 
 
 def _preprocessor(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
-    read = jsonl.read(file, cursor, limits)
+    read = jsonl.read_jsonl(file, cursor, limits)
     _add_read(PREPROCESSOR, read, logs)
     if read.rows and not read.more:
         logs.rows.append(Logged(read.rows[-1], None, file.stat().st_mtime, PREPROCESSOR))
@@ -147,7 +148,7 @@ def _preprocessor(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> Non
 
 def _weights(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
     """Published versions, in order; read first, because the other rows need them."""
-    read = jsonl.read(file, cursor, limits)
+    read = jsonl.read_jsonl(file, cursor, limits)
     _add_read(WEIGHTS, read, logs)
     versions = [row.get("version") for row in read.rows if row.get("kind") == "weight_update_success"]
     numbers = [int(version) for version in map(number, versions) if version is not None]
@@ -158,7 +159,7 @@ def _weights(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
 
 
 def _trainer(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
-    read = textlog.read(file, cursor, limits)
+    read = textlog.read_text(file, cursor, limits)
     _add_read(TRAINER_LOG, read, logs)
     for line in read.lines:
         if (match := _STEP.fullmatch(line)) is not None:

@@ -13,15 +13,15 @@ from typing import Any
 import httpx
 
 from collectors.formats import console
-from collectors.formats.exposition import parser
-from collectors.formats.exposition.parser import Page, Series
-from collectors.formats.mlflow import database as mlflow_database
+from collectors.formats import exposition as parser
+from collectors.formats import mlflow as mlflow_database
+from collectors.formats import tensorboard as tensorboard_log
+from collectors.formats import wandb as wandb_log
+from collectors.formats.exposition import Page, Series
 from collectors.formats.rows import Logged
-from collectors.formats.tensorboard import log as tensorboard_log
-from collectors.formats.wandb import log as wandb_log
 from collectors.model import Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
-from collectors.training_logs.settings import Facts, Settings, facts_of, product
+from collectors.training_logs.sources import Facts, Settings, facts_of, product
 from collectors.training_logs.tail import collector_of
 from collectors.transport import http
 

@@ -13,12 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import jsonl, jsonl_log
+from collectors.formats import jsonl
+from collectors.formats import jsonl as jsonl_log
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs
 from collectors.model import Cursor, Limits
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
-from collectors.training_logs.settings import Facts, Settings, facts_of, product
+from collectors.training_logs.sources import Facts, Settings, facts_of, product
 from collectors.training_logs.tail import collector_of
 
 # ---- keys

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from collectors.formats import console
+from collectors.formats import wandb as wandb_log
 from collectors.formats.rows import Logged
-from collectors.formats.wandb import log as wandb_log
 from collectors.training_logs.model import Context, Framework, Key, Out, Piece
 from collectors.training_logs.tail import collector_of
 

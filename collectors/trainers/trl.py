@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from collectors.formats import console, jsonl
+from collectors.formats import mlflow as mlflow_database
+from collectors.formats import tensorboard as tensorboard_log
+from collectors.formats import trackio as trackio_log
+from collectors.formats import wandb as wandb_log
 from collectors.formats.console import FROM_END, ConsoleLine, Parsed, figure, literal
 from collectors.formats.jsonl import number, parse
 from collectors.formats.jsonl import number as number_of
-from collectors.formats.mlflow import database as mlflow_database
 from collectors.formats.rows import Logged, Logs, Sink
-from collectors.formats.tensorboard import log as tensorboard_log
-from collectors.formats.trackio import log as trackio_log
-from collectors.formats.wandb import log as wandb_log
 from collectors.model import Cursor, Event, Labels, Limits, ScrapeError
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
 from collectors.training_logs.tail import collector_of

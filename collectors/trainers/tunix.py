@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from collectors.formats import tensorboard as tensorboard_log
+from collectors.formats import wandb as wandb_log
 from collectors.formats.rows import Logged
-from collectors.formats.tensorboard import log as tensorboard_log
-from collectors.formats.wandb import log as wandb_log
-from collectors.training_logs.memory import mark
-from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
+from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece, mark
 from collectors.training_logs.tail import CACHED_STEPS, collector_of
 
 # ---- keys

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import httpx
 
-from collectors.formats.exposition import parser
-from collectors.formats.exposition.parser import Page
+from collectors.formats import exposition as parser
+from collectors.formats.exposition import Page
 from collectors.model import Collector, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import http
 

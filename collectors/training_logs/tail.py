@@ -7,7 +7,7 @@ times for sinks without times, resumed runs.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import isfinite
@@ -18,8 +18,21 @@ from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs
 from collectors.model import Collector, Cursor, Event, Labels, Limits, Position, Reading, Sample, ScrapeError
 from collectors.training_logs import clocks, sources
-from collectors.training_logs.memory import Memory, Origins, copied, mark, whole_steps
-from collectors.training_logs.model import FOLDS, ONLY, TRAINER, Context, Framework, Key, Piece, gives
+from collectors.training_logs.model import (
+    FOLDS,
+    ONLY,
+    TRAINER,
+    Context,
+    Framework,
+    Key,
+    Memory,
+    Origins,
+    Piece,
+    copied,
+    gives,
+    mark,
+    whole_steps,
+)
 
 # For rows without the duration of their step. Any estimate keeps the order; one second does not look precise.
 UNKNOWN_STEP_SECONDS = 1.0
@@ -532,3 +545,51 @@ class Folds:
             used = keys[:1] if metric_key.fold in (ONLY, "first") else keys
             yield metric_key, used, FOLDS.get(metric_key.fold, FOLDS["first"])([parts[key] for key in used])
         self._added.clear()
+
+
+# ---- pipeline versions
+# Policy versions of PipelineRL.
+
+Runs = list[list[int]]
+"""``[samples of the first, samples between two, count, version of the first]``, oldest first. Updates are regular, so
+a long run has few entries. JSON-able."""
+
+# More entries are another writer's; rollouts are of the newest versions.
+RUNS_MAX = 4_096
+
+
+def add(runs: Runs, published: Iterable[int]) -> None:
+    """Adds updates in the order they were published."""
+    for samples in published:
+        _add(runs, samples)
+        del runs[:-RUNS_MAX]
+
+
+def _add(runs: Runs, samples: int) -> None:
+    if not runs:
+        runs.append([samples, 0, 1, 0])
+        return
+    start, interval, count, version = last = runs[-1]
+    newest = start + interval * (count - 1)
+    if samples > newest and (count == 1 or samples - newest == interval):
+        last[1], last[2] = samples - newest, count + 1
+    elif samples != newest:
+        same = version_of(runs, samples)
+        runs.append([samples, 0, 1, same if same is not None else version + count])
+
+
+def version_of(runs: Runs, samples: int) -> int | None:
+    """The version whose weights had seen this number of samples, by the newest incarnation; None: not published."""
+    for start, interval, count, version in reversed(runs):
+        if samples == start:
+            return version
+        if interval and 0 < samples - start <= interval * (count - 1) and (samples - start) % interval == 0:
+            return version + (samples - start) // interval
+    return None
+
+
+def published(row: dict[str, Any]) -> int | None:
+    """The published number of samples in a record of the stream; None for other records."""
+    version = row.get("version")
+    valid = row.get("kind") == "weight_update_success" and isinstance(version, int) and not isinstance(version, bool)
+    return version if valid and isinstance(version, int) and version >= 0 else None

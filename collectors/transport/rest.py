@@ -20,7 +20,8 @@ from typing import Any
 import httpx
 
 from collectors.model import ErrorKind, Limits, ScrapeError
-from collectors.transport import failures, http
+from collectors.transport import http
+from collectors.transport import http as failures
 
 Params = Mapping[str, str | int | list[str]]
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import click
 import httpx
 
-from collectors.transport import failures
+from collectors.transport import http as failures
 from server import query
 from server import store as stores
 from server.alerts.text import duration
@@ -285,7 +285,7 @@ def _json(response: httpx.Response) -> Any:
         raise _NotRollscope(f"a server answers that is not Rollscope (HTTP {code}, {kind or 'no type'})") from None
     if code != 200:
         detail = body.get("detail") if isinstance(body, dict) else None
-        raise ConfigError([f"status: {detail}"] if detail else [f"status: {failures.status(code)}"])
+        raise ConfigError([f"status: {detail}"] if detail else [f"status: {failures.status_text(code)}"])
     return body
 
 

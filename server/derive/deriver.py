@@ -13,8 +13,7 @@ from itertools import pairwise
 from math import isfinite, isnan
 from typing import Any
 
-from collectors.catalog import METRICS
-from collectors.catalog.row import LARGEST
+from collectors.catalog import LARGEST, METRICS
 from collectors.model import Histogram, Labels
 from server.derive.source_priority import SourcePriority
 from server.ingest.arrivals import RolloutArrival

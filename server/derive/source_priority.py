@@ -8,7 +8,9 @@ Pure: no I/O and no clock.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from collectors.catalog import METRICS, rollout, trainer
+from collectors import catalog as rollout
+from collectors import catalog as trainer
+from collectors.catalog import METRICS
 from collectors.model import Collector, Target
 from server.signals import recorded as record_fields
 from server.signals.model import STEP_WINDOW
@@ -26,7 +28,7 @@ MAX_DISPUTES = 100
 _ORDER = {name: order for order, name in enumerate(METRICS)}
 
 # A run has one queue and one set of rollouts in flight, so its trainers report the same values.
-SINGLE = frozenset(row.name for row in (*trainer.ROWS, *rollout.ROWS) if row.reduction == "instant")
+SINGLE = frozenset(row.name for row in (*trainer.TRAINER_ROWS, *rollout.ROLLOUT_ROWS) if row.reduction == "instant")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from collectors.catalog import METRICS
-from collectors.catalog.row import LARGEST
+from collectors.catalog import LARGEST, METRICS
 from collectors.model import Histogram, Labels, Reading, Rollout
 from server.rollouts.merge import TIMES
 from server.signals.model import SKEW_SECONDS

@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 import httpx
 
-from collectors.transport import failures
+from collectors.transport import http as failures
 from server.lib.outbound_policy import refuse_target
 from server.lib.secret import Secret
 from server.notify.model import DeliveryAnswer, Request

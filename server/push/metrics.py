@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import NoReturn
 
 from collectors.catalog import METRICS, Metric
-from collectors.formats.exposition import parser
-from collectors.formats.exposition.parser import Grouper, Series
+from collectors.formats import exposition as parser
+from collectors.formats.exposition import Grouper, Series
 from collectors.model import Histogram, Labels, Limits, Reading, Sample, ScrapeError
 from server.ingest.validation import AHEAD_SECONDS, FIRST_TIME, LAST_STEP
 from server.push.body import Body

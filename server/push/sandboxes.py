@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from collectors.model import FailureCause, LatencySource, Sandbox, SandboxState
-from collectors.sandbox_providers.causes import cause_of
+from collectors.sandbox_providers.provider import cause_of
 from server.push import validation as checks
 
 FIELDS = (

@@ -16,7 +16,7 @@ import httpx
 
 import collectors
 from collectors.model import Limits, Target
-from collectors.transport import failures
+from collectors.transport import http as failures
 from server.lib.clock import stopped_within
 from server.push import readings
 from server.push.readings import Outcome

@@ -10,7 +10,9 @@ from functools import cache
 from typing import Literal
 
 import collectors
-from collectors.catalog import METRICS, rollout, trainer
+from collectors import catalog as rollout
+from collectors import catalog as trainer
+from collectors.catalog import METRICS
 from collectors.model import Collector
 from server import signals
 from server.signals import recorded as record_fields
@@ -21,7 +23,7 @@ Cell = Literal["native", "derived", "-", "n/a"]
 LETTERS: Mapping[Cell, str] = {"native": "N", "derived": "d", "-": "", "n/a": "/"}
 
 # Metrics of a training loop's log; the others are of engines and sandboxes.
-TRAINED = frozenset(row.name for row in (*trainer.ROWS, *rollout.ROWS))
+TRAINED = frozenset(row.name for row in (*trainer.TRAINER_ROWS, *rollout.ROLLOUT_ROWS))
 NOW, STEP_SECONDS = 1_000_000.0, 30.0
 PRICED = frozenset({"cost_target_ratio", "cost_usd_per_million_tokens", "idle_usd_per_hour"})
 # A configuration with every setting.

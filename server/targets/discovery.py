@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import collectors
 from collectors.model import Limits, ScrapeError, Target
-from collectors.transport import failures
+from collectors.transport import http as failures
 from server.store.types import Origin, TargetRow
 from server.targets import naming
 from server.targets.lists import close, provider, renamed

@@ -17,7 +17,8 @@ import httpx
 import yaml
 
 from collectors.model import Limits, ScrapeError
-from collectors.transport import failures, http
+from collectors.transport import http
+from collectors.transport import http as failures
 from server.lib.file_thread import FileReadThread, StillReadingError
 from server.lib.outbound_policy import refuse_target
 from server.targets.model import BYTES, DiscoveryError, Found, Listing, Parsed
@@ -201,7 +202,7 @@ async def document(client: httpx.AsyncClient, url: str, headers: Mapping[str, st
 
 def _check(response: httpx.Response) -> None:
     if response.status_code != 200:
-        raise DiscoveryError(failures.status(response.status_code))
+        raise DiscoveryError(failures.status_text(response.status_code))
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise DiscoveryError("the answer is not application/json")

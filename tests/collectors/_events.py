@@ -2,9 +2,9 @@
 
 import struct
 
+from collectors.formats import tensorboard as tensorboard_log
+from collectors.formats import tensorboard as tensorboard_records
 from collectors.formats.rows import Logged
-from collectors.formats.tensorboard import log as tensorboard_log
-from collectors.formats.tensorboard import records as tensorboard_records
 from tests.collectors._sinks import reads, varint
 
 read, drain = reads(tensorboard_log.SINK)

@@ -5,7 +5,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from collectors.formats.wandb import journal as wandb_journal
+from collectors.formats import wandb as wandb_journal
 from tests.collectors._sinks import varint
 
 

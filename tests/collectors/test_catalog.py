@@ -4,7 +4,13 @@ import re
 
 import pytest
 
-from collectors.catalog import METRICS, generator, hardware, rollout, router, sandbox, trainer
+from collectors import catalog as generator
+from collectors import catalog as hardware
+from collectors import catalog as rollout
+from collectors import catalog as router
+from collectors import catalog as sandbox
+from collectors import catalog as trainer
+from collectors.catalog import METRICS
 
 # Unit word -> the suffix a name must carry (before a statistic or _total).
 SUFFIXES = {"seconds": "_seconds", "tokens": "_tokens", "versions": "_version", "ratio": "_ratio", "bytes": "_bytes"}
@@ -27,7 +33,14 @@ def test_kind_and_reduction_agree(metric) -> None:
 
 
 def test_no_name_twice() -> None:
-    tables = (trainer.ROWS, rollout.ROWS, generator.ROWS, router.ROWS, hardware.ROWS, sandbox.ROWS)
+    tables = (
+        trainer.TRAINER_ROWS,
+        rollout.ROLLOUT_ROWS,
+        generator.ROWS,
+        router.ROUTER_ROWS,
+        hardware.HARDWARE_ROWS,
+        sandbox.SANDBOX_ROWS,
+    )
     assert len(METRICS) == sum(map(len, tables))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.sandbox_providers.causes import cause_of
+from collectors.sandbox_providers.provider import cause_of
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from collectors.engine_pages import pages
 from collectors.engine_pages.pages import PagePlan, PageRules, compiled
-from collectors.formats.exposition import layout as exposition_layout
-from collectors.formats.exposition.parser import Page, Series
+from collectors.formats import exposition as exposition_layout
+from collectors.formats.exposition import Page, Series
 from collectors.model import Limits, Sample, State
 
 LABELS = ((), (("engine", "0"),), (("engine", "1"),))

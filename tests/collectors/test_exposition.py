@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from collectors.formats.exposition import parser
+from collectors.formats import exposition as parser
 from collectors.model import Labels, Limits, ScrapeError
 from tests.collectors._reading import TESTDATA
 

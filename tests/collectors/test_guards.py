@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from collectors.formats.exposition import parser
+from collectors.formats import exposition as parser
 from collectors.generators import vllm
 from collectors.model import Histogram, Limits, Reading, Sample, ScrapeError
 from tests.collectors._reading import TESTDATA

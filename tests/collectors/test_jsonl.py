@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.formats import jsonl, textlog
+from collectors.formats import jsonl
+from collectors.formats import jsonl as textlog
 from collectors.model import Limits, ScrapeError
 from collectors.transport import bytetail
 
@@ -22,7 +23,7 @@ def drain(path: Path, cursor: dict, limits: Limits) -> tuple[list[dict], dict, i
     """Call until nothing more is there; the cursor goes through JSON, as in the store."""
     rows, dropped = [], 0
     while True:
-        read = jsonl.read(path, json.loads(json.dumps(cursor)), limits)
+        read = jsonl.read_jsonl(path, json.loads(json.dumps(cursor)), limits)
         rows += read.rows
         dropped += read.dropped
         cursor = read.cursor
@@ -62,7 +63,7 @@ def test_an_unfinished_line_waits(tmp_path: Path) -> None:
 def test_a_broken_line_is_counted_and_passed(tmp_path: Path, broken: bytes) -> None:
     path = tmp_path / "m.jsonl"
     append(path, b'{"step": 1}\n' + broken + b'\n{"step": 2}\n')
-    read = jsonl.read(path, {}, Limits())
+    read = jsonl.read_jsonl(path, {}, Limits())
     assert read.rows == [{"step": 1}, {"step": 2}]
     assert (read.dropped, read.why) == (1, "the line at byte 12 of m.jsonl is not a JSON object")
 
@@ -92,7 +93,7 @@ def test_a_new_file_in_its_place_starts_over(tmp_path: Path) -> None:
     _, cursor, _ = drain(path, {}, Limits())
     os.replace(path, tmp_path / "m.jsonl.1")
     append(path, b'{"step": 3}\n')
-    read = jsonl.read(path, cursor, Limits())
+    read = jsonl.read_jsonl(path, cursor, Limits())
     assert (read.rows, read.restarted) == ([{"step": 3}], True)
 
 
@@ -122,7 +123,7 @@ def test_a_rotated_file_whose_last_line_has_no_end(tmp_path: Path) -> None:
     append(path, b'{"st')
     path.rename(tmp_path / "exp.jsonl.1")
     append(path, numbered(3, 3))
-    read = jsonl.read(path, cursor, Limits())
+    read = jsonl.read_jsonl(path, cursor, Limits())
     assert (read.rows, read.dropped, read.why) == ([{"step": 3}], 1, bytetail.UNFINISHED)
 
 
@@ -133,13 +134,13 @@ def test_what_a_rotation_or_a_truncation_took_away_is_said(tmp_path: Path) -> No
     _, cursor, _ = drain(path, {}, Limits())
     path.rename(run_files)  # out of the folder: nobody knows what was appended to it
     append(path, numbered(6, 9))
-    read = jsonl.read(path, cursor, Limits())
+    read = jsonl.read_jsonl(path, cursor, Limits())
     assert ([row["step"] for row in read.rows], read.dropped, read.why) == ([6, 7, 8, 9], 1, bytetail.ROTATED)
     path.write_bytes(numbered(20, 40))  # truncated, and longer than before at the next look
-    read = jsonl.read(path, read.cursor, Limits())
+    read = jsonl.read_jsonl(path, read.cursor, Limits())
     assert ([row["step"] for row in read.rows], read.dropped) == (list(range(20, 41)), 1)
     assert (read.why, read.restarted) == (bytetail.REWRITTEN, True)
-    assert jsonl.read(path, read.cursor, Limits()).dropped == 0
+    assert jsonl.read_jsonl(path, read.cursor, Limits()).dropped == 0
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_file_rewritten_in_place_starts_over(tmp_path: Path, after: bytes) -> 
     inode = path.stat().st_ino
     path.write_bytes(after)
     assert path.stat().st_ino == inode
-    read = jsonl.read(path, cursor, Limits())
+    read = jsonl.read_jsonl(path, cursor, Limits())
     assert read.restarted
     assert len(read.rows) == after.count(b"\n")
 
@@ -165,9 +166,9 @@ def test_a_file_rewritten_in_place_starts_over(tmp_path: Path, after: bytes) -> 
 def test_limits_stop_a_call_and_say_more(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     append(path, b'{"a": 1}\n' * 10)
-    read = jsonl.read(path, {}, Limits(tail_rows=4))
+    read = jsonl.read_jsonl(path, {}, Limits(tail_rows=4))
     assert (len(read.rows), read.more) == (4, True)
-    read = jsonl.read(path, {}, Limits(tail_bytes=30, line_bytes=20))
+    read = jsonl.read_jsonl(path, {}, Limits(tail_bytes=30, line_bytes=20))
     assert (len(read.rows), read.more) == (3, True)
     assert len(drain(path, {}, Limits(tail_rows=4))[0]) == 10
 
@@ -175,9 +176,9 @@ def test_limits_stop_a_call_and_say_more(tmp_path: Path) -> None:
 def test_nothing_new_is_nothing(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.touch()
-    read = jsonl.read(path, {}, Limits())
+    read = jsonl.read_jsonl(path, {}, Limits())
     assert (read.rows, read.more, read.dropped, read.restarted) == ([], False, 0, False)
-    assert not jsonl.read(path, read.cursor, Limits()).restarted
+    assert not jsonl.read_jsonl(path, read.cursor, Limits()).restarted
 
 
 @pytest.mark.parametrize("path", ["absent.jsonl", "."])
@@ -201,7 +202,7 @@ def test_only_finite_numbers_are_numbers(value: object) -> None:
 def test_text_loses_its_colours(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     append(path, b"\x1b[32m09:00:01\x1b[0m \x1b[1mINFO\x1b[0m hi \xff\r\n\n\x1b]8;;http://x\x07link\x1b]8;;\x07\npart")
-    read = textlog.read(path, {}, Limits())
+    read = textlog.read_text(path, {}, Limits())
     assert read.lines == ["09:00:01 INFO hi \ufffd", "link"]
     append(path, b"ial\n")
-    assert textlog.read(path, read.cursor, Limits()).lines == ["partial"]
+    assert textlog.read_text(path, read.cursor, Limits()).lines == ["partial"]

@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import collectors
-from collectors.formats.exposition import layout as exposition_layout
-from collectors.formats.exposition import parser
+from collectors.formats import exposition
 from collectors.generators import vllm
 from collectors.model import Limits, Reading, ScrapeError, State
 
@@ -21,9 +20,9 @@ RUNNING = b'vllm:num_requests_running{engine="0",model_name="tiny"}'
 
 @pytest.fixture(autouse=True)
 def no_layouts() -> Iterator[None]:
-    exposition_layout.forget()
+    exposition.forget()
     yield
-    exposition_layout.forget()
+    exposition.forget()
 
 
 def outcome(name: str, body: bytes, state: State) -> Reading | str:
@@ -37,8 +36,8 @@ def outcome(name: str, body: bytes, state: State) -> Reading | str:
 
 def line_by_line(name: str, bodies: list[bytes]) -> list[Reading | str]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser.exposition_layout, "find_layout", lambda *_: None)
-        patch.setattr(parser.exposition_layout, "learn", lambda *_: None)
+        patch.setattr(exposition, "find_layout", lambda *_: None)
+        patch.setattr(exposition, "learn", lambda *_: None)
         state: State = {}
         return [outcome(name, body, state) for body in bodies]
 
@@ -114,24 +113,24 @@ def test_a_page_that_is_another_each_time_is_learned_now_and_then_only() -> None
     learned = []
     for n in range(64):
         own = state["layout"].layout if "layout" in state else None
-        parser.parse(b'# TYPE a gauge\na{id="%d"} 1\nb 1\n' % n, state, Limits())
+        exposition.parse(b'# TYPE a gauge\na{id="%d"} 1\nb 1\n' % n, state, Limits())
         learned.append(state["layout"].layout is not own)
     assert sum(learned) == 3 + 4
 
 
 def test_what_is_shared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exposition_layout, "SHARED_BYTES", 40 * exposition_layout.LINE_BYTES)
+    monkeypatch.setattr(exposition, "SHARED_BYTES", 40 * exposition.LINE_BYTES)
     for n in range(50):
-        parser.parse(b'# TYPE a gauge\na{id="%d"} 1\nb 1\n' % n, {}, Limits())
-    assert sum(len(heads) for _, heads in exposition_layout._shared) == 40
-    assert {heads[1] for _, heads in exposition_layout._shared} == {f'a{{id="{n}"}}' for n in range(40, 50)}
+        exposition.parse(b'# TYPE a gauge\na{id="%d"} 1\nb 1\n' % n, {}, Limits())
+    assert sum(len(heads) for _, heads in exposition._shared) == 40
+    assert {heads[1] for _, heads in exposition._shared} == {f'a{{id="{n}"}}' for n in range(40, 50)}
 
 
 def test_a_layout_does_not_go_past_a_limit_of_labels() -> None:
     body = b'# TYPE a gauge\na{b="1",c="2"} 1\nd 1\n'
-    parser.parse(body, {}, Limits())
+    exposition.parse(body, {}, Limits())
     with pytest.raises(ScrapeError, match="labels"):
-        parser.parse(body, {}, Limits(labels=1))
+        exposition.parse(body, {}, Limits(labels=1))
 
 
 LINES = ["# TYPE a gauge", 'a{id="1"} 1', 'a{id="2"} 20', "b 300", "# TYPE c counter", "c 4", ""]
@@ -150,17 +149,17 @@ def test_whatever_becomes_of_lines_it_is_read_as_without_a_layout(changes: dict[
     def told(state: State) -> list[object]:
         return [_rows(body, state) for body in bodies]
 
-    exposition_layout.forget()
+    exposition.forget()
     found = told({})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser.exposition_layout, "find_layout", lambda *_: None)
-        patch.setattr(parser.exposition_layout, "learn", lambda *_: None)
+        patch.setattr(exposition, "find_layout", lambda *_: None)
+        patch.setattr(exposition, "learn", lambda *_: None)
         assert found == told({})
 
 
 def _rows(body: bytes, state: State) -> object:
     try:
-        page = parser.parse(body, state, Limits())
+        page = exposition.parse(body, state, Limits())
     except ScrapeError as error:
         return f"{error.kind}: {error}"
     return page.rows(), page.types, page.dropped, page.why

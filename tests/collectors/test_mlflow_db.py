@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.formats import mlflow as mlflow_database
+from collectors.formats import mlflow as mlflow_files
 from collectors.formats import sqlite
-from collectors.formats.mlflow import database as mlflow_database
-from collectors.formats.mlflow import files as mlflow_files
 from collectors.formats.rows import Logs
 from collectors.model import Limits, ScrapeError
 from tests.collectors._reading import TESTDATA

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 import httpx
 import pytest
 
-from collectors.formats.mlflow import rest as mlflow_rest
+from collectors.formats import mlflow as mlflow_rest
 from collectors.model import Limits, Reading, ScrapeError
 from collectors.trainers import mlflow
 from tests.collectors._reading import TESTDATA, by_step

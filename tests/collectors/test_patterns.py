@@ -7,7 +7,7 @@ import pytest
 from collectors.model import Limits
 from collectors.trainers import custom
 from collectors.training_logs import maps
-from collectors.training_logs.patterns import KEY_LENGTH, hangs
+from collectors.training_logs.maps import KEY_LENGTH, hangs
 
 NESTED = [
     "(a+)+b", "(a*)*", "(a|a)*b", "(?:a|b)+x", "(a?){30}", "(a?a?)*", "((ab+)c)+", "(a+){2}", "(?P<x>a+)*",

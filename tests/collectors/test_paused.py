@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.engine_pages import paused
+from collectors.engine_pages import side_requests as paused
 from collectors.model import Labels, Reading, Sample, State
 
 Row = tuple[int | None, int | None, int]
@@ -66,11 +66,11 @@ def test_servers_of_a_merged_page_are_judged_apart() -> None:
 
 def answered(state: State, row: Row, answer: bool) -> list[float]:
     side = Reading(samples=(Sample("generator_paused", float(answer)),))
-    return told(paused.joined(paused.with_paused(page(*row), state), side, state))
+    return told(paused.joined_pauses(paused.with_paused(page(*row), state), side, state))
 
 
 def asked_not(state: State, row: Row) -> list[float]:
-    return told(paused.joined(paused.with_paused(page(*row), state), Reading(), state))
+    return told(paused.joined_pauses(paused.with_paused(page(*row), state), Reading(), state))
 
 
 @pytest.mark.parametrize("answer", [True, False])

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.formats import console, jsonl_log
+from collectors.formats import console
+from collectors.formats import jsonl as jsonl_log
 from collectors.formats.rows import MAX_ENTRIES, Logged
 from collectors.model import Limits, Reading, ScrapeError
 from collectors.trainers import slime

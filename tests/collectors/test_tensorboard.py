@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.formats import tensorboard as tensorboard_events
+from collectors.formats import tensorboard as tensorboard_log
+from collectors.formats import tensorboard as tensorboard_records
 from collectors.formats.rows import Logged
-from collectors.formats.tensorboard import events as tensorboard_events
-from collectors.formats.tensorboard import log as tensorboard_log
-from collectors.formats.tensorboard import records as tensorboard_records
 from collectors.model import Cursor, Limits
 from collectors.training_logs import sources
 from collectors.transport import bytetail
@@ -296,14 +296,14 @@ def test_a_clock_set_back_changes_no_order(tmp_path: Path) -> None:
 
 def test_an_event_without_a_time_has_none(tmp_path: Path) -> None:
     for ts in (0.0, -1.0, float("nan"), float("inf")):
-        assert tensorboard_events.event(event(ts, 1, simple("k", 1))).ts is None
-    assert tensorboard_events.event(b"\x10\x01").ts is None
+        assert tensorboard_events.event_of(event(ts, 1, simple("k", 1))).ts is None
+    assert tensorboard_events.event_of(b"\x10\x01").ts is None
 
 
 @given(step=st.integers(-(2**63), 2**63 - 1), tag=st.text(max_size=60), figure=st.floats(width=32, allow_nan=False))
 def test_an_event_of_one_scalar(step: int, tag: str, figure: float) -> None:
     value = b"\x0a" + varint(len(tag.encode())) + tag.encode() + b"\x15" + struct.pack("<f", figure)
-    found = tensorboard_events.event(event(1795000000.25, step % 2**64, value))
+    found = tensorboard_events.event_of(event(1795000000.25, step % 2**64, value))
     assert found == tensorboard_events.TensorboardEvent(1795000000.25, step, {tag: figure})
 
 
@@ -311,11 +311,11 @@ def test_an_event_of_one_scalar(step: int, tag: str, figure: float) -> None:
 def test_a_damaged_event_is_a_value_error_or_an_event(at: int, damage: bytes) -> None:
     payload = event(1795000000.25, 7, simple("train/loss", 0.5))
     try:
-        tensorboard_events.event(payload[:at] + damage + payload[at + len(damage) :])
+        tensorboard_events.event_of(payload[:at] + damage + payload[at + len(damage) :])
     except ValueError as error:
         assert type(error) is ValueError
     with pytest.raises(ValueError):
-        tensorboard_events.event(payload[:-1])
+        tensorboard_events.event_of(payload[:-1])
 
 
 def test_what_did_not_change_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.formats import wandb as wandb_journal
+from collectors.formats import wandb as wandb_log
 from collectors.formats.rows import Logged
-from collectors.formats.wandb import journal as wandb_journal
-from collectors.formats.wandb import log as wandb_log
 from collectors.model import Cursor, Limits, ScrapeError
 from collectors.transport import bytetail
 from tests.collectors._reading import TESTDATA

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from collectors.formats.rows import Logged, Logs
-from collectors.training_logs.memory import whole_steps
+from collectors.training_logs.model import whole_steps
 
 
 @pytest.mark.parametrize("step", [True, 2.5, float("nan"), float("inf"), "3", [], 10**400])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.catalog import METRICS
-from collectors.formats.exposition import parser
+from collectors.formats import exposition as parser
 from collectors.model import Histogram, Limits, Sample, ScrapeError
 from server.push.body import Body, Grown, pack, unpack
 from server.push.metrics import LIMITS, NAMED, ParsedText, parse

@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.sandbox_providers.failures import cause
+from collectors.sandbox_providers.provider import cause
 
 
 @pytest.mark.parametrize(

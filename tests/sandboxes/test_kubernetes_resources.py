@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Sandbox
-from collectors.sandbox_providers import walk as sandbox_providers_walk
+from collectors.sandbox_providers import sweep as sandbox_providers_walk
 from collectors.sandboxes import kubernetes
 from tests.sandboxes.fake_engines import T0, FakeKubernetes, condition, pod, resource, stamp, waiting
 from tests.sandboxes.fake_http import Poller, Reply, values

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from collectors.model import Limits, Sandbox, ScrapeError
-from collectors.sandbox_providers.listing import Tally
+from collectors.sandbox_providers.provider import Tally
 from collectors.sandboxes import modal
 from collectors.sandboxes.modal import row
 from tests.sandboxes.fake_modal import KEY, T0

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Sample
-from collectors.sandbox_providers.rollout_counts import MAX_NAMES, count
-from collectors.sandbox_providers.trace_rows import TracedRollout
+from collectors.sandbox_providers.traces import MAX_NAMES, TracedRollout, count
 
 NOW = 1_795_300_500.0
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from collectors.formats.verifiers import matches_path, parse
 from collectors.model import Limits, Reading, Sample, Sandbox, ScrapeError, Target
-from collectors.sandbox_providers.trace_rows import rollout
+from collectors.sandbox_providers.traces import rollout
 from collectors.sandboxes import verifiers_traces
 from server.store import Store
 from server.targets.model import RunSettings, TargetSettings

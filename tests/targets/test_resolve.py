@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.formats.trackio import database as trackio_database
+from collectors.formats import trackio as trackio_database
 from server.lib.errors import ConfigError
 from server.main import main
 from server.targets.model import RunSettings, TargetSettings

@@ -24,8 +24,9 @@ from typing import Any
 
 import httpx
 
-from collectors.formats import console, jsonl, textlog
-from collectors.formats.exposition import parser
+from collectors.formats import console, jsonl
+from collectors.formats import exposition as parser
+from collectors.formats import jsonl as textlog
 from collectors.formats.jsonl import Row, number
 from collectors.formats.log_times import LogClock
 from collectors.formats.rows import Logs, walk
@@ -366,7 +367,7 @@ def _not_a_run(path: Path) -> None:
 
 
 def _read_metrics(path: Path, name: str, limits: Limits, now: float, run: _ReadResult) -> None:
-    read = jsonl.read(path / name, run.memory["files"].get(name, {}), limits)
+    read = jsonl.read_jsonl(path / name, run.memory["files"].get(name, {}), limits)
     run.add_read(read, name)
     _add_rows(read.rows, METRICS[name], now, run)
 
@@ -447,7 +448,7 @@ def _events(row: Row, step: int, ts: float) -> Iterator[Event]:
 
 def _read_log(found: _Found, name: str, limits: Limits, config: Config, run: _ReadResult, now: float) -> None:
     path, memory = found.folder / name, run.memory["logs"].setdefault(name, {})
-    read = textlog.read(path, run.memory["files"].get(name, {}), limits)
+    read = textlog.read_text(path, run.memory["files"].get(name, {}), limits)
     lines = list(prime_rl_log.messages(read.lines))
     clock = _clock(path, read, lines, memory.get("clock"), config)
     run.add_read(read, name)
@@ -561,7 +562,7 @@ def _first_lines(path: Path) -> list[str]:
 
 def _is_prime(path: Path, file_axis: str) -> bool:
     try:
-        rows = jsonl.read(path, {}, Limits(tail_bytes=256 << 10, tail_rows=8)).rows
+        rows = jsonl.read_jsonl(path, {}, Limits(tail_bytes=256 << 10, tail_rows=8)).rows
     except ScrapeError:
         return False
     return any(

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from collectors.formats import wandb as wandb_log
 from collectors.formats.jsonl import Row, number
 from collectors.formats.rows import Logs, newest
-from collectors.formats.wandb import log as wandb_log
 from collectors.model import Basis, Cursor, Labels, Limits, Sample
 from collectors.training_logs import sources
 

@@ -15,7 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import jsonl, textlog
+from collectors.formats import jsonl
+from collectors.formats import jsonl as textlog
 from collectors.formats.log_times import CLOCK, LogClock, anchor_backwards
 from collectors.model import Sample
 from collectors.training_logs import clocks

@@ -10,7 +10,7 @@ import pytest
 from collectors.model import Event, Limits, Rollout, Turn
 from collectors.rollouts.pipeline_rl_rollouts import COLLECTOR
 from collectors.trainers import pipeline_rl
-from collectors.training_logs import pipeline_versions
+from collectors.training_logs import tail as pipeline_versions
 from tests.collectors._reading import TESTDATA
 from tests.collectors.rollouts._written import merged, tailed
 

@@ -6,8 +6,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.formats import slim
-from collectors.rollout_files import rows
+from collectors import rollout_files as rows
+from collectors.formats import rows as slim
 
 TEXTS = st.one_of(
     st.text(),

@@ -14,16 +14,283 @@ prometheus_client adds `_total` to counters that lack it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite, isnan
-from typing import NoReturn
+from math import inf, isfinite, isinf, isnan
+from operator import itemgetter
+from threading import Lock
+from typing import Any, Generic, NoReturn, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from collectors.formats.exposition import grammar
-from collectors.formats.exposition import layout as exposition_layout
 from collectors.model import Labels, Limits, ScrapeError, State
+
+# ---- grammar
+# The grammar of a line of Prometheus' text format, as the regular expressions of its own scrape parser.
+
+TYPES = frozenset({"counter", "gauge", "histogram", "summary", "untyped"})
+OPEN_METRICS_TYPES = TYPES | {"unknown", "info", "stateset", "gaugehistogram"}
+
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*[ \t]*=[ \t]*"(?:[^"\\]|\\.)*"[ \t]*'
+_LABELS = rf"\{{[ \t]*(?:{_LABEL}(?:,[ \t]*{_LABEL})*(?:,[ \t]*)?)?\}}"
+_HEAD = re.compile(rf"{_NAME}(?:[ \t]*(?P<labels>\{{)|[ \t]|$)", re.ASCII)
+_KEY = re.compile(rf"{_NAME}(?:[ \t]*{_LABELS}[ \t]*|[ \t]+)", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[iI][nN][fF](?:[iI][nN][iI][tT][yY])?)", re.ASCII)
+_TIME = re.compile(r"\d+", re.ASCII)
+_META = re.compile(r"#[ \t]+(?:(?P<type>TYPE)|HELP)[ \t]+")
+_ABOUT = re.compile(rf"({_NAME})(?:[ \t](.*))?", re.ASCII | re.DOTALL)
+LAST_TIME = 2**63 - 1
+# Spaces around "=", quoted names and reserved "__" names are left to prometheus_client.
+_PLAIN_LABEL = re.compile(r'((?!__)[a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*(?:\\.[^"\\]*)*)"(?:,|$)', re.ASCII)
+_ESCAPE = re.compile(r'\\([\\n"])')
+
+# float() strips and accepts more than the format allows: other blanks, digits of other scripts.
+ODD = (b"\r", b"\x0b", b"\x0c", b"\x1c", b"\x1d", b"\x1e", b"\x1f")
+
+
+def odd(body: bytes) -> bool:
+    """Returns whether the page may contain numbers that only Python accepts."""
+    return not body.isascii() or any(byte in body for byte in ODD)
+
+
+def number_flaw(text: str) -> str:
+    """Why Go's parser refuses a number that float() accepts; "" if it accepts it."""
+    plain = text.strip(" \t")
+    if plain.lower() == "nan":
+        return ""
+    if _NUMBER.fullmatch(plain) is None:
+        return "its value is not a number"
+    if isinf(float(plain)) and plain.lstrip("+-")[0] not in "iI":
+        return "its value is out of range"
+    return ""
+
+
+def line_flaw(line: str) -> str:
+    """Why a line is not a valid sample; "" if it is. A line that begins with a blank has an invalid name."""
+    key = _KEY.match(line)
+    if key is None:
+        return _key_flaw(line)
+    value, *rest = line[key.end() :].replace("\t", " ").split(" ") or [""]
+    flaw = number_flaw(value)
+    rest = [word for word in rest if word]
+    if flaw or not rest:
+        return flaw
+    if len(rest) > 1 or _TIME.fullmatch(rest[0]) is None or len(rest[0]) > 19 or int(rest[0]) > LAST_TIME:
+        return "the text after its value is not a timestamp in whole milliseconds"
+    return ""
+
+
+def _key_flaw(line: str) -> str:
+    head = _HEAD.match(line)
+    if head is None:
+        return "its name is invalid, or is not followed by labels or a value"
+    return 'its labels are not name="value" pairs' if head["labels"] else "it has no value"
+
+
+def meta_of_line(line: str, open_metrics: bool) -> tuple[str, str] | None:
+    """(name, type) of a TYPE line; None of every other comment.
+
+    Raises:
+        ValueError: a TYPE or HELP line that Prometheus refuses, with the reason.
+    """
+    match = _META.match(line)
+    if match is None:
+        return None
+    about = _ABOUT.fullmatch(line, match.end())
+    if about is None and not line[match.end() :].startswith('"'):
+        raise ValueError("the name after TYPE or HELP is invalid")
+    if not match["type"]:
+        return None
+    name, kind = about.groups() if about is not None else _quoted(line[match.end() :])
+    if kind not in (OPEN_METRICS_TYPES if open_metrics else TYPES):
+        raise ValueError("unknown metric type")
+    return name, kind
+
+
+def _quoted(text: str) -> tuple[str, str]:
+    """`"dotted.name" gauge`, as in Prometheus 3."""
+    name, _, kind = text[1:].partition('" ')
+    return name, kind
+
+
+def stamped(line: str) -> tuple[str, int | None]:
+    """The line without its timestamp, and the timestamp. Value and timestamp follow the labels (or the name)."""
+    rest = line[line.rfind("}") + 1 :] if "}" in line else line.partition(" ")[2]
+    parts = rest.split()
+    if len(parts) != 2 or not parts[1].removeprefix("-").isdecimal() or len(parts[1]) > 18:
+        return line, None
+    return line.rstrip()[: -len(parts[1])].rstrip(), int(parts[1])
+
+
+def plain_labels(text: str) -> Labels | None:
+    """Sorted labels, or None if the text needs prometheus_client's parser."""
+    labels: dict[str, str] = {}
+    position = count = 0
+    while position < len(text):
+        match = _PLAIN_LABEL.match(text, position)
+        if match is None:
+            return None
+        labels[match.group(1)] = _unescape(match.group(2))
+        position, count = match.end(), count + 1
+    # A label given twice is an error; prometheus_client's parser reports it.
+    return tuple(sorted(labels.items())) if len(labels) == count else None
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(lambda match: "\n" if match.group(1) == "n" else match.group(1), text)
+
+
+# ---- layout
+# Fast reading of pages with a cached layout: the same lines in the same order, with other numbers.
+
+S = TypeVar("S")
+
+Texts = tuple[str, ...]
+
+# Bytes of shared layouts (measured: 1,000 B a line with its series): some hundred kinds of pages.
+SHARED_BYTES = 64 << 20
+LINE_BYTES = 1000
+# Pages without a cached layout after which learning stops, because the page changes every time.
+MAX_FAILURES = 3
+# After `MAX_FAILURES` only every page of this number is learned.
+RETRY_PAGES = 16
+# Pages read by a layout after which the target drops its cache of single lines.
+SETTLED = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout(Generic[S]):
+    """The lines of a page without the numbers.
+
+    Attributes:
+        heads: the text of every line before its last blank.
+        starts: the same with that blank.
+        length: characters of all heads and texts.
+        texts: the text behind the head, for lines that are not samples.
+        series, types: the samples' series in order; families and their types.
+        computed: values that callers computed from the layout, by their key.
+    """
+
+    heads: Texts
+    starts: list[str]
+    length: int
+    texts: Texts
+    series: list[S]
+    types: dict[str, str]
+    samples: Callable[[Sequence[str]], Texts]
+    others: Callable[[Sequence[str]], Texts]
+    computed: dict[Any, Any] = field(default_factory=dict)
+
+    def values(self, lines: Sequence[str], characters: int) -> list[float] | None:
+        """Returns the samples' numbers; None if the page has another layout, or a number needs the full parser.
+
+        ``characters``: of all lines; -1 if some are not ASCII.
+        """
+        if len(lines) != len(self.starts):
+            return None
+        # `removeprefix` leaves lines with another beginning unchanged; the length check below detects them. It costs
+        # half of a comparison and a slice per line.
+        tails = list(map(str.removeprefix, lines, self.starts))
+        if self.others(tails) != self.texts:
+            return None
+        texts = self.samples(tails)
+        joined = "".join(texts)
+        return _numbers(texts, joined) if len(joined) == characters - self.length else None
+
+
+def _numbers(texts: Texts, joined: str) -> list[float] | None:
+    # float() accepts more than the format allows: "1_0", and blanks of all kinds around a number.
+    if any([character in joined for character in _NOT_IN_NUMBERS]):
+        return None
+    try:
+        values = list(map(float, texts))
+    except ValueError:
+        return None
+    total = sum(values)
+    return None if total - total else values
+
+
+_NOT_IN_NUMBERS = "_ " + "".join(map(bytes.decode, ODD))
+
+
+@dataclass(slots=True)
+class LayoutMemory(Generic[S]):
+    """The layouts of one target."""
+
+    layout: Layout[S] | None = None
+    hits: int = 0
+    failures: int = 0
+
+
+_shared: MutableMapping[tuple[int, Texts], Layout[Any]] = {}
+_guard = Lock()
+
+
+def find_layout(
+    memory: LayoutMemory[S], labels: int, lines: Sequence[str], characters: int
+) -> tuple[Layout[S], list[float]] | None:
+    """Finds the cached layout of a page, of this target or another, and its numbers. ``labels``: limit per series.
+
+    ``characters``: see `Layout.values`.
+    """
+    layout = memory.layout
+    values = layout.values(lines, characters) if layout is not None else None
+    if values is None:
+        layout = _shared.get((labels, tuple([line.rpartition(" ")[0] for line in lines])))
+        values = layout.values(lines, characters) if layout is not None else None
+    if layout is None or values is None:
+        memory.hits = 0
+        return None
+    memory.layout, memory.hits, memory.failures = layout, memory.hits + 1, 0
+    return layout, values
+
+
+def learn(
+    memory: LayoutMemory[S],
+    labels: int,
+    lines: Sequence[str],
+    keys: Mapping[str, S],
+    series: list[S],
+    types: dict[str, str],
+) -> None:
+    """Caches the layout of a page if all of its ``series`` come from plain lines, given by ``keys``."""
+    memory.failures += 1
+    if memory.failures > MAX_FAILURES and memory.failures % RETRY_PAGES:
+        return
+    halves = [line.rpartition(" ") for line in lines]
+    others = [at for at, line in enumerate(lines) if line.lstrip(" \t")[:1] in ("", "#")]
+    skipped = set(others)
+    samples = [at for at in range(len(lines)) if at not in skipped]
+    # itemgetter with one index does not return a tuple.
+    if min(len(samples), len(others)) < 2 or [keys.get(halves[at][0]) for at in samples] != series:
+        return
+    heads, starts = tuple([half[0] for half in halves]), [half[0] + half[1] for half in halves]
+    pick, rest = itemgetter(*samples), itemgetter(*others)
+    texts = rest([half[2] for half in halves])
+    length = sum(map(len, (*starts, *texts)))
+    memory.layout = Layout(heads, starts, length, texts, series, types, pick, rest)
+    _share(labels, memory.layout)
+
+
+def _share(labels: int, layout: Layout[Any]) -> None:
+    """Shares a layout with every target of this process; the oldest layouts are removed."""
+    with _guard:
+        lines = sum(len(heads) for _, heads in _shared)
+        while _shared and (lines + len(layout.heads)) * LINE_BYTES > SHARED_BYTES:
+            oldest = next(iter(_shared))
+            lines -= len(oldest[1])
+            del _shared[oldest]
+        _shared[labels, layout.heads] = layout
+
+
+def forget() -> None:
+    """Clears all shared layouts, for measurements and tests."""
+    with _guard:
+        _shared.clear()
+
 
 # Bytes of cached keys. A key costs its text and 700 bytes (measured: 1,000 B a series of a vLLM page, with comments).
 # Enough for 8 engines eight times over; a page with ever new labels cannot fill the memory.
@@ -78,12 +345,12 @@ class Page:
     why: str = ""
     open_metrics: bool = False
     last_time: float = inf
-    layout: "exposition_layout.Layout[Series] | None" = None
+    layout: "Layout[Series] | None" = None
     _samples: list[tuple[Series, float]] = field(default_factory=list)
     _values: Sequence[float] = ()
 
     @classmethod
-    def by(cls, layout: "exposition_layout.Layout[Series]", values: Sequence[float]) -> "Page":
+    def by(cls, layout: "Layout[Series]", values: Sequence[float]) -> "Page":
         """A page with a cached layout; its samples are built on first use."""
         return cls(layout.types, layout=layout, _values=values)
 
@@ -258,19 +525,19 @@ def parse(body: bytes, state: State, limits: Limits) -> Page:
             no exposition text. Never with text of the body.
     """
     lines = _lines(body, limits)
-    memory: exposition_layout.LayoutMemory[Series] = state.setdefault("layout", exposition_layout.LayoutMemory())
+    memory: LayoutMemory[Series] = state.setdefault("layout", LayoutMemory())
     # Line feeds are not part of the lines.
     characters = len(body) - len(lines) + 1 if body.isascii() else -1
-    if (cached := exposition_layout.find_layout(memory, limits.labels, lines, characters)) is not None:
-        if memory.hits == exposition_layout.SETTLED:
+    if (cached := find_layout(memory, limits.labels, lines, characters)) is not None:
+        if memory.hits == SETTLED:
             state.pop("exposition", None)
         return Page.by(*cached)
-    careful, open_metrics = grammar.odd(body), body[-8:].rstrip().endswith(b"# EOF")
+    careful, open_metrics = odd(body), body[-8:].rstrip().endswith(b"# EOF")
     page = _read(lines, state, limits, careful, open_metrics)
     if careful or open_metrics:
         return page
     keys = state["exposition"].series
-    exposition_layout.learn(memory, limits.labels, lines, keys, [series for series, _ in page.samples], page.types)
+    learn(memory, limits.labels, lines, keys, [series for series, _ in page.samples], page.types)
     page.layout = memory.layout if memory.layout is not None and memory.layout.types is page.types else None
     return page
 
@@ -326,7 +593,7 @@ def each(body: bytes, limits: Limits) -> Iterator[tuple[int, tuple[Series, float
         if not text or text[0] == "#":
             continue
         try:
-            text, stamp = grammar.stamped(text)
+            text, stamp = stamped(text)
             series, value, _ = _parse_sample(text, number, page, cache, limits)
         except ScrapeError as error:
             yield number, error
@@ -358,7 +625,7 @@ def _other(line: str, number: int, page: Page, cache: _Cache, limits: Limits) ->
 
 def _meta(line: str, number: int, page: Page) -> tuple[str, str] | None:
     try:
-        return grammar.meta(line, page.open_metrics)
+        return meta_of_line(line, page.open_metrics)
     except ValueError as error:
         _refuse(number, str(error))
 
@@ -368,7 +635,7 @@ def _refuse(number: int, why: str) -> NoReturn:
 
 
 def _check_number(text: str, number: int) -> None:
-    if flaw := grammar.number_flaw(text):
+    if flaw := number_flaw(text):
         _refuse(number, flaw)
 
 
@@ -417,7 +684,7 @@ def _parse_sample(
 def _plain_series(raw: str, number: int, cache: _Cache, limits: Limits) -> Series | None:
     """Parses and caches the key; None if it needs prometheus_client's parser."""
     plain = _PLAIN.fullmatch(raw)
-    labels = grammar.plain_labels(plain.group(2) or "") if plain else None
+    labels = plain_labels(plain.group(2) or "") if plain else None
     if plain is None or labels is None:
         return None
     _check_labels(len(labels), number, limits)
@@ -429,7 +696,7 @@ def _slow(line: str, number: int, page: Page, cache: _Cache, limits: Limits) -> 
     if len(line) > SLOW_LINE_CHARACTERS or page.slow > SLOW_PAGE_CHARACTERS:
         raise ScrapeError("too_large", f"line {number}: too much text in an unusual format; write plain sample lines")
     # prometheus_client accepts lines that Prometheus refuses. Quoted names and OpenMetrics are left to it.
-    flaw = "" if page.open_metrics or '{"' in line else grammar.line_flaw(line)
+    flaw = "" if page.open_metrics or '{"' in line else line_flaw(line)
     if flaw:
         _refuse(number, flaw)
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.formats import jsonl, sqlite
+from collectors.formats.rows import Logged, Logs, Sink, walk
 from collectors.model import Cursor, Limits, ScrapeError
 
 # Bytes. A row of scalars has 2 kB; a completions table begins at 9 kB and reaches megabytes.
@@ -26,7 +27,7 @@ _MARKS = (b'"trackio.table"', b'"trackio.trace"', b'"trackio.image"', b'"trackio
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class TrackedRow:
     """One row. ``step``: trackio's counter, or the step passed to `trackio.log`; ``ts``: the flush time."""
 
     id: int
@@ -39,7 +40,7 @@ class Logged:
 class Rows:
     """Rows of the newest run since the cursor; other fields as in `collectors.model.Reading`."""
 
-    rows: list[Logged] = field(default_factory=list)
+    rows: list[TrackedRow] = field(default_factory=list)
     cursor: dict[str, Any] = field(default_factory=dict)
     run_name: str = ""
     config: dict[str, Any] = field(default_factory=dict)
@@ -64,7 +65,7 @@ def is_trackio(path: Path) -> bool:
     return {"id", "run_id", "run_name", "timestamp", "step", "metrics"} <= columns
 
 
-def read(path: Path, cursor: Cursor, limits: Limits) -> Rows:
+def read_database(path: Path, cursor: Cursor, limits: Limits) -> Rows:
     """Rows of the newest run logged since ``cursor``; another file starts over, another run continues at its last row.
 
     Raises:
@@ -125,7 +126,7 @@ def _collect(database: sqlite3.Connection, run_id: str, limits: Limits, result: 
             result.dropped += 1
             result.why = result.why or f"row {row_id} is not a JSON object or is longer than {limits.line_bytes} bytes"
         else:
-            result.rows.append(Logged(row_id, epoch(stamp), step if isinstance(step, int) else 0, metrics))
+            result.rows.append(TrackedRow(row_id, epoch(stamp), step if isinstance(step, int) else 0, metrics))
 
 
 def _is_table(text: bytes) -> bool:
@@ -167,3 +168,42 @@ def epoch(stamp: object) -> float | None:
     except ValueError:
         return None
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+# ---- log
+# trackio project databases as a sink: a row of table `metrics` is one call of `trackio_database.log` (trackio
+# 0.43.0).
+
+# A shared trackio folder has a database per project; only the newest are candidates.
+CANDIDATES = 20
+
+
+def find(path: Path) -> list[Path]:
+    """trackio databases, the newest first. A locked one counts, because it may be the run."""
+    files = [path] if path.is_file() and path.suffix == ".db" else []
+    if path.is_dir():
+        files = walk(path, lambda file: file.suffix == ".db")[:CANDIDATES]
+    return [file for file in files if _is_trackio(file)]
+
+
+def _is_trackio(path: Path) -> bool:
+    try:
+        return is_trackio(path)
+    except ScrapeError:
+        return True
+
+
+def read_log(path: Path, cursor: Cursor, limits: Limits) -> Logs:
+    """Rows of the newest run in the database; see `collectors.formats.trackio.read`.
+
+    Raises:
+        ScrapeError: ``missing``, ``locked``, ``garbage``.
+    """
+    result = read_database(path, cursor, limits)
+    rows = [Logged(row.metrics, row.step, row.ts) for row in result.rows]
+    return Logs(
+        rows, result.cursor, result.more, result.restarted, result.dropped, result.why, result.config, result.run_name
+    )
+
+
+SINK = Sink("trackio", "a trackio *.db", find, read_log, lag_seconds=0.6)

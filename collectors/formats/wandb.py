@@ -6,16 +6,140 @@ under dotted keys.
 """
 
 import json
+import struct
+import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from collectors.formats import protobuf
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs, Sink, walk
-from collectors.formats.wandb import journal
 from collectors.model import Cursor, Limits, ScrapeError
 from collectors.transport import bytetail
+
+# ---- journal
+# The journal of a `.wandb` file: LevelDB's log format behind a header of seven bytes (wandb 0.31.0).
+
+MAGIC = b":W&B\xe1\xbe\x00"
+BLOCK_BYTES = 32 << 10
+
+_HEADER = struct.Struct("<IHB")
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_MASK = 0xA282EAD8
+
+
+@dataclass(slots=True)
+class Records:
+    """Whole records of a window.
+
+    Attributes:
+        records: the offset of each in the file, and its payload.
+        offset: where the next window begins.
+        skipping: the rest of a skipped and counted record begins there.
+        bad: (offset, error) of skipped records.
+    """
+
+    records: list[tuple[int, bytes]] = field(default_factory=list)
+    offset: int = 0
+    skipping: bool = False
+    bad: list[tuple[int, str]] = field(default_factory=list)
+
+
+def window_bytes(least: int, limit: int) -> int:
+    """The bytes to read so that a record within the limit is complete."""
+    return max(least, limit + _HEADER.size * (limit // (BLOCK_BYTES - _HEADER.size) + 2) + BLOCK_BYTES)
+
+
+def split(data: bytes, offset: int, limit: int, *, skipping: bool = False) -> Records:
+    """Splits a window that begins at ``offset`` of the file into records. An incomplete record waits.
+
+    Args:
+        limit: the longest record that is read.
+        skipping: `Records.skipping` of the previous window.
+    """
+    return _Splitting(data, offset, limit, skipping).result()
+
+
+class _Splitting:
+    def __init__(self, data: bytes, offset: int, limit: int, skipping: bool) -> None:
+        self.data, self.base, self.limit = data, offset, limit
+        self.result_records = Records(skipping=skipping)
+        self.at = 0
+        # Chunks of the record that is being joined, and its offset.
+        self.parts: list[bytes] = []
+        self.start = 0
+
+    def result(self) -> Records:
+        while self._step():
+            pass
+        records = self.result_records
+        records.offset = self.base + (self.start if self.parts else self.at)
+        return records
+
+    def _step(self) -> bool:
+        """Reads one chunk, or the rest of a block; False if the rest has to wait."""
+        left = BLOCK_BYTES - (self.base + self.at) % BLOCK_BYTES
+        if left < _HEADER.size:
+            return self._next_block(left)
+        if self.at + _HEADER.size > len(self.data):
+            return False
+        crc, length, kind = _HEADER.unpack_from(self.data, self.at)
+        end = self.at + _HEADER.size + length
+        if not _FULL <= kind <= _LAST or _HEADER.size + length > left:
+            return self._damaged(left)
+        if end > len(self.data):
+            return False
+        # The type is the header's last byte, so it is contiguous with the data.
+        if crc not in _checksums(self.data[self.at + _HEADER.size - 1 : end]):
+            return self._damaged(left)
+        self._chunk(kind, self.data[self.at + _HEADER.size : end])
+        self.at = end
+        return True
+
+    def _next_block(self, left: int) -> bool:
+        if self.at + left > len(self.data):
+            return False
+        self.at += left
+        return True
+
+    def _damaged(self, left: int) -> bool:
+        """LevelDB's rule: reading continues at the next block. Without one, a partial write may still be completed."""
+        at = self.at
+        if not self._next_block(left):
+            return False
+        self.parts, self.result_records.skipping = [], True
+        self._drop(at, "is damaged")
+        return True
+
+    def _chunk(self, kind: int, data: bytes) -> None:
+        records = self.result_records
+        if kind in (_FULL, _FIRST):
+            if self.parts:
+                self._drop(self.start, "has no end")
+            self.parts, self.start, records.skipping = [], self.at, False
+        elif not self.parts:
+            if not records.skipping:
+                self._drop(self.at, "has no beginning")
+            records.skipping = kind == _MIDDLE
+            return
+        self.parts.append(data)
+        if sum(map(len, self.parts)) > self.limit:
+            self._drop(self.start, f"is longer than {self.limit} bytes")
+            self.parts, records.skipping = [], kind in (_FIRST, _MIDDLE)
+        elif kind in (_FULL, _LAST):
+            records.records.append((self.base + self.start, b"".join(self.parts)))
+            self.parts = []
+
+    def _drop(self, at: int, why: str) -> None:
+        self.result_records.bad.append((self.base + at, why))
+
+
+def _checksums(chunk: bytes) -> tuple[int, int]:
+    plain = zlib.crc32(chunk)
+    return plain, ((plain >> 15 | plain << 17) + _MASK) & 0xFFFF_FFFF
+
 
 # Fields of Record.
 _HISTORY, _CONFIG, _RUN, _EXIT = 2, 5, 17, 18
@@ -54,9 +178,9 @@ def _read(path: Path, new: bytetail.Appended, skipping: bool, limits: Limits) ->
     if not begin:
         logs.cursor = new.cursor(0, whole=True)
         return logs
-    size = journal.window_bytes(limits.tail_bytes, limits.line_bytes)
+    size = window_bytes(limits.tail_bytes, limits.line_bytes)
     data = new.window(size, begin)
-    journal_records = journal.split(data, begin, limits.line_bytes, skipping=skipping)
+    journal_records = split(data, begin, limits.line_bytes, skipping=skipping)
     offset, broken = _records(journal_records, limits, logs)
     # Errors beyond the offset are read, and counted, in the next call.
     bad = sorted([*broken, *(error for error in journal_records.bad if error[0] < offset)])
@@ -64,7 +188,7 @@ def _read(path: Path, new: bytetail.Appended, skipping: bool, limits: Limits) ->
     logs.why = f"the record at byte {bad[0][0]} of {path.name} {bad[0][1]}" if bad else ""
     if logs.config and new.offset:
         # Later settings alone would look as if the others were not set.
-        logs.config = _settings(new.window(size, len(journal.MAGIC)), limits) | logs.config
+        logs.config = _settings(new.window(size, len(MAGIC)), limits) | logs.config
     ended = begin + len(data) >= new.status.st_size
     logs.more = not ended or offset < journal_records.offset
     logs.ahead = max(0, new.status.st_size - offset) / max(offset - new.offset, 1) if logs.more else 0.0
@@ -81,13 +205,13 @@ def _header(path: Path, new: bytetail.Appended) -> int:
     Raises:
         ScrapeError: ``garbage``.
     """
-    head = new.window(len(journal.MAGIC), 0)
-    if not journal.MAGIC.startswith(head):
+    head = new.window(len(MAGIC), 0)
+    if not MAGIC.startswith(head):
         raise ScrapeError("garbage", f"{path.name} is not a wandb file of a supported version")
-    return len(head) if len(head) == len(journal.MAGIC) else 0
+    return len(head) if len(head) == len(MAGIC) else 0
 
 
-def _records(journal_records: journal.Records, limits: Limits, logs: Logs) -> tuple[int, list[tuple[int, str]]]:
+def _records(journal_records: Records, limits: Limits, logs: Logs) -> tuple[int, list[tuple[int, str]]]:
     """Reads the records into the result; returns the offset of the first unread one, and the broken ones."""
     broken: list[tuple[int, str]] = []
     for at, payload in journal_records.records:
@@ -155,9 +279,9 @@ def _set(config: dict[str, Any], keys: list[str], value: Any) -> None:
 def _settings(data: bytes, limits: Limits) -> dict[str, Any]:
     """The configuration at the start of a file."""
     logs = Logs()
-    for _, payload in journal.split(data, len(journal.MAGIC), limits.line_bytes).records:
+    for _, payload in split(data, len(MAGIC), limits.line_bytes).records:
         if payload and any(kind in (_CONFIG, _RUN) for kind in _kinds(payload)):
-            _records(journal.Records([(0, payload)]), limits, logs)
+            _records(Records([(0, payload)]), limits, logs)
     return logs.config
 
 
@@ -238,7 +362,7 @@ def run_id(path: Path) -> str:
 def ends(path: Path) -> tuple[list[Logged], list[Logged]]:
     """The first and the last rows. Raises `OSError`."""
     size = path.stat().st_size
-    tail = max(0, size - END_BYTES) // journal.BLOCK_BYTES * journal.BLOCK_BYTES
+    tail = max(0, size - END_BYTES) // BLOCK_BYTES * BLOCK_BYTES
     with path.open("rb") as file:
         head = file.read(END_BYTES)
         file.seek(tail)
@@ -248,11 +372,9 @@ def ends(path: Path) -> tuple[list[Logged], list[Logged]]:
 
 def _rows(data: bytes, offset: int) -> list[Logged]:
     """The rows of a window that begins at the file's start or at a block's."""
-    begin = 0 if offset else len(journal.MAGIC)
+    begin = 0 if offset else len(MAGIC)
     logs = Logs()
-    _records(
-        journal.split(data[begin:], offset + begin, END_BYTES, skipping=bool(offset)), Limits(tail_rows=END_BYTES), logs
-    )
+    _records(split(data[begin:], offset + begin, END_BYTES, skipping=bool(offset)), Limits(tail_rows=END_BYTES), logs)
     return logs.rows
 
 

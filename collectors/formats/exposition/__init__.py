@@ -1,1 +1,0 @@
-"""Prometheus text format to typed series and histograms."""

@@ -1,1 +1,0 @@
-"""MLflow's stores: database, folder of files, tracking server."""

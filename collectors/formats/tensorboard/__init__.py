@@ -1,1 +1,0 @@
-"""TensorBoard event files."""

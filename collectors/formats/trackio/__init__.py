@@ -1,1 +1,0 @@
-"""trackio's project databases."""

@@ -1,1 +1,0 @@
-"""The transaction log of wandb."""

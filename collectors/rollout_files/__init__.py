@@ -1,1 +1,0 @@
-"""Reading rollout records from files that a trainer writes per step."""
