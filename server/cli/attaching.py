@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 
 from collectors.model import Target
-from server.cli.check import introduce
+from server.cli.check_report import introduce
 from server.cli.options import Options
 from server.cli.serving import serve_runs
 from server.config.settings import Settings, load, state_dir

@@ -8,7 +8,7 @@ import pytest
 
 import collectors
 from collectors.model import Limits, Target
-from server.cli import check as probe
+from server.cli import check_report as probe
 from server.cli.check_report import CheckIncarnations, age
 from server.main import main
 from server.scrape import target_reader

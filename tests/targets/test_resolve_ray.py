@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from server.cli import check as probe
+from server.cli import check_report as probe
 from server.scrape import target_reader
 from server.targets import resolve as attaching
 from server.targets.model import RunSettings, TargetSettings
