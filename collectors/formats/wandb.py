@@ -13,11 +13,129 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import protobuf
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs, Sink, walk
 from collectors.model import Cursor, Limits, ScrapeError
 from collectors.transport import bytetail
+
+# ---- protobuf
+# Protobuf's wire format (proto2 and proto3), as far as wandb's records need it: fields of a message, level by level.
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+# 64 bits in groups of seven.
+MAX_VARINT_BYTES = 10
+
+Field = tuple[int, int, int, bytes]
+"""(number, wire type, value of a varint, bytes of any other type); the value that does not apply is 0 or b""."""
+
+_DOUBLE = struct.Struct("<d")
+_FLOAT = struct.Struct("<f")
+
+
+def fields(data: bytes) -> Iterator[Field]:
+    """The fields of a message in written order; a repeated field comes several times.
+
+    Raises:
+        ValueError: not a message: an unknown wire type, a length or number beyond the end, field number 0.
+    """
+    position, end = 0, len(data)
+    while position < end:
+        tag = data[position]
+        position += 1
+        if tag >= 0x80:
+            tag, position = varint(data, position - 1)
+            if tag >> 32:
+                raise ValueError("a field number of more than 29 bits")
+        number, kind = tag >> 3, tag & 7
+        if number == 0:
+            raise ValueError("field number 0")
+        if kind == VARINT:
+            value, position = varint(data, position)
+            yield number, kind, value, b""
+            continue
+        start, position = _span(data, position, kind)
+        if position > end:
+            raise ValueError(f"field {number} ends behind its message")
+        yield number, kind, 0, data[start:position]
+
+
+def _span(data: bytes, position: int, kind: int) -> tuple[int, int]:
+    if kind == BYTES:
+        length, position = varint(data, position)
+        return position, position + length
+    if kind == FIXED64:
+        return position, position + 8
+    if kind == FIXED32:
+        return position, position + 4
+    raise ValueError(f"wire type {kind}")
+
+
+def varint(data: bytes, position: int) -> tuple[int, int]:
+    """An unsigned number of up to 64 bits and the position behind it.
+
+    Raises:
+        ValueError: it has no end, or more than 64 bits.
+    """
+    value = shift = 0
+    for byte in data[position : position + MAX_VARINT_BYTES]:
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            # The tenth byte has one bit for 64; overflow is cut, as protobuf's own readers do.
+            return value & 0xFFFF_FFFF_FFFF_FFFF, position
+        shift += 7
+    raise ValueError("a number without end")
+
+
+def varints(data: bytes) -> list[int]:
+    """A packed repeated field of varints.
+
+    Raises:
+        ValueError: the last one has no end.
+    """
+    values, position = [], 0
+    while position < len(data):
+        value, position = varint(data, position)
+        values.append(value)
+    return values
+
+
+def signed(value: int) -> int:
+    """A varint of type int32 or int64: negative numbers are written as 64 bits of two's complement."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def zigzag(value: int) -> int:
+    """A varint of type sint32 or sint64."""
+    return (value >> 1) ^ -(value & 1)
+
+
+def double(data: bytes) -> float:
+    """A fixed64 of type double.
+
+    Raises:
+        ValueError: not eight bytes.
+    """
+    if len(data) != 8:
+        raise ValueError("a double has 8 bytes")
+    return float(_DOUBLE.unpack(data)[0])
+
+
+def single(data: bytes) -> float:
+    """A fixed32 of type float.
+
+    Raises:
+        ValueError: not four bytes.
+    """
+    if len(data) != 4:
+        raise ValueError("a float has 4 bytes")
+    return float(_FLOAT.unpack(data)[0])
+
+
+def text_field(data: bytes) -> str:
+    """Decodes a string. Broken UTF-8 is replaced, because a row with an odd key is better than a lost row."""
+    return data.decode("utf-8", "replace")
+
 
 # ---- journal
 # The journal of a `.wandb` file: LevelDB's log format behind a header of seven bytes (wandb 0.31.0).
@@ -226,8 +344,8 @@ def _records(journal_records: Records, limits: Limits, logs: Logs) -> tuple[int,
 
 def _record(payload: bytes, logs: Logs) -> None:
     """A Record; the field that is set gives its kind."""
-    for kind, wire, _, data in protobuf.fields(payload):
-        if wire != protobuf.BYTES:
+    for kind, wire, _, data in fields(payload):
+        if wire != BYTES:
             continue
         if kind == _HISTORY:
             logs.rows.append(_row(data))
@@ -242,26 +360,26 @@ def _record(payload: bytes, logs: Logs) -> None:
 def _run(data: bytes, logs: Logs) -> None:
     """A RunRecord: run_id = 1, config = 4, display_name = 8."""
     run_id = display = ""
-    for kind, _, _, value in protobuf.fields(data):
+    for kind, _, _, value in fields(data):
         if kind == 1:
-            run_id = protobuf.text(value)
+            run_id = text_field(value)
         elif kind == 4:
             _update(value, logs.config)
         elif kind == 8:
-            display = protobuf.text(value)
+            display = text_field(value)
     logs.run_name = display or run_id
 
 
 def _exit(data: bytes, logs: Logs) -> None:
     """A RunExitRecord: exit_code = 1. It is written by `finish` and when Python ends, not when a process is killed."""
-    code = next((protobuf.signed(value) for kind, wire, value, _ in protobuf.fields(data) if (kind, wire) == (1, 0)), 0)
+    code = next((signed(value) for kind, wire, value, _ in fields(data) if (kind, wire) == (1, 0)), 0)
     logs.finished, logs.failed = f"wandb run ended with exit code {code}", code != 0
 
 
 def _update(data: bytes, config: dict[str, Any]) -> None:
     """A ConfigRecord: update = 1, remove = 2; each with key = 1 or nested_key = 2, and value_json = 16."""
-    for kind, wire, _, item in protobuf.fields(data):
-        if wire != protobuf.BYTES or kind not in (1, 2):
+    for kind, wire, _, item in fields(data):
+        if wire != BYTES or kind not in (1, 2):
             continue
         keys, value, _ = _item(item)
         if keys and keys[0] != _TELEMETRY_KEY:
@@ -287,7 +405,7 @@ def _settings(data: bytes, limits: Limits) -> dict[str, Any]:
 
 def _kinds(payload: bytes) -> Iterator[int]:
     try:
-        yield from (kind for kind, _, _, _ in protobuf.fields(payload))
+        yield from (kind for kind, _, _, _ in fields(payload))
     except ValueError:
         return
 
@@ -297,18 +415,16 @@ def _row(data: bytes) -> Logged:
     keys, texts = [], []
     values: dict[str, Any] = {}
     step: int | None = None
-    for kind, wire, _, inner in protobuf.fields(data):
-        if kind == 1 and wire == protobuf.BYTES:
+    for kind, wire, _, inner in fields(data):
+        if kind == 1 and wire == BYTES:
             path, text, typed = _item(inner)
             if text:
                 keys.append(".".join(path))
                 texts.append(text)
             else:
                 values[".".join(path)] = typed
-        elif kind == 2 and wire == protobuf.BYTES:
-            step = next(
-                (protobuf.signed(value) for number_field, _, value, _ in protobuf.fields(inner) if number_field == 1), 0
-            )
+        elif kind == 2 and wire == BYTES:
+            step = next((signed(value) for number_field, _, value, _ in fields(inner) if number_field == 1), 0)
     values.update(zip(keys, _all(texts), strict=True))
     own_step = number(values.pop("_step", None))
     return Logged(values, int(own_step) if own_step is not None else step, number(values.pop("_timestamp", None)))
@@ -321,19 +437,19 @@ def _item(data: bytes) -> tuple[list[str], bytes, Any]:
     """
     keys, text = [], b""
     typed: Any = None
-    for kind, _, value, inner in protobuf.fields(data):
+    for kind, _, value, inner in fields(data):
         if kind in (1, 2):
-            keys.append(protobuf.text(inner))
+            keys.append(text_field(inner))
         elif kind in (8, 16):
             text = inner
         elif kind == 4:
             typed = bool(value)
         elif kind == 5:
-            typed = protobuf.zigzag(value)
+            typed = zigzag(value)
         elif kind == 6:
-            typed = protobuf.double(inner)
+            typed = double(inner)
         elif kind == 7:
-            typed = protobuf.text(inner)
+            typed = text_field(inner)
     return keys, text, typed
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 from operator import attrgetter, itemgetter
 
 from collectors.model import Event, Target
@@ -21,14 +22,13 @@ from server.alerts.settings import AlertSettings
 from server.derive import recovery
 from server.derive import recovery as rollout_recovery
 from server.derive.alerts import RunAlerts
-from server.derive.counted_pushes import CountedPushes
 from server.derive.deriver import Deriver
 from server.derive.results import SignalResults
 from server.derive.source_priority import SourcePriority
 from server.derive.verdict import HISTORY, OVER, Judge, VerdictTracker
 from server.derive.verdict import STATE as VERDICT
 from server.ingest.arrivals import RolloutArrival
-from server.ingest.readings import Arrivals, SampleArrival, StepArrival, health, reads_files
+from server.ingest.readings import OVERLAP_MS, PUSHED, Arrivals, SampleArrival, StepArrival, health, reads_files
 from server.ingest.sandboxes import SandboxArrival, arrivals_of
 from server.ingest.validation import implausible_reason
 from server.signals import recorded
@@ -37,7 +37,63 @@ from server.signals.drift import Announced, announced
 from server.signals.model import TICK_SECONDS, TICK_WINDOW_SECONDS, TargetHealth, is_gap
 from server.signals.window import TRAINER
 from server.store import Store
-from server.store.types import Batch, LatestRow, PointState, RunRow, SeriesKey
+from server.store.types import Batch, LatestRow, PointState, RunRow, SandboxRow, SeriesKey
+
+# ---- counted pushes
+# Records which changes of pushed sandboxes the stored counters contain, where their time alone cannot decide it.
+
+STATE = "counted_pushes"
+_VERSION = 1
+# Bytes of a change's hash. Two of 10,000 changes are equal with a probability of 3e-12.
+_HASH_BYTES = 8
+
+
+class CountedPushes:
+    """Changes counted in the last `OVERLAP_MS` before the watermark: hash -> time of the change, epoch ms."""
+
+    def __init__(self) -> None:
+        self._changes: dict[str, int] = {}
+        # Stores of older versions do not have the state; all changes up to the watermark are then considered counted.
+        self._recorded = False
+        self._watermark = 0
+
+    def add(self, arrival: SandboxArrival) -> None:
+        """Records the changes that were counted."""
+        row = arrival.row
+        if row.target != PUSHED:
+            return
+        changes = (
+            (arrival.created, row.first_seen),
+            (arrival.became_ready, row.ready_seen),
+            (arrival.failed, row.failed_seen),
+        )
+        for name, (happened, at) in zip(("created", "ready", "failed"), changes, strict=True):
+            if happened and at is not None:
+                self._changes[_hash(row, name)] = at
+
+    def missed(self, row: SandboxRow, name: str, at: int | None) -> bool:
+        """Do the restored counters lack this change? ``at``: its time, epoch ms; None: it did not happen."""
+        if at is None or at > self._watermark:
+            return at is not None
+        recent = at > self._watermark - OVERLAP_MS
+        return recent and self._recorded and row.target == PUSHED and _hash(row, name) not in self._changes
+
+    def states(self, watermark: float) -> dict[str, tuple[int, str]]:
+        """Returns the state, stored in the transaction of the counters. ``watermark``: epoch seconds."""
+        start = round(watermark * 1000) - OVERLAP_MS
+        self._changes = {change: at for change, at in self._changes.items() if at > start}
+        return {STATE: (_VERSION, json.dumps(self._changes))}
+
+    def restore(self, states: Mapping[str, tuple[int, str]], watermark: int) -> None:
+        """Loads the stored state. ``watermark``: epoch ms."""
+        version, text = states.get(STATE, (0, ""))
+        self._watermark, self._recorded = watermark, version == _VERSION
+        self._changes = json.loads(text) if self._recorded else {}
+
+
+def _hash(row: SandboxRow, change: str) -> str:
+    return blake2b(f"{row.record.provider}\0{row.record.id}\0{change}".encode(), digest_size=_HASH_BYTES).hexdigest()
+
 
 # ---- drift events
 # Turns change points of the drift watch, and changes of a series' source, into events, which charts draw as lines.

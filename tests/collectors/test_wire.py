@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.formats import protobuf
+from collectors.formats import wandb as protobuf
 from tests.support_writers import live_writer, run_writer
 
 # Messages of a type that is made here, field for field; the numbers and types are what the test is about.
@@ -73,7 +73,7 @@ def decoded(data: bytes) -> dict[str, object]:
         elif number == 4:
             found["f"] = protobuf.single(content)
         elif number == 5:
-            found["s"] = protobuf.text(content)
+            found["s"] = protobuf.text_field(content)
         elif number == 20:
             assert kind == protobuf.BYTES
             found["p"] = [protobuf.signed(one) for one in protobuf.varints(content)]
@@ -115,7 +115,7 @@ def test_by_hand() -> None:
     assert protobuf.signed(2**64 - 1) == -1 and protobuf.signed(2**63 - 1) == 2**63 - 1
     assert [protobuf.zigzag(value) for value in (0, 1, 2, 3, 2**64 - 1)] == [0, -1, 1, -2, -(2**63)]
     assert protobuf.double(struct.pack("<d", 0.1)) == 0.1 and protobuf.single(struct.pack("<f", 0.5)) == 0.5
-    assert protobuf.text(b"a\xff") == "a\ufffd"
+    assert protobuf.text_field(b"a\xff") == "a\ufffd"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import Browser, Page
 
+from dashboard.pages.sandboxes import data as spinups
 from dashboard.pages.sandboxes import records as sandboxes_records
-from dashboard.pages.sandboxes import spinups
 from dashboard.shell import layout as shell_layout
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard import fake_sandboxes as wall

@@ -9,7 +9,7 @@ import pytest
 from dashboard import callbacks, ticks
 from dashboard.pages import by_key
 from dashboard.pages.cells import cells as of_page
-from dashboard.pages.sandboxes import spinups
+from dashboard.pages.sandboxes import data as spinups
 from dashboard.shell.page import Scope
 from dashboard.state import url as state_url
 from dashboard.state.cache import TimedCache
@@ -63,7 +63,7 @@ def test_columns_hold_what_became_ready() -> None:
 
 
 def test_an_edge_of_tomorrow_has_its_row() -> None:
-    found = spinups.cells({7: {"45": 1, "+Inf": 2}}, 60.0)
+    found = spinups.spinup_cells({7: {"45": 1, "+Inf": 2}}, 60.0)
     assert found["h.edges"][4:9] == ["20", "30", "45", "60", "120"]  # type: ignore[index]
     assert found["h.7"] == [["45", 1], ["+Inf", 2]]
 

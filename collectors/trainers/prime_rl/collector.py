@@ -34,7 +34,7 @@ from collectors.model import Collector, Cursor, Event, Labels, Limits, Reading, 
 from collectors.trainers.prime_rl import keys as prime_rl_keys
 from collectors.trainers.prime_rl import keys as prime_rl_wandb
 from collectors.trainers.prime_rl import log as prime_rl_log
-from collectors.trainers.prime_rl import step_lines
+from collectors.trainers.prime_rl import log as step_lines
 from collectors.training_logs import clocks
 from collectors.transport import http
 
@@ -474,7 +474,9 @@ def _add_step_line(message: str, ts: float, memory: dict[str, Any], alone: bool,
     step = step_lines.axis_and_step(message)
     if step is not None:
         axis, run.memory["steps"][axis] = step
-    for sample in step_lines.samples(message, ts, memory, alone and step_lines.TRAINER not in run.memory["steps"]):
+    for sample in step_lines.samples_of_step(
+        message, ts, memory, alone and step_lines.TRAINER not in run.memory["steps"]
+    ):
         run.samples.append(sample)
         run.origins[sample.metric] = step_lines.ORIGINS[sample.metric]
     if (steps := step_lines.max_steps(message)) is not None:
