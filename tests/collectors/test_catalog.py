@@ -36,7 +36,7 @@ def test_no_name_twice() -> None:
     tables = (
         trainer.TRAINER_ROWS,
         rollout.ROLLOUT_ROWS,
-        generator.ROWS,
+        generator.GENERATOR_ROWS,
         router.ROUTER_ROWS,
         hardware.HARDWARE_ROWS,
         sandbox.SANDBOX_ROWS,
