@@ -16,8 +16,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from collectors.formats import exposition as exposition_layout
-from collectors.formats import exposition as parser
+from collectors.formats import exposition
 from collectors.generators import vllm
 from collectors.model import Limits
 
@@ -43,7 +42,7 @@ def identical(body: bytes) -> bool:
         for sample in family.samples
     )
     state: dict[str, object] = {}
-    pages = [parser.parse(body, state, Limits()) for _ in range(2)]
+    pages = [exposition.parse(body, state, Limits()) for _ in range(2)]
     return all(sorted((n, labels, repr(value)) for n, labels, value in page.rows()) == expected for page in pages)
 
 
@@ -54,8 +53,8 @@ def main() -> None:
     state: dict[str, object] = {}
     reading = vllm.parse(body, state, limits)
     reference = milliseconds(lambda: list(text_string_to_metric_families(body.decode())), ROUNDS // 3)
-    warm = milliseconds(lambda: parser.parse(body, state, limits))
-    cold = milliseconds(lambda: (exposition_layout.forget(), parser.parse(body, {}, limits)))
+    warm = milliseconds(lambda: exposition.parse(body, state, limits))
+    cold = milliseconds(lambda: (exposition.forget(), exposition.parse(body, {}, limits)))
     result = {
         "bench": "parse",
         "page": path.name,
@@ -65,7 +64,7 @@ def main() -> None:
         "reader_warm_ms": round(warm, 3),
         "reader_cold_ms": round(cold, 3),
         "collector_warm_ms": round(milliseconds(lambda: vllm.parse(body, state, limits)), 3),
-        "collector_cold_ms": round(milliseconds(lambda: (exposition_layout.forget(), vllm.parse(body, {}, limits))), 3),
+        "collector_cold_ms": round(milliseconds(lambda: (exposition.forget(), vllm.parse(body, {}, limits))), 3),
         "ratio_warm": round(reference / warm, 1),
         "ratio_cold": round(reference / cold, 1),
         "identical": identical(body),

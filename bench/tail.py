@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import wandb as wandb_log
+from collectors.formats import tensorboard, wandb
 from collectors.formats.rows import Sink
 from collectors.model import Cursor, Limits
 from collectors.training_logs import tail
@@ -128,7 +127,7 @@ def run_tensorboard(folder: Path, scalars: int) -> Path:
     with (folder / "all" / one.name).open("wb") as out:
         for _ in range(copies):
             out.write(one.read_bytes())
-    ours = per_scalar(tensorboard_log.SINK, [folder / "all"], scalars)
+    ours = per_scalar(tensorboard.SINK, [folder / "all"], scalars)
     for name, theirs in (("raw loader", legacy), ("EventFileLoader", loader), ("EventAccumulator", accumulator)):
         report(
             "tail tensorboard",
@@ -144,9 +143,9 @@ def run_tensorboard(folder: Path, scalars: int) -> Path:
 def run_wandb(folder: Path, scalars: int) -> None:
     """Copies are read one by one, because blocks are counted from a file's start."""
     run_writer(WRITE_WANDB, folder, WRITTEN_STEPS, KEYS)
-    (one,) = wandb_log.SINK.find(folder)
+    (one,) = wandb.SINK.find(folder)
     theirs = float(run_writer(READ_WANDB, one))
-    ours = per_scalar(wandb_log.SINK, [one] * (scalars // (WRITTEN_STEPS * KEYS)), scalars)
+    ours = per_scalar(wandb.SINK, [one] * (scalars // (WRITTEN_STEPS * KEYS)), scalars)
     report(
         "tail wandb",
         ours,
@@ -163,16 +162,16 @@ def run_idle(folder: Path, one: Path) -> None:
     for run in runs:
         (run / "tb").mkdir(parents=True)
         (run / "tb" / one.name).write_bytes(one.read_bytes())
-    again = cpu(lambda: drain(tensorboard_log.SINK, runs[0] / "tb")) * 1e6
-    cursors = [drain(tensorboard_log.SINK, run / "tb")[1] for run in runs]
+    again = cpu(lambda: drain(tensorboard.SINK, runs[0] / "tb")) * 1e6
+    cursors = [drain(tensorboard.SINK, run / "tb")[1] for run in runs]
     sink = cpu(
         lambda: [
-            tensorboard_log.SINK.read(runs[at % DIRECTORIES] / "tb", cursors[at % DIRECTORIES], Limits())
+            tensorboard.SINK.read(runs[at % DIRECTORIES] / "tb", cursors[at % DIRECTORIES], Limits())
             for at in range(POLLS)
         ]
     )
     report("idle sink", sink / POLLS * 1e6, polls=POLLS, directories=DIRECTORIES, reread=round(again))
-    framework = tail.Framework("bench", "", "", (tensorboard_log.SINK,), {}, marks=("train/metric_0",))
+    framework = tail.Framework("bench", "", "", (tensorboard.SINK,), {}, marks=("train/metric_0",))
     tails = [_tailed(framework, run) for run in runs]
     whole = cpu(
         lambda: [

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from collectors.generators import vllm as vllm_names
+from collectors.generators import vllm
 from collectors.model import Labels
 
 Attributes = Mapping[str, str]
@@ -110,7 +110,7 @@ def vllm_rule(name: str) -> Rule | None:
     base = match.group(1).replace(".", "_")
     if base in _TORCHTITAN:
         return Rule(_TORCHTITAN[base], 0.0, _engine)
-    metric_rule = vllm_names.HISTOGRAMS.get(base) or vllm_names.VALUES.get(base.removesuffix("_total"))
+    metric_rule = vllm.HISTOGRAMS.get(base) or vllm.VALUES.get(base.removesuffix("_total"))
     if metric_rule is None:
         return None
     source, _, target = metric_rule.split.partition(">")

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from collectors.formats import jsonl, parquet
-from collectors.formats import rows as copies
-from collectors.formats import rows as slim
+from collectors.formats import rows as rows_format
 from collectors.formats.rows import whole
 from collectors.model import Cursor, Limits, Purpose, Reading, Rollout, ScrapeError
 
@@ -171,8 +170,8 @@ class ReadFiles:
 
     def detect_copies(self, files: Sequence[StepFile]) -> None:
         """Decides once, as soon as there are enough files, whether the existing ones were copied."""
-        if self._copied is None and len({file.step for file in files}) >= copies.STEPS_LEAST:
-            self._copied = max(0.0, copies.copied_until(_times(files).values()))
+        if self._copied is None and len({file.step for file in files}) >= rows_format.STEPS_LEAST:
+            self._copied = max(0.0, rows_format.copied_until(_times(files).values()))
 
     def copy_facts(self, files: Sequence[StepFile]) -> dict[str, Any]:
         """Facts about copies: rates need times, and those of copied files are not the run's."""
@@ -180,7 +179,10 @@ class ReadFiles:
             return {}
         newest = max(files, key=lambda file: file.step)
         copied = max(_times([newest]).values(), default=0.0) <= self._copied
-        return {"facts": {"times_copied": float(copied)}, "gaps": (f"{copies.NOTE}; step times are unknown",) * copied}
+        return {
+            "facts": {"times_copied": float(copied)},
+            "gaps": (f"{rows_format.NOTE}; step times are unknown",) * copied,
+        }
 
     def is_read(self, file: StepFile, status: os.stat_result) -> bool:
         entry = self._files.get(file.name)
@@ -268,7 +270,7 @@ def lines(
                 file.seek(start)
                 break
             part.rows, part.bytes_read = part.rows + 1, file.tell() - span.start
-            row = jsonl.parse(slim.cut(raw)) if raw is not None else None
+            row = jsonl.parse(rows_format.cut(raw)) if raw is not None else None
             rollout = to_rollout(RowLine(index, row, raw or b"", span.at(file.tell()))) if row is not None else None
             if rollout is not None:
                 numbered.append(Numbered(index, start, rollout))

@@ -8,8 +8,7 @@ import collectors
 from collectors.catalog import METRICS
 from collectors.model import Collector
 from server import signals
-from server.signals import availability
-from server.signals import recorded as record_fields
+from server.signals import availability, recorded
 from server.signals.availability import cells, frameworks, items
 from server.signals.labels import LABELS
 from tests.recorded import observed, report, runs
@@ -151,23 +150,23 @@ def test_labels_of_signals_are_documented(path) -> None:  # type: ignore[no-unty
 
 def test_every_format_of_records_declares_what_follows_from_it() -> None:
     follow = {item.name for item in signals.load() if isinstance(item, signals.Signal) and item.records}
-    assert set(record_fields.REQUIRED) == follow
+    assert set(recorded.REQUIRED) == follow
     for name in collectors.record_formats():
-        assert "reward" in record_fields.available_signals(collectors.load()[name].record_fields), name
+        assert "reward" in recorded.available_signals(collectors.load()[name].record_fields), name
     assert len(collectors.record_formats()) == 12
 
 
 def test_what_follows_from_fields() -> None:
-    assert set(record_fields.available_signals(("reward", "group_id", "consumptions"))) == {
+    assert set(recorded.available_signals(("reward", "group_id", "consumptions"))) == {
         "production_samples_per_second", "reward", "rollout_exit_ratio", "solve_ratio", "solve_band_ratio",
         "zero_advantage_ratio", "zero_advantage_group_ratio", "zero_advantage_groups", "zero_advantage_low_ratio",
     }  # fmt: skip
     fields = ("version_start", "consumptions")
-    assert record_fields.missing_fields("mixed_version_ratio", fields) == ("version_finish",)
-    assert record_fields.missing_fields("zero_advantage_ratio", fields) == ("group_id", "reward")
-    assert record_fields.missing_fields("staleness_versions", fields) == ()
+    assert recorded.missing_fields("mixed_version_ratio", fields) == ("version_finish",)
+    assert recorded.missing_fields("zero_advantage_ratio", fields) == ("group_id", "reward")
+    assert recorded.missing_fields("staleness_versions", fields) == ()
     # A sample of the rollouts has rewards, but not their number.
-    assert record_fields.available_signals(("reward", "finished_at", "failures", "sampled")) == ["reward"]
+    assert recorded.available_signals(("reward", "finished_at", "failures", "sampled")) == ["reward"]
     assert list(availability.of_records(collectors.load()["verl_rollouts"]))[:3] == [
         "gives, where the run logs it: production_samples_per_second, reward, rollout_exit_ratio, solve_band_ratio, "
         "solve_ratio, zero_advantage_environment_ratio, zero_advantage_group_ratio, zero_advantage_groups, "

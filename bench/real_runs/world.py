@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any, Protocol
 
 from bench.real_runs.recording import STEP_KEY, Log, LogRow, Page
-from collectors.formats import tensorboard as tensorboard_records
+from collectors.formats import tensorboard
 
 Clock = Callable[[], float]
 
@@ -175,7 +175,7 @@ def _event(at: float, step: int, values: Sequence[bytes]) -> bytes:
 def _record(payload: bytes) -> bytes:
     """TFRecord: length, checksum of the length, payload, checksum of the payload."""
     head = struct.pack("<Q", len(payload))
-    length, body = (struct.pack("<I", tensorboard_records.masked_crc(data)) for data in (head, payload))
+    length, body = (struct.pack("<I", tensorboard.masked_crc(data)) for data in (head, payload))
     return head + length + payload + body
 
 

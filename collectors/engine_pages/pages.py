@@ -17,7 +17,7 @@ from typing import Literal
 import httpx
 
 from collectors.catalog import METRICS
-from collectors.formats import exposition as parser
+from collectors.formats import exposition
 from collectors.formats.exposition import Grouper, Page, Series, edges_flaw, flaw_of_counts
 from collectors.model import Histogram, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import http
@@ -421,8 +421,8 @@ def _page(body: bytes, state: State, limits: Limits) -> Page:
     """Parses the page and checks that it is complete."""
     if body[:64].lstrip()[:1] in (b"[", b"{"):
         raise ScrapeError("garbage", "the page is JSON, not metrics text (trtllm-serve? then collector tensorrt_llm)")
-    page = parser.parse(body, state, limits)
-    parser.check_whole(body)
+    page = exposition.parse(body, state, limits)
+    exposition.check_whole(body)
     return page
 
 
@@ -533,7 +533,7 @@ def fits(rule: MetricRule, series: Series) -> bool:
 
 def bucket_of(rule: MetricRule, series: Series, family: str, base_labels: Labels) -> PagePlan | None:
     """Plan of a histogram sample with `base_labels`; None: not a histogram sample, or the row does not match."""
-    part, bound, raw = parser.split_bucket(series, family)
+    part, bound, raw = exposition.split_bucket(series, family)
     if part not in ("bucket", "sum", "count"):
         return None
     if not fits(rule, series):

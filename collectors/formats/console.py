@@ -16,8 +16,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from collectors.formats import faults
-from collectors.formats import jsonl as textlog
+from collectors.formats import faults, jsonl
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs, Sink, walk
 from collectors.model import Cursor, Limits, ScrapeError
@@ -309,7 +308,7 @@ def _parts(raw: bytes) -> Iterator[tuple[str, str, float | None]]:
     """(prefix, text, time before the prefix) of one line of the file; a progress bar makes several."""
     ts = None
     for part in raw.decode(errors="replace").split("\r"):
-        source, text, stamp = textlog.unlabelled(textlog.strip(part))
+        source, text, stamp = jsonl.unlabelled(jsonl.strip(part))
         # The runtime of a container writes one time for all parts.
         ts = stamp if stamp is not None else ts
         prefix = _RAY.match(text)

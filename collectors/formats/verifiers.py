@@ -14,8 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import jsonl
-from collectors.formats import rows as slim
+from collectors.formats import jsonl, rows
 from collectors.formats.rows import mapping, objects
 from collectors.model import Limits, ScrapeError
 from collectors.transport import bytetail, rest
@@ -115,7 +114,7 @@ def left(limits: Limits, read: bytetail.Lines) -> Limits:
 
 def parse(line: bytes) -> Mapping[str, Any] | None:
     """The episode on a line without its long lists of numbers; None if it is not a JSON object."""
-    return jsonl.parse(slim.numbers(line))
+    return jsonl.parse(rows.numbers(line))
 
 
 def is_episode(row: Mapping[str, Any]) -> bool:

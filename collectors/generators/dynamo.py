@@ -12,9 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from collectors.engine_pages import pages
-from collectors.engine_pages import pages as blocks
-from collectors.engine_pages import side_requests as prefix_cache
+from collectors.engine_pages import pages, side_requests
 from collectors.engine_pages.pages import Decision, MetricRule, PagePlan, PageRules, Unmapped
 from collectors.formats.exposition import Series
 from collectors.generators import sglang, tensorrt_llm, vllm
@@ -94,7 +92,7 @@ RULES = PageRules(
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
     """Parses one page; see `pages.read`."""
-    return prefix_cache.select_counters(blocks.in_tokens(pages.read(body, state, limits, RULES)))
+    return side_requests.select_counters(pages.in_tokens(pages.read(body, state, limits, RULES)))
 
 
 COLLECTOR = Collector(

@@ -26,8 +26,6 @@ import httpx
 from collectors.engine_pages.pages import REPLICA_LABELS, MetricRule
 from collectors.engine_pages.routers import address
 from collectors.generators import sglang, vllm
-from collectors.generators import sglang as sglang_names
-from collectors.generators import vllm as vllm_names
 from collectors.model import Collector, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import rest
 
@@ -100,24 +98,24 @@ SUM_LABELS: tuple[str, ...] = tuple(
             *_ENGINE_LABELS,
             *_KV_LABELS,
             *_HTTP_LABELS,
-            *sglang_names.COPY_LABELS,
+            *sglang.COPY_LABELS,
             *(name for name in REPLICA_LABELS if name != "replica"),
-            *_labels((vllm_names.VALUES, sglang_names.VALUES, vllm_names.HISTOGRAMS, sglang_names.HISTOGRAMS)),
+            *_labels((vllm.VALUES, sglang.VALUES, vllm.HISTOGRAMS, sglang.HISTOGRAMS)),
         )
     )
 )
 """Labels that the engines' collectors use."""
 
 _VALUES = {
-    "vllm": ("cache_config_info", "engine_sleep_state", *vllm_names.VALUES),
-    "sglang": ("cache_config_info", "http_responses", "http_requests_active", *sglang_names.VALUES),
+    "vllm": ("cache_config_info", "engine_sleep_state", *vllm.VALUES),
+    "sglang": ("cache_config_info", "http_responses", "http_requests_active", *sglang.VALUES),
 }
 # Series on every page of an engine. Behind Ray a gauge is on every second page, a counter after its first increase.
 _ALWAYS = {
     "vllm": ("num_requests_running", "generation_tokens_total"),
     "sglang": ("num_running_reqs", "realtime_tokens_total", "generation_tokens_total"),
 }
-_HISTOGRAMS = {"vllm": tuple(vllm_names.HISTOGRAMS), "sglang": tuple(sglang_names.HISTOGRAMS)}
+_HISTOGRAMS = {"vllm": tuple(vllm.HISTOGRAMS), "sglang": tuple(sglang.HISTOGRAMS)}
 
 
 def _select(names: str, inside: str) -> str:
@@ -158,7 +156,7 @@ def histograms_by_query(inside: str) -> str:
 
 def servers(inside: str) -> str:
     """Counters of the HTTP server around an engine (pauses, resumes, weight updates), and its start time."""
-    handlers = "|".join(vllm_names.CALLS)
+    handlers = "|".join(vllm.CALLS)
     selector = f'handler=~"{handlers}",method="POST"' + (f",{inside}" if inside else "")
     counted = _sum((), _select("http_requests_total|http_request_duration_seconds_sum", selector))
     return f"{counted} or {_sum((), _select('process_start_time_seconds', inside))}"

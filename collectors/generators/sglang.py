@@ -17,8 +17,6 @@ from typing import Any
 import httpx
 
 from collectors.engine_pages import pages, side_requests
-from collectors.engine_pages import side_requests as paused
-from collectors.engine_pages import side_requests as prefix_cache
 from collectors.engine_pages.pages import Decision, MetricRule, PagePlan, PageRules, Unmapped
 from collectors.engine_pages.side_requests import SideAnswer, SideRequest
 from collectors.formats.exposition import Series
@@ -50,8 +48,8 @@ _PROMPT = MetricRule("generator_prompt_tokens_total", fold="sum")
 _GENERATED = MetricRule("generator_tokens_total", fold="sum")
 # A mode appears with its first token. Adding 0 for the other modes yields 0 generated tokens before the first one.
 _NONE_YET = replace(_GENERATED, scale=0.0)
-_QUERIES = MetricRule(prefix_cache.QUERIES, fold="sum")
-_HITS = MetricRule(prefix_cache.HITS, fold="sum")
+_QUERIES = MetricRule(side_requests.QUERIES, fold="sum")
+_HITS = MetricRule(side_requests.HITS, fold="sum")
 _ENDED_QUERIES = MetricRule("prefix_cache_queries_total", fold="sum")
 
 VALUES: Mapping[str, MetricRule] = {
@@ -254,7 +252,7 @@ RULES = PageRules(
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
     """Parses one page; see `pages.read`. Pauses are derived from the calls that the HTTP server counts."""
-    return paused.with_paused(prefix_cache.select_counters(pages.read(body, state, limits, RULES)), state)
+    return side_requests.with_paused(side_requests.select_counters(pages.read(body, state, limits, RULES)), state)
 
 
 def _configured(answer: Any) -> SideAnswer:

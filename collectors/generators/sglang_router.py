@@ -10,7 +10,6 @@ and the engines' metrics that it repeats with --engine-metrics, because they wou
 import re
 
 from collectors.engine_pages import pages, routers
-from collectors.engine_pages import routers as names
 from collectors.formats.exposition import Series
 from collectors.model import Collector, Limits, Reading, State
 
@@ -19,13 +18,13 @@ _OLD = re.compile(r"sgl_router_(.+)")
 
 _GATEWAY = routers.RouterNames(
     re.compile(r"smg_(.+)"),
-    names.GATEWAY,
-    names.GATEWAY_HISTOGRAMS,
-    names.GATEWAY_SUMMARIES,
-    names.GATEWAY_USELESS,
+    routers.GATEWAY,
+    routers.GATEWAY_HISTOGRAMS,
+    routers.GATEWAY_SUMMARIES,
+    routers.GATEWAY_USELESS,
     ("worker", "worker_id"),
 )
-_ROUTER = routers.RouterNames(_OLD, names.OLD, names.OLD_HISTOGRAMS, names.OLD_SUMMARIES, names.OLD_USELESS)
+_ROUTER = routers.RouterNames(_OLD, routers.OLD, routers.OLD_HISTOGRAMS, routers.OLD_SUMMARIES, routers.OLD_USELESS)
 
 _MISMATCH = "a metrics page without smg_ or sgl_router_ series (the main port? --prometheus-port is 29000 by default)"
 _NEW_RULES = routers.page_rules("sglang_router", _GATEWAY, _MISMATCH)

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 import httpx
 
 from collectors.engine_pages import pages
-from collectors.engine_pages import pages as blocks
 from collectors.engine_pages.pages import Decision, MetricRule, PageRules, Unmapped
 from collectors.formats.exposition import Series
 from collectors.model import Collector, Limits, Reading, ScrapeError, State
@@ -37,9 +36,9 @@ VALUES: Mapping[str, MetricRule] = {
     "max_num_active_requests": MetricRule("generator_request_limit"),
     "kv_cache_utilization": MetricRule("kv_cache_usage_ratio"),
     "kv_cache_hit_rate": MetricRule("prefix_cache_hit_ratio"),
-    "kv_cache_tokens_per_block": MetricRule(blocks.SIZE),
-    "kv_cache_max_blocks": MetricRule(blocks.CAPACITY),
-    "kv_cache_used_blocks": MetricRule(blocks.USED),
+    "kv_cache_tokens_per_block": MetricRule(pages.SIZE),
+    "kv_cache_max_blocks": MetricRule(pages.CAPACITY),
+    "kv_cache_used_blocks": MetricRule(pages.USED),
     "request_success": MetricRule("generator_requests_finished_total", "finished_reason>reason"),
     "prompt_tokens": MetricRule("generator_prompt_tokens_total"),
     "generation_tokens": MetricRule("generator_tokens_total"),
@@ -86,7 +85,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     """Parses one page; see `pages.read`. KV blocks are converted to tokens."""
     if body[:64].lstrip()[:1] in (b"[", b"{"):
         raise ScrapeError("garbage", f"that is the JSON of iteration statistics; the metrics page is at {PATH}")
-    return blocks.in_tokens(pages.read(body, state, limits, RULES))
+    return pages.in_tokens(pages.read(body, state, limits, RULES))
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:

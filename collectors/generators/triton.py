@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 
 from collectors.engine_pages import pages
-from collectors.engine_pages import pages as blocks
 from collectors.engine_pages.pages import Decision, MetricRule, PageRules, Unmapped
 from collectors.formats.exposition import Series
 from collectors.model import Collector, Labels, Limits, Reading, State
@@ -46,9 +45,9 @@ VALUES: Mapping[tuple[str, str, str], MetricRule] = {
         "nv_trt_llm_kv_cache_block_metrics",
         {
             "fraction": MetricRule("kv_cache_usage_ratio"),
-            "tokens_per": MetricRule(blocks.SIZE),
-            "max": MetricRule(blocks.CAPACITY),
-            "used": MetricRule(blocks.USED),
+            "tokens_per": MetricRule(pages.SIZE),
+            "max": MetricRule(pages.CAPACITY),
+            "used": MetricRule(pages.USED),
         },
     ),
     **_of(
@@ -94,7 +93,7 @@ RULES = PageRules(
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
     """Parses one page; see `pages.read`. KV blocks are converted to tokens."""
-    return blocks.in_tokens(pages.read(body, state, limits, RULES))
+    return pages.in_tokens(pages.read(body, state, limits, RULES))
 
 
 COLLECTOR = Collector(

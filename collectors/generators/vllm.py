@@ -21,7 +21,6 @@ from typing import Any
 import httpx
 
 from collectors.engine_pages import pages, side_requests
-from collectors.engine_pages import side_requests as paused
 from collectors.engine_pages.pages import Decision, LabelFact, MetricRule, PagePlan, PageRules, Unmapped
 from collectors.engine_pages.side_requests import SideAnswer, SideRequest
 from collectors.formats.exposition import Series
@@ -213,7 +212,7 @@ RULES = PageRules(
 
 def parse(body: bytes, state: State, limits: Limits) -> Reading:
     """Parses one page; see `pages.read`. Pauses are derived from the calls that the HTTP server counts."""
-    return paused.with_paused(_without_aborted(pages.read(body, state, limits, RULES), state), state)
+    return side_requests.with_paused(_without_aborted(pages.read(body, state, limits, RULES), state), state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +266,7 @@ def _when_idle(sample: Sample) -> Sample | None:
 
 def _is_paused(answer: Any) -> SideAnswer:
     value = answer.get("is_paused") if isinstance(answer, dict) else None
-    return SideAnswer((Sample(paused.METRIC, float(value)),) if isinstance(value, bool) else ())
+    return SideAnswer((Sample(side_requests.METRIC, float(value)),) if isinstance(value, bool) else ())
 
 
 def _request_limit(answer: Any) -> SideAnswer:
@@ -301,7 +300,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         page = await pages.parsed(parse, await pages.fetch(client, limits), state, limits)
     except ScrapeError as error:
         raise await pages.failure(error, client, limits, ("/health",)) from None
-    return paused.joined_pauses(page, await side_requests.poll(client, state, limits, SIDE), state)
+    return side_requests.joined_pauses(page, await side_requests.poll(client, state, limits, SIDE), state)
 
 
 def matches_page(body: bytes) -> bool:

@@ -24,8 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import console
-from collectors.formats import jsonl as textlog
+from collectors.formats import console, jsonl
 from collectors.formats.log_times import CLOCK, LogClock, anchor_backwards
 from collectors.formats.rows import walk
 from collectors.model import Collector, Cursor, Labels, Limits, Reading, Sample, ScrapeError
@@ -100,7 +99,7 @@ def _tail(path: Path, logs: list[Path], cursor: Cursor, limits: Limits, now: flo
     more, dropped, why, rows = False, 0, "", 0
     for log in logs:
         before = cursor.get(log.name, {})
-        read = textlog.read_text(log, before.get("at", {}), part)
+        read = jsonl.read_text(log, before.get("at", {}), part)
         state: dict[str, Any] = {} if read.restarted else deepcopy(before.get("state", {}))
         replica: Labels = (("replica", log.stem),) if len(logs) > 1 else ()
         samples += _samples(read, state, log.stat().st_mtime, now, replica)
@@ -123,11 +122,9 @@ def _tail(path: Path, logs: list[Path], cursor: Cursor, limits: Limits, now: flo
     )
 
 
-def _samples(
-    read: textlog.Text, state: dict[str, Any], modified: float, now: float, replica: Labels
-) -> Iterator[Sample]:
+def _samples(read: jsonl.Text, state: dict[str, Any], modified: float, now: float, replica: Labels) -> Iterator[Sample]:
     """The last value of each second. ``state``: JSON-able memory of this log."""
-    found = [(*textlog.unlabelled(line)[1:], stats) for line in read.lines if (stats := _parse(line)) is not None]
+    found = [(*jsonl.unlabelled(line)[1:], stats) for line in read.lines if (stats := _parse(line)) is not None]
     values: dict[tuple[str, Labels, float], float] = {}
     dated, offset = list(_dated(found, state, min(modified, now))), state.get("offset", 0.0)
     # Before its end a log has only older times.

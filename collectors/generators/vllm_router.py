@@ -7,7 +7,6 @@ Its metrics are on a separate port (--prometheus-port, 29000; prime-rl: its serv
 import re
 
 from collectors.engine_pages import pages, routers
-from collectors.engine_pages import routers as names
 from collectors.model import Collector, Limits, Reading, State
 
 _PAGE = re.compile(rb"^vllm_router_\w+[{ ]", re.MULTILINE)
@@ -15,7 +14,7 @@ _PAGE = re.compile(rb"^vllm_router_\w+[{ ]", re.MULTILINE)
 RULES = routers.page_rules(
     "vllm_router",
     routers.RouterNames(
-        re.compile(r"vllm_router_(.+)"), names.OLD, names.OLD_HISTOGRAMS, names.OLD_SUMMARIES, names.OLD_USELESS
+        re.compile(r"vllm_router_(.+)"), routers.OLD, routers.OLD_HISTOGRAMS, routers.OLD_SUMMARIES, routers.OLD_USELESS
     ),
     "a metrics page without vllm_router_ series (the main port? --prometheus-port is 29000 by default)",
 )

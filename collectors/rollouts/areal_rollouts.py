@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.formats import jsonl
-from collectors.formats import rows as slim
+from collectors.formats import rows as rows_format
 from collectors.formats.jsonl import number
 from collectors.formats.rows import mapping, objects, whole
 from collectors.model import Collector, Cursor, Exit, Limits, Purpose, Reading, Rollout, ScrapeError, Span, SpanKind
@@ -73,7 +73,7 @@ def shows(folder: Path) -> bool:
         # Time 0 disables the check for files that are still being written.
         for file in islice(_settled(folder / str(version), 0.0), 3):
             with file.path.open("rb") as opened:
-                row = jsonl.parse(slim.cut(opened.readline(FILE_BYTES)))
+                row = jsonl.parse(rows_format.cut(opened.readline(FILE_BYTES)))
             if row is not None and {"task_id", "sample_idx", "tail_version"} <= row.keys():
                 return True
     return False
@@ -157,7 +157,7 @@ def _drop(why: str, result: Dumps) -> None:
 
 
 def _add_line(line: bytes, file: _File, name: str, seen: Counter[int], result: Dumps) -> None:
-    row = jsonl.parse(slim.cut(line))
+    row = jsonl.parse(rows_format.cut(line))
     rollout = _rollout(row, file, name, seen) if row is not None else None
     if rollout is not None:
         result.rollouts.append(rollout)

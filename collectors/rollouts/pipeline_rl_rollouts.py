@@ -16,11 +16,11 @@ from typing import Any
 import yaml
 
 from collectors.formats import jsonl
-from collectors.formats import rows as slim
+from collectors.formats import rows as rows_format
 from collectors.formats.jsonl import number
 from collectors.formats.rows import mapping, objects, whole
 from collectors.model import Collector, Cursor, Limits, Purpose, Reading, Rollout, ScrapeError, Turn
-from collectors.training_logs import tail as pipeline_versions
+from collectors.training_logs import tail as training_logs_tail
 from collectors.transport import bytetail, rest
 
 STREAMS: Mapping[str, Purpose] = {"actor": "train", "actor_test": "eval"}
@@ -39,7 +39,7 @@ EPSILON = 1e-6
 class _State:
     """State of one call: versions, and whether groups without advantage are left out."""
 
-    runs: pipeline_versions.Runs
+    runs: training_logs_tail.Runs
     filters: bool
 
 
@@ -89,7 +89,7 @@ def _stream(path: Path, topic: str) -> Path:
     return path / "streams" / topic / "0" / "0" / "0.jsonl"
 
 
-def _updates(path: Path, limits: Limits, result: _ReadResult) -> pipeline_versions.Runs:
+def _updates(path: Path, limits: Limits, result: _ReadResult) -> training_logs_tail.Runs:
     """All updates published so far, because an actor's line follows the update that it refers to."""
     runs = [list(run) for run in result.cursor["runs"]]
     file, place = _stream(path, UPDATES), result.cursor.get(UPDATES, {})
@@ -97,7 +97,7 @@ def _updates(path: Path, limits: Limits, result: _ReadResult) -> pipeline_versio
     while more:
         read = jsonl.read_jsonl(file, place, limits)
         runs = [] if read.restarted else runs
-        pipeline_versions.add(runs, (at for row in read.rows if (at := pipeline_versions.published(row)) is not None))
+        training_logs_tail.add(runs, (at for row in read.rows if (at := training_logs_tail.published(row)) is not None))
         place, more = read.cursor, read.more
         result.dropped, result.why = result.dropped + read.dropped, result.why or read.why
     result.cursor |= {UPDATES: place, "runs": runs}
@@ -124,7 +124,7 @@ def _read(file: Path, name: str, state: _State, limits: Limits, result: _ReadRes
     result.dropped, result.why = result.dropped + read.dropped, result.why or read.why
     for offset, line in read.lines:
         # A line of the stream is a list, but the reader takes only objects.
-        samples = objects(mapping(jsonl.parse(b'{"group":' + slim.cut(line) + b"}")).get("group"))
+        samples = objects(mapping(jsonl.parse(b'{"group":' + rows_format.cut(line) + b"}")).get("group"))
         group = list(_group(samples, offset, STREAMS[name], state))
         if not group:
             result.dropped += 1
@@ -175,7 +175,7 @@ def _rollout(identity: str, steps: list[Mapping[str, Any]], state: _State) -> Ro
     finished = [step.get("finished") for step in steps]
     return Rollout(
         identity,
-        version_start=pipeline_versions.version_of(state.runs, samples) if samples is not None else None,
+        version_start=training_logs_tail.version_of(state.runs, samples) if samples is not None else None,
         prompt_tokens=prompt,
         response_tokens=sum(counts) if len(counts) == len(steps) else None,
         loss_tokens=sum(counts) if len(counts) == len(steps) else None,

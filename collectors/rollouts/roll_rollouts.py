@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.formats import jsonl
-from collectors.formats import rows as slim
+from collectors.formats import rows as rows_format
 from collectors.formats.jsonl import number
 from collectors.formats.rows import mapping, whole
 from collectors.model import Collector, Consumption, Rollout
@@ -44,7 +44,7 @@ def _read(request: ReadRequest) -> FilePart:
         return FilePart(dropped=1, why=f"{request.file.path.name} is larger than {FILE_BYTES} bytes")
     data = request.file.path.read_bytes()
     agentic = _TRAJECTORIES.search(data)
-    columns = jsonl.parse(b'{"trajectory_data":' + agentic[1] + b"}" if agentic else slim.hashed(data))
+    columns = jsonl.parse(b'{"trajectory_data":' + agentic[1] + b"}" if agentic else rows_format.hashed(data))
     if columns is None or not all(isinstance(value, list) for value in columns.values()):
         return FilePart(dropped=1, why=f"{request.file.path.name} is not an object of columns")
     del data

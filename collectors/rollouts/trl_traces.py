@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import jsonl, sqlite
-from collectors.formats import trackio as trackio_database
-from collectors.formats import trackio as trackio_log
+from collectors.formats import jsonl, sqlite, trackio
 from collectors.formats.jsonl import number
 from collectors.formats.rows import whole
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout, ScrapeError
@@ -49,7 +47,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
 
 
 def _read(database: sqlite3.Connection, inode: int, cursor: Cursor, limits: Limits, now: float) -> Reading:
-    run, config = trackio_database.newest_run(database, limits)
+    run, config = trackio.newest_run(database, limits)
     last = database.execute("SELECT coalesce(max(rowid), 0) FROM traces").fetchone()[0]
     same = cursor.get("inode") == inode and cursor.get("run") == run and int(cursor.get("row", 0)) <= last
     row = int(cursor.get("row", 0)) if same else 0
@@ -73,7 +71,7 @@ def _rollout(row: tuple[Any, ...], group_size: int | None, now: float) -> Rollou
     version, group = _count(data, "model_version"), _count(data, "group_id")
     if data is None or version is None or group is None or whole(step) is None:
         return None
-    at, tokens = trackio_database.epoch(stamp), _count(data, "completion_tokens")
+    at, tokens = trackio.epoch(stamp), _count(data, "completion_tokens")
     return Rollout(
         rollout_id=f"{step}/{whole(index) or 0}",
         group_id=str(group),
@@ -97,7 +95,7 @@ def _count(data: Mapping[str, Any] | None, key: str) -> int | None:
 def _find(path: Path) -> Path | None:
     """The newest database with such traces, or of a trainer that will write them."""
     path.stat()
-    return next((database for database in trackio_log.find(path) if _has_traces(database)), None)
+    return next((database for database in trackio.find(path) if _has_traces(database)), None)
 
 
 def _has_traces(path: Path) -> bool:
@@ -111,7 +109,7 @@ def _has_traces(path: Path) -> bool:
         if not sqlite.columns(database, "traces") >= _COLUMNS:
             return False
         trace_row = database.execute("SELECT 1 FROM traces WHERE key = ? LIMIT 1", (KEY,)).fetchone()
-        return trace_row is not None or SETTING in trackio_database.newest_run(database, Limits())[1]
+        return trace_row is not None or SETTING in trackio.newest_run(database, Limits())[1]
 
     try:
         return sqlite.reading(path, query, "trackio")

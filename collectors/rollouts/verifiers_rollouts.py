@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.formats import jsonl, verifiers
-from collectors.formats import rows as copies
-from collectors.formats import rows as slim
+from collectors.formats import rows as rows_format
 from collectors.formats.jsonl import number
 from collectors.formats.rows import mapping, objects, whole
 from collectors.model import (
@@ -397,7 +396,7 @@ def _tool_calls(node: Object) -> int:
 
 
 def _loss_tokens(trace: Object) -> int | None:
-    counts = [slim.true_count(node.get("mask")) for node in objects(trace.get("nodes"))]
+    counts = [rows_format.true_count(node.get("mask")) for node in objects(trace.get("nodes"))]
     valid_counts = [count for count in counts if count is not None]
     return sum(valid_counts) if valid_counts else None
 
@@ -535,8 +534,8 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         verifiers.refuse(path)
     limits = replace(limits, line_bytes=verifiers.LINE_BYTES)
     result = _ReadResult(path, _memory(cursor, steps), limits, read_settings(path))
-    if "copied" not in result.memory and len(steps) >= copies.STEPS_LEAST:
-        result.memory["copied"] = max(0.0, copies.copied_until(_batch_times(path, steps)))
+    if "copied" not in result.memory and len(steps) >= rows_format.STEPS_LEAST:
+        result.memory["copied"] = max(0.0, rows_format.copied_until(_batch_times(path, steps)))
     if single_file is not None:
         _read_file(single_file, 0, result)
     _read_steps(steps, now, result)
@@ -548,7 +547,7 @@ def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
         dropped=result.dropped,
         why_dropped=result.why,
         samples_scraped=result.rows,
-        gaps=(f"{copies.NOTE}; a batch is dated by its last rollout",) if _is_copied(path, steps, result) else (),
+        gaps=(f"{rows_format.NOTE}; a batch is dated by its last rollout",) if _is_copied(path, steps, result) else (),
         reader=f"{verifiers.STEPS}/step_*/*/{verifiers.FILE}" if steps else verifiers.FILE,
     )
 
@@ -691,7 +690,7 @@ def _rows(file: Path, result: _ReadResult) -> Iterator[Any]:
     result.more, result.rows = result.more or read.more, result.rows + len(read.lines)
     result.dropped, result.why = result.dropped + read.dropped, result.why or read.why
     for offset, line in read.lines:
-        row = jsonl.parse(slim.cut(line, counted=True))
+        row = jsonl.parse(rows_format.cut(line, counted=True))
         if row is not None and verifiers.is_episode(row):
             yield row
         else:

@@ -17,7 +17,7 @@ from math import isfinite
 
 import httpx
 
-from collectors.formats import exposition as parser
+from collectors.formats import exposition
 from collectors.formats.exposition import Bucketed, Page, Series
 from collectors.model import Collector, Histogram, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import http
@@ -51,8 +51,8 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     Raises:
         ScrapeError: as `parser.parse`; ``garbage`` also for a page that is truncated or has none of the families.
     """
-    page = parser.parse(body, state, limits)
-    parser.check_whole(body)
+    page = exposition.parse(body, state, limits)
+    exposition.check_whole(body)
     families = {page.family(series.name)[0].removesuffix("_total") for series, _ in page.samples}
     ours = {family for family in families if family.startswith(_OURS)}
     if not ours:
@@ -73,7 +73,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
 def _histograms(page: Page) -> tuple[tuple[Histogram, ...], set[str]]:
     """One histogram per metric and image, and the families with series that cannot be added."""
     by_family: dict[tuple[str, int], list[Bucketed]] = defaultdict(list)
-    for histogram in parser.histograms(page):
+    for histogram in exposition.histograms(page):
         if histogram.family in _HISTOGRAMS:
             metric, _, rank = _HISTOGRAMS[histogram.family]
             by_family[metric, rank].append(histogram)

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import httpx
 
 from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
-from collectors.sandbox_providers import provider as account
+from collectors.sandbox_providers import provider
 from collectors.sandbox_providers.provider import Tally, cause_of, mapping, objects
 from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSource, sweep
 from collectors.transport import rest
@@ -180,7 +180,7 @@ def _usage(answer: Any, region: str) -> list[Sample]:
         ]
         granted = [(used, limit) for used, limit in pairs if used is not None and limit is not None and limit > 0.0]
         if granted:
-            samples += account.quota(resource, *max(granted, key=lambda pair: pair[0] / pair[1]))
+            samples += provider.quota(resource, *max(granted, key=lambda pair: pair[0] / pair[1]))
     return samples
 
 
@@ -193,15 +193,15 @@ def _organization(answer: Mapping[str, Any]) -> list[Sample]:
     seconds = rest.number(answer.get("sandboxCreateRateLimitTtlSeconds"))
     # Per minute unless the organization has another window.
     window = seconds if seconds is not None and seconds > 0 else 60.0
-    return samples + account.quota("creates_per_second", None, None if limit is None else limit / window)
+    return samples + provider.quota("creates_per_second", None, None if limit is None else limit / window)
 
 
 async def _of_organization(
     client: httpx.AsyncClient, key: str, region: str, limits: Limits, tally: Tally
 ) -> list[Sample]:
     path = f"/organizations/{quote(key, safe='')}"
-    samples = _organization(mapping(await account.fetch(client, path, {}, limits, tally)))
-    return samples + _usage(await account.fetch(client, f"{path}/usage", {}, limits, tally), region)
+    samples = _organization(mapping(await provider.fetch(client, path, {}, limits, tally)))
+    return samples + _usage(await provider.fetch(client, f"{path}/usage", {}, limits, tally), region)
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
@@ -219,7 +219,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     rows = _Rows(options.get("run_label", "run"), watch, options.get("organization") or state.get("organization", ""))
     samples: list[Sample] = []
     async with rest.total_timeout(limits):
-        if rows.organization and account.due(state, begun):
+        if rows.organization and provider.due(state, begun):
             region = options.get("region", "")
             samples += await _of_organization(client, rows.organization, region, limits, rows.tally)
         swept = await sweep(_source(client, rows, limits), state, limits, begun)
@@ -238,7 +238,7 @@ COLLECTOR = Collector(
     reads="Daytona sandboxes, usage and limits over the REST API",
     versions="daytona 0.226.1 by source and against a simulated server",
     poll=poll,
-    report_seconds=account.ACCOUNT_SECONDS,
+    report_seconds=provider.ACCOUNT_SECONDS,
     default_url="https://app.daytona.io/api",
     key_variable="DAYTONA_API_KEY",
     options=("organization", "region", "run_label"),

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from collectors.model import Collector, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
-from collectors.sandbox_providers import provider as account
+from collectors.sandbox_providers import provider
 from collectors.sandbox_providers.provider import Tally, mapping
 from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSource, sweep
 from collectors.transport import rest
@@ -75,7 +75,7 @@ def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSo
 async def _team(client: httpx.AsyncClient, team: str, now: float, limits: Limits, tally: Tally) -> list[Sample]:
     """The newest point of the team's metrics. ``now``: epoch seconds, the end of the requested window."""
     window = {"start": int(now) - TEAM_WINDOW_SECONDS, "end": int(now)}
-    answer = await account.fetch(client, f"/teams/{quote(team, safe='')}/metrics", window, limits, tally)
+    answer = await provider.fetch(client, f"/teams/{quote(team, safe='')}/metrics", window, limits, tally)
     points = [mapping(point) for point in answer] if isinstance(answer, list) else []
     dated = [(ts, point) for point in points if (ts := rest.epoch(point.get("timestampUnix"))) is not None]
     if not dated:
@@ -83,7 +83,7 @@ async def _team(client: httpx.AsyncClient, team: str, now: float, limits: Limits
     ts, point = max(dated, key=lambda pair: pair[0])
     rate = rest.number(point.get("sandboxStartRate"))
     samples = [] if rate is None or rate < 0 else [Sample("sandbox_creates_per_second", rate, ts=ts)]
-    return samples + account.quota("creates_per_second", rate, None)
+    return samples + provider.quota("creates_per_second", rate, None)
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
@@ -98,12 +98,12 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     begun = time.monotonic()
     options = state.get("options", {})
     rows = _Rows(options.get("run_label", "run"))
-    samples = account.configured(options)
+    samples = provider.configured(options)
     async with rest.total_timeout(limits):
-        if options.get("team") and account.due(state, begun):
+        if options.get("team") and provider.due(state, begun):
             samples += await _team(client, options["team"], time.time(), limits, rows.tally)
         swept = await sweep(_source(client, rows, limits), state, limits, begun)
-    samples += account.quota("concurrent", rows.running, None)
+    samples += provider.quota("concurrent", rows.running, None)
     sandboxes = (row.sandbox for row in swept.rows)
     return rows.tally.reading(PROVIDER, sandboxes, swept.extent, samples)
 
@@ -114,7 +114,7 @@ COLLECTOR = Collector(
     reads="E2B sandboxes and team metrics over the REST API",
     versions="e2b 2.63.0 by source and against a simulated server",
     poll=poll,
-    report_seconds=account.ACCOUNT_SECONDS,
+    report_seconds=provider.ACCOUNT_SECONDS,
     default_url="https://api.e2b.app",
     key_variable="E2B_API_KEY",
     key_header="x-api-key",

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import httpx
 
 from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
-from collectors.sandbox_providers import provider as sandbox_providers_account
+from collectors.sandbox_providers import provider
 from collectors.sandbox_providers.provider import Tally, cause_of, mapping
 from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSource, Swept, sweep
 from collectors.transport import rest
@@ -217,21 +217,19 @@ def _limits(account: Mapping[str, Any], key: Mapping[str, Any]) -> dict[str, flo
 def _quota(limits: Mapping[str, float], used: Mapping[str, float]) -> list[Sample]:
     samples: list[Sample] = []
     for resource in LIMITS:
-        samples += sandbox_providers_account.quota(resource, used.get(resource), limits.get(resource))
+        samples += provider.quota(resource, used.get(resource), limits.get(resource))
     # Two limits of the number of sandboxes: the key's for all, the account's for VMs. The one with less left counts.
     caps = [(used["concurrent"], limits["all"])] if "all" in limits else []
     if "vm" in limits and (used["vm"] or not caps):
         caps.append((used["vm"], limits["vm"]))
     used_amount, cap = min(caps, key=lambda pair: pair[1] - pair[0], default=(used["concurrent"], None))
-    return samples + sandbox_providers_account.quota("concurrent", used_amount, cap)
+    return samples + provider.quota("concurrent", used_amount, cap)
 
 
 async def _money(
     client: httpx.AsyncClient, root: str, team: Mapping[str, str], limits: Limits, tally: Tally
 ) -> list[Sample]:
-    wallet = mapping(
-        await sandbox_providers_account.fetch(client, f"{root}/billing/wallet", {"limit": 1, **team}, limits, tally)
-    )
+    wallet = mapping(await provider.fetch(client, f"{root}/billing/wallet", {"limit": 1, **team}, limits, tally))
     # The field is named USD for every currency of the wallet.
     balance = rest.number(wallet.get("balance_usd")) if wallet.get("currency") in (None, "USD", "usd") else None
     return [Sample("sandbox_credit_usd", balance)] if balance is not None else []
@@ -252,9 +250,9 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     team = options.get("team", "")
     async with rest.total_timeout(limits):
         samples: list[Sample] = []
-        if sandbox_providers_account.due(state, begun):
+        if provider.due(state, begun):
             of_team = {"teamId": team} if team else {}
-            user = await sandbox_providers_account.fetch(client, f"{root}/user/whoami", of_team, limits, rows.tally)
+            user = await provider.fetch(client, f"{root}/user/whoami", of_team, limits, rows.tally)
             state["limits"] = _limits(mapping(user, "data", "account_limits"), mapping(user, "data", "key_limits"))
             samples += await _money(client, root, of_team, limits, rows.tally)
         swept = await sweep(
@@ -277,7 +275,7 @@ COLLECTOR = Collector(
     reads="Prime Intellect sandboxes, limits and wallet over the REST API",
     versions="prime-sandboxes 0.5.1 and prime 0.18.0 by source and against a simulated server",
     poll=poll,
-    report_seconds=sandbox_providers_account.ACCOUNT_SECONDS,
+    report_seconds=provider.ACCOUNT_SECONDS,
     default_url="https://api.primeintellect.ai",
     key_variable="PRIME_API_KEY",
     options=("team", "run_label"),

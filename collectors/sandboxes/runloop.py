@@ -17,7 +17,7 @@ from urllib.parse import quote
 import httpx
 
 from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
-from collectors.sandbox_providers import provider as account
+from collectors.sandbox_providers import provider
 from collectors.sandbox_providers.provider import Tally, cause_of, mapping, objects
 from collectors.sandbox_providers.sweep import ListedRow, ListingPage, ListingSource, sweep
 from collectors.transport import rest
@@ -157,7 +157,7 @@ def _source(client: httpx.AsyncClient, rows: _Rows, limits: Limits) -> ListingSo
 
 
 async def _suspended(client: httpx.AsyncClient, limits: Limits, tally: Tally) -> list[Sample]:
-    provider_state = mapping(await account.fetch(client, "/v1/accounts/me", {}, limits, tally)).get("account_status")
+    provider_state = mapping(await provider.fetch(client, "/v1/accounts/me", {}, limits, tally)).get("account_status")
     suspended = ACCOUNTS.get(provider_state) if isinstance(provider_state, str) else None
     if suspended is None and provider_state is not None:
         tally.unknown("account_status", rest.text(provider_state, 64))
@@ -175,15 +175,15 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     begun = time.monotonic()
     options = state.get("options", {})
     rows = _Rows(options.get("run_label", "run"))
-    samples = account.configured(options)
+    samples = provider.configured(options)
     async with rest.total_timeout(limits):
-        if account.due(state, begun):
+        if provider.due(state, begun):
             samples += await _suspended(client, limits, rows.tally)
         swept = await sweep(_source(client, rows, limits), state, limits, begun)
     if swept.extent.listed:
         # Suspended devboxes have a disk but no machine.
         running = sum(row.sandbox.state != "paused" for row in swept.live())
-        samples += account.quota("concurrent", float(running), None)
+        samples += provider.quota("concurrent", float(running), None)
     sandboxes = (row.sandbox for row in swept.rows)
     return rows.tally.reading(PROVIDER, sandboxes, swept.extent, samples)
 
@@ -194,7 +194,7 @@ COLLECTOR = Collector(
     reads="Runloop devboxes and account state over the REST API",
     versions="runloop_api_client 3.0.0 by source and against a simulated server",
     poll=poll,
-    report_seconds=account.ACCOUNT_SECONDS,
+    report_seconds=provider.ACCOUNT_SECONDS,
     default_url="https://api.runloop.ai",
     key_variable="RUNLOOP_API_KEY",
     options=("run_label", "limit_concurrent"),

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from collectors.formats import jsonl
-from collectors.formats import jsonl as textlog
 from collectors.formats.log_times import LogClock, anchor_backwards
 from collectors.model import Collector, Cursor, Limits, Reading, Sample, Sandbox, ScrapeError
 from collectors.sandbox_providers.provider import cause
@@ -257,7 +256,7 @@ def _files(path: Path, depth: int = MAX_DEPTH) -> list[Path]:
 
 
 def _read(file: Path, name: str, before: Cursor, limits: Limits, now: float, result: _ReadResult) -> Limits:
-    read = textlog.read_text(file, before.get("at", {}), limits)
+    read = jsonl.read_text(file, before.get("at", {}), limits)
     result.more, result.dropped = result.more or read.more, result.dropped + read.dropped
     result.why, result.rows = result.why or read.why, result.rows + len(read.lines)
     ts = None if read.restarted else before.get("ts")
@@ -392,7 +391,7 @@ def _last_lines(file: Path) -> Iterator[str]:
     with file.open("rb") as opened:
         opened.seek(max(0, file.stat().st_size - PROBE_BYTES))
         for line in opened.read(PROBE_BYTES).decode(errors="replace").splitlines():
-            yield textlog.strip(line)
+            yield jsonl.strip(line)
 
 
 COLLECTOR = Collector(

@@ -11,10 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from collectors.formats import console
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import trackio as trackio_log
-from collectors.formats import wandb as wandb_log
+from collectors.formats import console, tensorboard, trackio, wandb
 from collectors.formats.rows import Logged
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
 from collectors.training_logs.sources import Facts, Settings, facts_of, product
@@ -176,7 +173,7 @@ FRAMEWORK = Framework(
     name="areal",
     reads="AReaL runs (wandb, TensorBoard, trackio, console tables)",
     versions="1.0.4 by source",
-    sinks=(wandb_log.SINK, tensorboard_log.SINK, trackio_log.SINK, console.sink(parse_line)),
+    sinks=(wandb.SINK, tensorboard.SINK, trackio.SINK, console.sink(parse_line)),
     keys=KEYS,
     needs=NEEDS,
     ignored=IGNORED,

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from collectors.formats import jsonl
-from collectors.formats import jsonl as jsonl_log
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
@@ -133,7 +132,7 @@ FRAMEWORK = Framework(
     name="art",
     reads="ART runs (history.jsonl)",
     versions="openpipe-art 0.5.18 by source",
-    sinks=(jsonl_log.sink(("history.jsonl",), _unpack, name="history.jsonl"),),
+    sinks=(jsonl.sink(("history.jsonl",), _unpack, name="history.jsonl"),),
     keys=KEYS,
     ignored=IGNORED,
     marks=("data/step_num_groups_submitted", "time/step_wall_s", "train/reward_std_dev"),

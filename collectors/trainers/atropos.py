@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from collectors.formats import wandb as wandb_log
+from collectors.formats import wandb
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged
 from collectors.model import Limits, Reading, Sample, ScrapeError, State
@@ -139,7 +139,7 @@ FRAMEWORK = Framework(
     name="atropos",
     reads="an Atropos API server: the queue; runs of its environments and its example trainer (wandb)",
     versions="296a0bc5 (2026-07) by source",
-    sinks=(wandb_log.SINK,),
+    sinks=(wandb.SINK,),
     keys=KEYS,
     needs=frozenset((UPDATE, WAIT, SYNC)),
     ignored=IGNORED,

@@ -11,12 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from collectors.formats import jsonl
-from collectors.formats import jsonl as jsonl_log
-from collectors.formats import mlflow as mlflow_database
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import trackio as trackio_log
-from collectors.formats import wandb as wandb_log
+from collectors.formats import jsonl, mlflow, tensorboard, trackio, wandb
 from collectors.formats.rows import Logged, Sink, flat
 from collectors.model import Collector, Cursor, Limits, Reading
 from collectors.training_logs import maps as training_logs_maps
@@ -60,8 +55,8 @@ def _epoch(value: object) -> float | None:
 
 def _sinks(options: Mapping[str, str]) -> tuple[Sink, ...]:
     time_key = options.get("time_key", "")
-    lines = jsonl_log.sink(("*.jsonl", "*.ndjson"), lambda row: unpack(row, time_key))
-    every = (lines, trackio_log.SINK, mlflow_database.SINK, tensorboard_log.SINK, wandb_log.SINK)
+    lines = jsonl.sink(("*.jsonl", "*.ndjson"), lambda row: unpack(row, time_key))
+    every = (lines, trackio.SINK, mlflow.SINK, tensorboard.SINK, wandb.SINK)
     wanted_format = options.get("format", "")
     return tuple(sink for sink in every if wanted_format in ("", sink.name))
 

@@ -18,18 +18,10 @@ from typing import Any
 
 import httpx
 
-from collectors.formats import console, jsonl
-from collectors.formats import exposition as parser
-from collectors.formats import jsonl as jsonl_log
-from collectors.formats import mlflow as mlflow_database
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import wandb as wandb_log
+from collectors.formats import console, exposition, jsonl, mlflow, tensorboard, wandb
 from collectors.formats.rows import Logged, Logs, Sink, walk
 from collectors.model import Cursor, Limits, Reading, Sample, ScrapeError, State
 from collectors.trainers import slime
-from collectors.trainers import slime as slime_config
-from collectors.trainers import slime as slime_keys
-from collectors.trainers import slime as slime_log
 from collectors.trainers.slime import (
     BUSY,
     DROPPED,
@@ -152,7 +144,7 @@ ALL_ZERO, ALL_ONE = "rollout/zero_std/all_zero_percentage", "rollout/zero_std/al
 NONE_EQUAL = ("rollout/zero_std/count_0.0", "rollout/zero_std/count_1.0")
 
 KEYS: Mapping[str, Key | tuple[Key, ...]] = {
-    **slime_keys.KEYS,
+    **slime.KEYS,
     "perf/actor_train_mfu": Key("trainer_mfu_ratio", labels=BUSY),
     # Versions: current - oldest of the group, over all groups taken out, including those dropped as stale.
     f"{_BUFFER}avg_staleness": Key("staleness_versions_mean"),
@@ -165,10 +157,10 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     "train/train_rollout_kl": Key("mismatch_kl_mean"),
 }
 
-NEEDS = slime_keys.NEEDS | {*FULLY_ASYNC, ALL_ZERO, ALL_ONE, *NONE_EQUAL}
+NEEDS = slime.NEEDS | {*FULLY_ASYNC, ALL_ZERO, ALL_ONE, *NONE_EQUAL}
 
 IGNORED = re.compile(
-    rf"{slime_keys.IGNORED.pattern}|rollout/(?:weight_version|fully_async|tito_session_mismatch_rate)/.*"
+    rf"{slime.IGNORED.pattern}|rollout/(?:weight_version|fully_async|tito_session_mismatch_rate)/.*"
     r"|eval/.*|(?:rollout|train)/step|[^/]+/perf/.*"
 )
 
@@ -182,9 +174,7 @@ def derive(piece: Piece, context: Context) -> Iterable[Out]:
     # slime's share needs the batch size; miles logs the number of groups indirectly.
     equal_groups = list(_equal(values, context))
     yield from (
-        output
-        for output in slime_keys.derive(piece, context)
-        if output[0] not in {metric for metric, _, _ in equal_groups}
+        output for output in slime.derive(piece, context) if output[0] not in {metric for metric, _, _ in equal_groups}
     )
     yield from equal_groups
     if queue is not None:
@@ -241,8 +231,8 @@ def parse_page(framework: Framework, body: bytes, state: State, limits: Limits) 
     Raises:
         ScrapeError: as `parser.parse`; ``garbage`` also for a page without miles' gauges, or a truncated one.
     """
-    page = parser.parse(body, state, limits)
-    parser.check_whole(body)
+    page = exposition.parse(body, state, limits)
+    exposition.check_whole(body)
     names = dict(_HELP.findall(body.decode(errors="replace")))
     raw = {names.get(series.name, ""): value for series, value in page.samples if series.name.startswith(PREFIX)}
     raw.pop("", None)
@@ -339,7 +329,7 @@ def folder_facts(path: Path) -> Facts:
         arguments = meta.get("args")
         if isinstance(arguments, dict):
             name = meta.get("run_name")
-            return {**slime_config.facts(arguments), **({"run_name": name} if isinstance(name, str) else {})}
+            return {**slime.facts(arguments), **({"run_name": name} if isinstance(name, str) else {})}
     return {}
 
 
@@ -353,8 +343,8 @@ def _meta(path: Path) -> jsonl.Row:
 
 def on_row(row: Logged, values: Mapping[str, float], context: Context) -> None:
     """Gauges of the moment, and evaluations as events."""
-    slime_log.live(row, values, context)
-    slime_keys.evaluated(row, values, context)
+    slime.live(row, values, context)
+    slime.evaluated(row, values, context)
 
 
 FRAMEWORK = Framework(
@@ -362,21 +352,21 @@ FRAMEWORK = Framework(
     reads="miles runs (dashboard and event log of --dump-details, MLflow, wandb, TensorBoard, console) and their page",
     versions="31f1ca961 (2026-08) by source",
     sinks=(
-        jsonl_log.sink(("metrics.jsonl",), unpack, name="dashboard"),
+        jsonl.sink(("metrics.jsonl",), unpack, name="dashboard"),
         SINK,
-        mlflow_database.SINK,
-        wandb_log.SINK,
-        tensorboard_log.SINK,
-        console.sink(slime_log.parse),
+        mlflow.SINK,
+        wandb.SINK,
+        tensorboard.SINK,
+        console.sink(slime.parse),
     ),
     keys=KEYS,
     ignored=IGNORED,
     marks=slime.MILES,
     config_marks=("use_miles_dashboard", "use_miles_router"),
-    split=slime_keys.pieces,
+    split=slime.pieces,
     needs=NEEDS,
     derive=derive,
-    facts=slime_config.facts,
+    facts=slime.facts,
     folder_facts=folder_facts,
     on_row=on_row,
     seconds=("perf/step_time",),

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from collectors import modules
-from collectors.formats import mlflow as mlflow_rest
+from collectors.formats import mlflow
 from collectors.formats.rows import Logs, Sink, flat
 from collectors.model import Collector, Cursor, Limits, Reading, ScrapeError, State
 from collectors.training_logs.model import Framework
@@ -27,7 +27,7 @@ NOWHERE = Path(os.devnull)
 
 @dataclass(slots=True)
 class _Memory:
-    follower: mlflow_rest.Follower = field(default_factory=mlflow_rest.Follower)
+    follower: mlflow.Follower = field(default_factory=mlflow.Follower)
     framework: Framework | None = None
     cursor: Cursor = field(default_factory=dict)
 
@@ -39,7 +39,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         ScrapeError: as `mlflow_rest.read`; ``not_a_run`` if the keys belong to no known framework.
     """
     memory: _Memory = state.setdefault("mlflow", _Memory())
-    logs = await mlflow_rest.read_rest(client, memory.follower, limits)
+    logs = await mlflow.read_rest(client, memory.follower, limits)
     if memory.framework is None or logs.restarted:
         memory.framework = _framework(memory.follower, logs, str(state.get("options", {}).get("framework", "")))
     reading = _digest(memory.framework, logs, memory.cursor)
@@ -47,7 +47,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     return replace(reading, cursor=None)
 
 
-def _framework(follower: mlflow_rest.Follower, logs: Logs, named: str) -> Framework:
+def _framework(follower: mlflow.Follower, logs: Logs, named: str) -> Framework:
     frameworks = _frameworks()
     if named:
         if named not in frameworks:
@@ -81,6 +81,6 @@ COLLECTOR = Collector(
     reads="the newest run on an MLflow tracking server, of any supported framework",
     versions="3.17.2 by recorded answers",
     poll=poll,
-    matches_server=mlflow_rest.matches_server,
+    matches_server=mlflow.matches_server,
     options=("framework",),
 )

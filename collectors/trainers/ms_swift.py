@@ -11,17 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from collectors.formats import console
-from collectors.formats import jsonl as jsonl_log
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import wandb as wandb_log
+from collectors.formats import console, jsonl, tensorboard, wandb
 from collectors.formats.console import ConsoleLine, Parsed, figure
 from collectors.formats.jsonl import Row
 from collectors.formats.rows import Logged
 from collectors.trainers import trl
-from collectors.trainers import trl as trl_config
-from collectors.trainers import trl as trl_keys
-from collectors.trainers import trl as trl_printed
 from collectors.training_logs.model import Context, Framework, Key, Piece
 from collectors.training_logs.tail import collector_of
 
@@ -36,7 +30,7 @@ _ITERATION = re.compile(r"\biteration +(\d{1,15}) */ *(\d{1,15}) \|(?= consumed 
 # ms-swift has no tools, profiling rows and correction of the sampling under TRL's keys.
 _NOT_LOGGED = re.compile(r"(?:tools|sampling)/.*|(?:generation|rewards|weight sync) of the step")
 KEYS: Mapping[str, Key] = {
-    **{key: meaning for key, meaning in trl_keys.SYNC_KEYS.items() if not _NOT_LOGGED.fullmatch(key)},
+    **{key: meaning for key, meaning in trl.SYNC_KEYS.items() if not _NOT_LOGGED.fullmatch(key)},
     "entropy/mean": Key("entropy_mean"),
     "learning rate": Key("learning_rate"),
     "grad norm": Key("gradient_norm"),
@@ -45,7 +39,7 @@ KEYS: Mapping[str, Key] = {
     "global batch size": Key("trainer_samples"),
 }
 IGNORED = re.compile(
-    rf"{trl_keys.IGNORED.pattern}|memory\(GiB\)|train_speed\(.*\)|entropy/(?:min|max)|consumed samples"
+    rf"{trl.IGNORED.pattern}|memory\(GiB\)|train_speed\(.*\)|entropy/(?:min|max)|consumed samples"
     r"|loss scale|loss_scale|number of skipped iterations|num zeros|params norm|elapsed_time_per_iteration"
     r"|consumed_samples|clip_ratio/.*|load_balancing_loss|percentage"
 )
@@ -59,10 +53,10 @@ def unpack(row: Row) -> Logged | None:
         # The last line names the checkpoints.
         return Logged({}) if "last_model_checkpoint" in row else None
     values = {key: value for key, value in row.items() if key not in STEPS}
-    values[trl_printed.MAX_STEPS] = float(steps[2])
+    values[trl.MAX_STEPS] = float(steps[2])
     elapsed = values.pop("elapsed_time", None)
     if isinstance(elapsed, str):
-        values[trl_printed.ELAPSED] = trl_printed.seconds(elapsed)
+        values[trl.ELAPSED] = trl.seconds(elapsed)
     return Logged(values, int(steps[1]))
 
 
@@ -72,8 +66,8 @@ def printed(line: ConsoleLine, memory: dict[str, Any]) -> Parsed:
         pairs = (part.rpartition(":") for part in line.text[iteration.end() :].split("|"))
         values: dict[str, Any] = {key.strip(): figure(value) for key, _, value in pairs if key}
         values = {key: value for key, value in values.items() if value is not None}
-        return Logged(values | {trl_printed.MAX_STEPS: float(iteration[2])}, int(iteration[1]), line.ts)
-    if any(key in line.text for key in STEPS) and (found := trl_printed.dict_of(line.text)) is not None:
+        return Logged(values | {trl.MAX_STEPS: float(iteration[2])}, int(iteration[1]), line.ts)
+    if any(key in line.text for key in STEPS) and (found := trl.dict_of(line.text)) is not None:
         return unpack(found)
     return None
 
@@ -87,9 +81,9 @@ def _split(row: Logged, values: Mapping[str, float], context: Context) -> Iterat
     elif "step" not in context.memory:
         # The first row of a process: the mean over its steps so far is that of the row.
         if speed:
-            values[trl_keys.BETWEEN] = speed
+            values[trl.BETWEEN] = speed
         elif inverse:
-            values[trl_keys.BETWEEN] = 1 / inverse
+            values[trl.BETWEEN] = 1 / inverse
     yield from trl.split(row, values, context)
 
 
@@ -98,24 +92,24 @@ FRAMEWORK = Framework(
     reads="ms-swift GRPO runs (wandb, TensorBoard, logging.jsonl, printed log)",
     versions="3.8 to 4.0 by reported logs",
     sinks=(
-        wandb_log.SINK,
-        tensorboard_log.SINK,
-        jsonl_log.sink(("logging.jsonl",), unpack, starts=True),
+        wandb.SINK,
+        tensorboard.SINK,
+        jsonl.sink(("logging.jsonl",), unpack, starts=True),
         console.sink(printed),
     ),
     keys=KEYS,
-    patterns=trl_keys.PATTERNS,
+    patterns=trl.PATTERNS,
     ignored=IGNORED,
     marks=tuple((mark, _RL) for mark in (r"train_speed\((?:iter/s|s/it)\)", re.escape(ITERATION_MS))),
     strip=("train/",),
     split=_split,
-    needs=trl_keys.NEEDS,
-    derive=trl_keys.derive,
-    facts=trl_config.facts,
+    needs=trl.NEEDS,
+    derive=trl.derive,
+    facts=trl.facts,
     on_row=trl.on_row,
     run_files=trl.state_file,
     seconds=(SPEED,),
-    elapsed=trl_printed.ELAPSED,
+    elapsed=trl.ELAPSED,
     derives=("reward_component_mean",),
     hints={
         "trainer_mfu_ratio": "its log has no FLOPs",

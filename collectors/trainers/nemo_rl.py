@@ -12,10 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from collectors.formats import console
-from collectors.formats import mlflow as mlflow_database
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import wandb as wandb_log
+from collectors.formats import console, mlflow, tensorboard, wandb
 from collectors.formats.console import ConsoleConfig, ConsoleLine, Parsed, figure, literal
 from collectors.formats.rows import Logged
 from collectors.model import Labels, Sample
@@ -475,7 +472,7 @@ FRAMEWORK = Framework(
     name="nemo_rl",
     reads="NeMo-RL runs: synchronous, asynchronous and SingleController (wandb, MLflow, TensorBoard, console)",
     versions="7ea279abf (2026-08) by source",
-    sinks=(wandb_log.SINK, mlflow_database.SINK, tensorboard_log.SINK, console.sink(parse)),
+    sinks=(wandb.SINK, mlflow.SINK, tensorboard.SINK, console.sink(parse)),
     keys=KEYS,
     patterns=PATTERNS,
     ignored=re.compile(f"{OWN.pattern}|{IGNORED.pattern}"),

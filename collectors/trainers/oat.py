@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from collectors.formats import console
-from collectors.formats import wandb as wandb_log
+from collectors.formats import console, wandb
 from collectors.formats.rows import Logged
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
 from collectors.training_logs.sources import Facts, Settings, facts_of
@@ -136,7 +135,7 @@ FRAMEWORK = Framework(
     name="oat",
     reads="OAT runs (wandb, printed dicts)",
     versions="c1a074c (2025-10) by source",
-    sinks=(wandb_log.SINK, console.sink(parse_line)),
+    sinks=(wandb.SINK, console.sink(parse_line)),
     keys=KEYS,
     ignored=IGNORED,
     marks=("misc/pi_beta_version", "misc/pi_buffer_len"),

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from collectors.formats import wandb as wandb_log
+from collectors.formats import wandb
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged
 from collectors.model import Limits, Reading, Sample, ScrapeError, State
@@ -201,7 +201,7 @@ FRAMEWORK = Framework(
     name="open_instruct",
     reads="open-instruct GRPO runs (wandb) and the status page of their actor manager: the queues",
     versions="e6c3044aa (2026-08) by source",
-    sinks=(wandb_log.SINK,),
+    sinks=(wandb.SINK,),
     keys=KEYS,
     needs=NEEDS,
     ignored=IGNORED,

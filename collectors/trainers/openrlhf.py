@@ -16,9 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from collectors.formats import console
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import wandb as wandb_log
+from collectors.formats import console, tensorboard, wandb
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged
 from collectors.model import Event
@@ -151,7 +149,7 @@ def _split(row: Logged, values: Mapping[str, float], context: Context) -> Iterat
         context.events.append(Event("eval", f"eval:{step}:{row.ts or 0:.0f}", row.ts))
         values = {key: value for key, value in values.items() if not key.startswith("eval/")}
     # wandb's own step counts its rows, and a table of samples is one of them.
-    step = values.get("global_step") if context.sink == wandb_log.SINK.name else row.step
+    step = values.get("global_step") if context.sink == wandb.SINK.name else row.step
     remaining = {key: value for key, value in values.items() if not _NO_METRIC.fullmatch(key)}
     if step is None or row.ts is None or not remaining:
         return
@@ -206,7 +204,7 @@ FRAMEWORK = Framework(
     name="openrlhf",
     reads="OpenRLHF runs, synchronous and asynchronous (wandb, TensorBoard, console)",
     versions="0.11.2 by source",
-    sinks=(wandb_log.SINK, tensorboard_log.SINK, console.sink(parse_line)),
+    sinks=(wandb.SINK, tensorboard.SINK, console.sink(parse_line)),
     keys=KEYS,
     ignored=IGNORED,
     marks=((TRAIN, EXPERIENCE),),

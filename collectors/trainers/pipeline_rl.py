@@ -17,13 +17,11 @@ from typing import Any
 
 import yaml
 
-from collectors.formats import console, jsonl
-from collectors.formats import jsonl as textlog
-from collectors.formats import wandb as wandb_log
+from collectors.formats import console, jsonl, wandb
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs, Sink, walk
 from collectors.model import Cursor, Event, Limits, Sample, ScrapeError
-from collectors.training_logs import tail as pipeline_versions
+from collectors.training_logs import tail
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
 from collectors.training_logs.sources import Facts, Settings, facts_of, product
 from collectors.training_logs.tail import collector_of
@@ -114,7 +112,7 @@ def _copied_later(log: Path) -> float:
     return late if late > COPIED_SECONDS else 0.0
 
 
-def _add_read(name: str, read: jsonl.Rows | textlog.Text, logs: Logs) -> None:
+def _add_read(name: str, read: jsonl.Rows | jsonl.Text, logs: Logs) -> None:
     logs.cursor[name] = read.cursor
     logs.more |= read.more
     logs.restarted |= read.restarted and name == TRAINER_LOG
@@ -159,7 +157,7 @@ def _weights(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
 
 
 def _trainer(file: Path, cursor: Cursor, limits: Limits, logs: Logs) -> None:
-    read = textlog.read_text(file, cursor, limits)
+    read = jsonl.read_text(file, cursor, limits)
     _add_read(TRAINER_LOG, read, logs)
     for line in read.lines:
         if (match := _STEP.fullmatch(line)) is not None:
@@ -306,7 +304,7 @@ def _emit_updates(context: Context) -> None:
     """Adds events for steps whose update has been published by now."""
     waiting = []
     for samples, ts in context.memory.get("steps", []):
-        version = pipeline_versions.version_of(context.memory.get("updates", []), samples)
+        version = tail.version_of(context.memory.get("updates", []), samples)
         if version is None:
             waiting.append([samples, ts])
         else:
@@ -407,7 +405,7 @@ def _production(values: Mapping[str, float]) -> Iterator[Out]:
 def _published(versions: Any, context: Context) -> None:
     """The samples of one version: the difference of the last two published ones."""
     runs = [list(run) for run in context.memory.get("updates", [])]
-    pipeline_versions.add(runs, versions)
+    tail.add(runs, versions)
     context.memory["updates"] = runs
     _emit_updates(context)
     for version in versions:
@@ -440,7 +438,7 @@ FRAMEWORK = Framework(
     name="pipeline_rl",
     reads="PipelineRL runs (streams/*.jsonl with the trainer's log; wandb)",
     versions="58d393458 (2026-06) by source",
-    sinks=(sink(), wandb_log.SINK),
+    sinks=(sink(), wandb.SINK),
     keys=KEYS,
     needs=NEEDS,
     ignored=IGNORED,

@@ -10,10 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from collectors.formats import console
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import trackio as trackio_log
-from collectors.formats import wandb as wandb_log
+from collectors.formats import console, tensorboard, trackio, wandb
 from collectors.formats.rows import Logged
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
 from collectors.training_logs.sources import Facts, Settings, facts_of, product
@@ -286,7 +283,7 @@ FRAMEWORK = Framework(
     name="roll",
     reads="ROLL runs, RLVR and agentic (TensorBoard, wandb, trackio, console)",
     versions="8eb27cc2 (2026-08) by source",
-    sinks=(wandb_log.SINK, trackio_log.SINK, tensorboard_log.SINK, console.sink(parse_line)),
+    sinks=(wandb.SINK, trackio.SINK, tensorboard.SINK, console.sink(parse_line)),
     keys=KEYS,
     ignored=IGNORED,
     marks=(

@@ -12,11 +12,7 @@ from typing import Any
 
 import httpx
 
-from collectors.formats import console
-from collectors.formats import exposition as parser
-from collectors.formats import mlflow as mlflow_database
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import wandb as wandb_log
+from collectors.formats import console, exposition, mlflow, tensorboard, wandb
 from collectors.formats.exposition import Page, Series
 from collectors.formats.rows import Logged
 from collectors.model import Labels, Limits, Reading, Sample, ScrapeError, State
@@ -278,8 +274,8 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     Raises:
         ScrapeError: as `parser.parse`; ``garbage`` also for a page of another system, or a truncated one.
     """
-    page = parser.parse(body, state, limits)
-    parser.check_whole(body)
+    page = exposition.parse(body, state, limits)
+    exposition.check_whole(body)
     if not any(series.name.startswith("ray_") for series, _ in page.samples):
         raise ScrapeError("garbage", "not a page of a Ray metrics agent: it has no ray_ series")
     values: Values = {}
@@ -357,7 +353,7 @@ FRAMEWORK = Framework(
     name="skyrl",
     reads="SkyRL runs (TensorBoard, wandb, MLflow, console) and its gauges on a Ray metrics agent's page",
     versions="0.3.0 and a9564572 (2026-08) by source; the gauges by recorded pages",
-    sinks=(wandb_log.SINK, tensorboard_log.SINK, mlflow_database.SINK, console.sink(parse_line)),
+    sinks=(wandb.SINK, tensorboard.SINK, mlflow.SINK, console.sink(parse_line)),
     keys=KEYS,
     needs=NEEDS,
     ignored=IGNORED,

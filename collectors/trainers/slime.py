@@ -13,9 +13,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from collectors.formats import console
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import wandb as wandb_log
+from collectors.formats import console, tensorboard, wandb
 from collectors.formats.console import ConsoleConfig, ConsoleLine, Parsed, literal
 from collectors.formats.rows import Logged
 from collectors.model import Event, Sample
@@ -456,7 +454,7 @@ FRAMEWORK = Framework(
     name="slime",
     reads="slime runs (wandb, TensorBoard, console)",
     versions="624b824a (2026-08) by source and recorded logs",
-    sinks=(wandb_log.SINK, tensorboard_log.SINK, console.sink(parse)),
+    sinks=(wandb.SINK, tensorboard.SINK, console.sink(parse)),
     keys=KEYS,
     ignored=IGNORED,
     marks=MARKS,

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from collectors.formats import jsonl
-from collectors.formats import jsonl as jsonl_log
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs
 from collectors.model import Cursor, Limits
@@ -164,7 +163,7 @@ def _unpack(row: jsonl.Row) -> Logged:
     return Logged(row, None if step is None else int(step))
 
 
-_BASE = jsonl_log.sink(("metrics.jsonl",), _unpack, name="metrics.jsonl")
+_BASE = jsonl.sink(("metrics.jsonl",), _unpack, name="metrics.jsonl")
 
 
 def _read(path: Path, cursor: Cursor, limits: Limits) -> Logs:

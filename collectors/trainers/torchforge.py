@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from collectors.formats import console
-from collectors.formats import wandb as wandb_log
+from collectors.formats import console, wandb
 from collectors.formats.rows import Logged
 from collectors.training_logs.model import Context, Framework, Key, Out, Piece
 from collectors.training_logs.tail import collector_of
@@ -96,7 +95,7 @@ FRAMEWORK = Framework(
     name="torchforge",
     reads="TorchForge GRPO runs (wandb, console)",
     versions="6e77f0b3 (2025-11) by source",
-    sinks=(wandb_log.SINK, console.sink(parse_line)),
+    sinks=(wandb.SINK, console.sink(parse_line)),
     keys=KEYS,
     patterns=PATTERNS,
     ignored=IGNORED,

@@ -18,11 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import console, jsonl
-from collectors.formats import mlflow as mlflow_database
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import trackio as trackio_log
-from collectors.formats import wandb as wandb_log
+from collectors.formats import console, jsonl, mlflow, tensorboard, trackio, wandb
 from collectors.formats.console import FROM_END, ConsoleLine, Parsed, figure, literal
 from collectors.formats.jsonl import number, parse
 from collectors.formats.jsonl import number as number_of
@@ -596,12 +592,12 @@ def _is_bookkeeping(key: str) -> bool:
 
 def _own_step(row: Logged, sink: str) -> int | None:
     """The sink's own step if it is the trainer's."""
-    return None if sink in (trackio_log.SINK.name, wandb_log.SINK.name) else row.step
+    return None if sink in (trackio.SINK.name, wandb.SINK.name) else row.step
 
 
 def _add_profiling(profiling: Mapping[str, float], row: Logged, context: Context) -> None:
     # MLflow writes steps asynchronously and profiling at once, so a profiling row is assigned by its step.
-    step_key = str(row.step) if context.sink == mlflow_database.SINK.name and row.step is not None else NEXT
+    step_key = str(row.step) if context.sink == mlflow.SINK.name and row.step is not None else NEXT
     pending = context.memory.setdefault("pending", {}).setdefault(step_key, {})
     for phase, seconds in profiled(profiling):
         pending[phase] = pending.get(phase, 0.0) + seconds
@@ -728,10 +724,10 @@ FRAMEWORK = Framework(
     reads="TRL GRPO and AsyncGRPO runs (trackio, MLflow, wandb, TensorBoard, trainer_state.json, printed log)",
     versions="1.16.0 by source and recorded runs",
     sinks=(
-        trackio_log.SINK,
-        mlflow_database.SINK,
-        wandb_log.SINK,
-        tensorboard_log.SINK,
+        trackio.SINK,
+        mlflow.SINK,
+        wandb.SINK,
+        tensorboard.SINK,
         SINK,
         console.sink(parse_printed),
     ),

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import wandb as wandb_log
+from collectors.formats import tensorboard, wandb
 from collectors.formats.rows import Logged
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece, mark
 from collectors.training_logs.tail import CACHED_STEPS, collector_of
@@ -150,7 +149,7 @@ FRAMEWORK = Framework(
     name="tunix",
     reads="Tunix RL runs (TensorBoard, wandb)",
     versions="c7d8950f (2026-08) by source",
-    sinks=(tensorboard_log.SINK, wandb_log.SINK),
+    sinks=(tensorboard.SINK, wandb.SINK),
     keys=KEYS,
     patterns=PATTERNS,
     ignored=IGNORED,

@@ -16,12 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import console
-from collectors.formats import jsonl as jsonl_log
-from collectors.formats import mlflow as mlflow_database
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import trackio as trackio_log
-from collectors.formats import wandb as wandb_log
+from collectors.formats import console, jsonl, mlflow, tensorboard, trackio, wandb
 from collectors.formats.console import ConsoleConfig, ConsoleLine, Ended, Parsed, figure, literal
 from collectors.formats.jsonl import Row
 from collectors.formats.rows import Logged
@@ -453,11 +448,11 @@ FRAMEWORK = Framework(
     reads="verl runs (MLflow, trackio, wandb, TensorBoard, the file logger's JSON lines, console)",
     versions="0.9.1 by source and recorded logs",
     sinks=(
-        mlflow_database.SINK,
-        trackio_log.SINK,
-        wandb_log.SINK,
-        tensorboard_log.SINK,
-        jsonl_log.sink(("*.jsonl",), unpack),
+        mlflow.SINK,
+        trackio.SINK,
+        wandb.SINK,
+        tensorboard.SINK,
+        jsonl.sink(("*.jsonl",), unpack),
         CONSOLE,
     ),
     keys=KEYS,

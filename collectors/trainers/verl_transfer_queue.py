@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import httpx
 
-from collectors.formats import exposition as parser
+from collectors.formats import exposition
 from collectors.formats.exposition import Page
 from collectors.model import Collector, Limits, Reading, Sample, ScrapeError, State
 from collectors.transport import http
@@ -32,8 +32,8 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     Raises:
         ScrapeError: as `parser.parse`; ``garbage`` also for a page of another system, or a truncated one.
     """
-    page = parser.parse(body, state, limits)
-    parser.check_whole(body)
+    page = exposition.parse(body, state, limits)
+    exposition.check_whole(body)
     names = {series.name for series, _ in page.samples if series.name.startswith("tq_")}
     if not names:
         raise ScrapeError("garbage", "not a page of TransferQueue: it has no tq_* series")

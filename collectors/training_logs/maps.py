@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from collectors import catalog as trainer
+from collectors import catalog
 from collectors.catalog import METRICS, Metric
 from collectors.training_logs.model import FOLDS, ONLY, Key
 
@@ -114,7 +114,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 REDUCTIONS = {"value": "value", "per_step": "value", "total": "total", "cumulative": "total"}
 FIELDS = ("key", "metric", "unit", "scale", "reduction", "fold", "labels", "axis", "ignore")
 # Parts of a step, whose durations add up. The step itself is no part.
-PHASES = frozenset(row.name for row in trainer.TRAINER_ROWS if row.unit == "seconds") - {"trainer_step_seconds"}
+PHASES = frozenset(row.name for row in catalog.TRAINER_ROWS if row.unit == "seconds") - {"trainer_step_seconds"}
 # Characters of a pattern. Every pattern is matched once against every key.
 PATTERN_LENGTH = 300
 # Rows of one table.

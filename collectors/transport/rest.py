@@ -21,7 +21,6 @@ import httpx
 
 from collectors.model import ErrorKind, Limits, ScrapeError
 from collectors.transport import http
-from collectors.transport import http as failures
 
 Params = Mapping[str, str | int | list[str]]
 
@@ -129,7 +128,7 @@ async def _request_json(
     except (TimeoutError, httpx.TimeoutException):
         raise _timeout_error(limits) from None
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError) as error:
-        raise ScrapeError("unreachable", failures.sentence(error)) from None
+        raise ScrapeError("unreachable", http.sentence(error)) from None
 
 
 def _timeout_error(limits: Limits) -> ScrapeError:

@@ -22,8 +22,7 @@ from server.api.responses import Responses, UploadAnswer, errors
 from server.ingest.readings import PUSHED
 from server.lib.clock import Clock
 from server.lib.errors import ConfigError
-from server.push import metrics as exposition_text
-from server.push import metrics as push_names
+from server.push import metrics as push_metrics
 from server.push import otlp
 from server.push.body import Body, pack
 from server.push.targets import KIND, TOO_MANY
@@ -151,14 +150,14 @@ class _PushRoutes:
             _check_query(query)
             run, target = run_of(query.get("run", "")), target_of(query.get("target") or KIND)
             interval, facts = interval_of(query), _facts(query)
-            step = push_names.step_of(query["step"]) if query.get("step") else None
-            axis = push_names.axis_of(query.get("axis") or "trainer")
+            step = push_metrics.step_of(query["step"]) if query.get("step") else None
+            axis = push_metrics.axis_of(query.get("axis") or "trainer")
             plain = plain_of(body, request.headers.get("content-encoding", ""))
             # A body without samples may report only the run's lifecycle.
             read = (
-                exposition_text.ParsedText()
+                push_metrics.ParsedText()
                 if facts and not plain.strip()
-                else exposition_text.parse(plain, run, now, step, axis)
+                else push_metrics.parse(plain, run, now, step, axis)
             )
         except ValueError as error:
             raise HTTPException(400, str(error)) from None

@@ -2,8 +2,7 @@
 
 import click
 
-from server.cli import FAILED, OK
-from server.cli import program as colour
+from server.cli import FAILED, OK, program
 from server.cli.options import SOURCE, Options, common, settings
 from server.cli.program import Command
 from server.targets.model import RunSettings
@@ -27,5 +26,5 @@ def command(options: Options, sources: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         print(check_report.dump(report))
     else:
-        colour.show(check_report.text(report))
+        program.show(check_report.text(report))
     return OK if report.fine else FAILED

@@ -35,7 +35,7 @@ from server.scrape.target_reader import TargetReader
 from server.signals.availability import TRAINED, inputs, missing_metrics, of_records
 from server.signals.model import TICK_WINDOW_SECONDS, Answer, NotApplicable, TargetHealth, Unknown, unknown_reason
 from server.signals.window import StepKey
-from server.targets import lists as build
+from server.targets import lists as targets_lists
 from server.targets.discovery import TargetDiscovery
 from server.targets.model import Attached, RunSettings
 from server.targets.resolve import attach, detect_listed
@@ -375,7 +375,7 @@ def _looked_for(run: RunSettings) -> list[str]:
 
 def _unknown(path: Path) -> bool:
     try:
-        return os.access(path, os.R_OK) and not detect_path(path) and not build.broken(path)
+        return os.access(path, os.R_OK) and not detect_path(path) and not targets_lists.broken(path)
     except (ScrapeError, OSError):
         return False  # the path exists but cannot be read
 

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from server.alerts.text import parse_duration
-from server.cli import FAILED, OK
-from server.cli import program as colour
+from server.cli import FAILED, OK, program
 from server.cli.options import Options, common
 from server.cli.program import Command
 from server.config.settings import load
@@ -156,7 +155,7 @@ def command(
     if as_json:
         print(dump(report))
     elif configured:
-        colour.show(text(report))
+        program.show(text(report))
     if failed(report):
         return FAILED
     if not configured and not as_json:

@@ -16,12 +16,11 @@ from urllib.parse import quote
 import click
 import httpx
 
-from collectors.transport import http as failures
+from collectors.transport import http
 from server import query
 from server import store as stores
 from server.alerts.text import duration
-from server.cli import OK
-from server.cli import program as colour
+from server.cli import OK, program
 from server.cli.options import Options, common
 from server.cli.program import Command
 from server.config.settings import load
@@ -217,7 +216,7 @@ def _from_server(url: str, run: str | None, token: str, *, required: bool) -> di
     except _NotRollscope as error:
         cause = str(error)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-        cause = failures.sentence(error)
+        cause = http.sentence(error)
     if required:
         raise ConfigError([f"--url {shown_url(url)}: {cause}"])
     return None
@@ -285,7 +284,7 @@ def _json(response: httpx.Response) -> Any:
         raise _NotRollscope(f"a server answers that is not Rollscope (HTTP {code}, {kind or 'no type'})") from None
     if code != 200:
         detail = body.get("detail") if isinstance(body, dict) else None
-        raise ConfigError([f"status: {detail}"] if detail else [f"status: {failures.status_text(code)}"])
+        raise ConfigError([f"status: {detail}"] if detail else [f"status: {http.status_text(code)}"])
     return body
 
 
@@ -484,5 +483,5 @@ def command(options: Options, run: str | None, complete: bool, as_json: bool, ur
         print(dump(status))
     else:
         line = stored(served, options.store or settings.store, settings.token, settings.retention)
-        colour.show("\n".join(filter(None, [text(status) if complete else short(status), line])))
+        program.show("\n".join(filter(None, [text(status) if complete else short(status), line])))
     return OK

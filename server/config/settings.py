@@ -22,8 +22,7 @@ from collectors.otlp_names import Attributes, Maps, Rule, factor_of
 from collectors.training_logs.maps import check as check_maps
 from server.alerts.settings import AlertSettings
 from server.alerts.text import parse_duration
-from server.config import alerts as alert_rules
-from server.config import alerts as alerts_config
+from server.config import alerts as config_alerts
 from server.config.alerts import secret
 from server.lib.errors import ConfigError, Problems, suggestion
 from server.lib.outbound_policy import is_loopback, refuse_target
@@ -216,7 +215,7 @@ def _parse_list(
         interval_seconds=interval(problems, table, where, 5.0),
         refresh_seconds=_refresh(problems, table, kind, where),
         jobs=_strings(problems, table, "job", where),
-        match=alert_rules.match_list(table, "match", problems, where),
+        match=config_alerts.match_list(table, "match", problems, where),
         headers=_headers(problems, table, where),
         bearer=_discovery_bearer(problems, table, "bearer", env, where),
         list_bearer=_discovery_bearer(problems, table, "list_bearer", env, where),
@@ -558,7 +557,7 @@ class Settings:
     # By the name of their run.
     heartbeats: Mapping[str, tuple[HeartbeatSettings, ...]] = field(default_factory=dict)
     preflight: Mapping[str, PreflightPlan] = field(default_factory=dict)
-    alerts: AlertSettings = field(default_factory=alerts_config.defaults)
+    alerts: AlertSettings = field(default_factory=config_alerts.defaults)
     otlp: Maps = field(default_factory=dict)
 
     @property
@@ -628,7 +627,7 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         runs=tuple(_run(problems, name, table, env, heartbeats, plans) for name, table in runs.items()),
         heartbeats=heartbeats,
         preflight=plans,
-        alerts=alerts_config.build(problems.take(raw, "alerts", dict, {}, "config"), env, problems),
+        alerts=config_alerts.build(problems.take(raw, "alerts", dict, {}, "config"), env, problems),
         otlp=parse_otlp(raw.get("otlp", []), lambda where, text: problems.add(f"otlp{where}", text)),
     )
     _one_token_each(heartbeats, problems)
@@ -774,12 +773,12 @@ def _heartbeat(problems: Problems, where: str, table: Any, env: Mapping[str, str
         problems.add(where, "must be a table: [[run.NAME.heartbeat]]")
         return HeartbeatSettings("", NO_SECRET, 0.0)
     problems.unknown(table, {"name", "token_env", "token_file", "every"}, where)
-    token = alerts_config.secret(table, "token", env, problems, where)
+    token = config_alerts.secret(table, "token", env, problems, where)
     if not {"token_env", "token_file"} & table.keys():
         problems.add(where, "needs token_env or token_file")
     elif token and not re.fullmatch(HEARTBEAT_TOKEN, token):
         problems.add(where, "its token must be 16 to 128 letters, digits, - or _, e.g. from `openssl rand -hex 16`")
-    every = alert_rules.seconds(table, "every", 0.0, problems, where)
+    every = config_alerts.seconds(table, "every", 0.0, problems, where)
     if every < INTERVAL_MIN:
         problems.add(f"{where}.every", 'is missing or below 5s: set the longest silence, such as "30m"')
     return HeartbeatSettings(problems.take(table, "name", str, "heartbeat", where), token, every)
@@ -859,7 +858,7 @@ def _key(
     problems: Problems, table: Mapping[str, Any], env: Mapping[str, str], collector: Collector | None, where: str
 ) -> Secret:
     """A provider's key: from the table, or else from the variable that the provider's own SDK reads."""
-    given = alerts_config.secret(table, "key", env, problems, where)
+    given = config_alerts.secret(table, "key", env, problems, where)
     if given or collector is None or not collector.key_variable or {"key_env", "key_file"} & table.keys():
         return given
     return Secret(env.get(collector.key_variable, ""))

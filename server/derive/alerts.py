@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from collectors.model import Labels
 from server import notify
-from server.alerts import text as links
+from server.alerts import text as alerts_text
 from server.alerts.group import plan
 from server.alerts.inputs import TARGET_UP, IncreaseTotals, RunFrame, SignalState
 from server.alerts.model import RESOLVED_SECONDS, Alert
@@ -118,7 +118,7 @@ class RunAlerts:
 
     def _link(self, alert: Alert) -> str:
         rule = self._rules.get(alert.rule)
-        return self._settings.external_url + links.moment(self._run, rule, alert.active_at, alert.resolved_at)
+        return self._settings.external_url + alerts_text.moment(self._run, rule, alert.active_at, alert.resolved_at)
 
     # ---- restart
 

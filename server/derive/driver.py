@@ -20,7 +20,6 @@ from collectors.model import Event, Target
 from server import signals
 from server.alerts.settings import AlertSettings
 from server.derive import recovery
-from server.derive import recovery as rollout_recovery
 from server.derive.alerts import RunAlerts
 from server.derive.deriver import Deriver
 from server.derive.results import SignalResults
@@ -302,7 +301,7 @@ class RunDriver:
         self._steps += fresh
 
     def _recover_rollouts(self, watermark: int) -> None:
-        self.rollouts, self._published = rollout_recovery.fill(self._store, self.run, self.deriver, watermark)
+        self.rollouts, self._published = recovery.fill(self._store, self.run, self.deriver, watermark)
 
     # ---- feeding
 

@@ -8,11 +8,10 @@ Pure: no I/O and no clock.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from collectors import catalog as rollout
-from collectors import catalog as trainer
+from collectors import catalog
 from collectors.catalog import METRICS
 from collectors.model import Collector, Target
-from server.signals import recorded as record_fields
+from server.signals import recorded
 from server.signals.model import STEP_WINDOW
 from server.signals.window import Gauge, Step, StepKey
 
@@ -28,7 +27,7 @@ MAX_DISPUTES = 100
 _ORDER = {name: order for order, name in enumerate(METRICS)}
 
 # A run has one queue and one set of rollouts in flight, so its trainers report the same values.
-SINGLE = frozenset(row.name for row in (*trainer.TRAINER_ROWS, *rollout.ROLLOUT_ROWS) if row.reduction == "instant")
+SINGLE = frozenset(row.name for row in (*catalog.TRAINER_ROWS, *catalog.ROLLOUT_ROWS) if row.reduction == "instant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class SourcePriority:
     def gives(self, target: str, signal: str) -> bool:
         """Can the signal be computed from the target's rollout records? False for targets that are not attached."""
         place = self._targets.get(target)
-        return place is not None and not record_fields.missing_fields(signal, place.collector.record_fields)
+        return place is not None and not recorded.missing_fields(signal, place.collector.record_fields)
 
     # ---- steps
 

@@ -26,7 +26,7 @@ from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 import httpx
 
-from collectors.transport import http as failures
+from collectors.transport import http
 from server.lib.outbound_policy import refuse_target
 from server.lib.secret import Secret
 from server.notify.model import DeliveryAnswer, Request
@@ -122,7 +122,7 @@ async def send(
             return DeliveryAnswer(False, text=f"the request cannot be sent: {type(error).__name__}")
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
             return DeliveryAnswer(
-                False, retry=True, text=f"no answer{_excerpt(failures.sentence(error), request, whole=True)}"
+                False, retry=True, text=f"no answer{_excerpt(http.sentence(error), request, whole=True)}"
             )
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NoReturn
 
 from collectors.catalog import METRICS, Metric
-from collectors.formats import exposition as parser
+from collectors.formats import exposition
 from collectors.formats.exposition import Grouper, Series
 from collectors.model import Histogram, Labels, Limits, Reading, Sample, ScrapeError
 from server.ingest.validation import AHEAD_SECONDS, FIRST_TIME, LAST_STEP
@@ -205,7 +205,7 @@ class _Reader:
 
     def part(self, metric: Metric, number: int, series: Series, value: float, stamp: int | None) -> None:
         family = next(series.name.removesuffix(part) for part in _PARTS if series.name.endswith(part))
-        part, bound, labels = parser.split_bucket(series, family)
+        part, bound, labels = exposition.split_bucket(series, family)
         if not part:
             raise ValueError("a bucket needs its bound, the label le")
         key = (metric.name, labels_of(labels, self.run, ("le",)))
@@ -258,7 +258,7 @@ def parse(body: bytes, run: str, now: float, step: int | None = None, axis: str 
         ScrapeError: the body as a whole cannot be read (`parser.parse`).
     """
     reader = _Reader(run, step, axis, now)
-    for number, family in parser.each(body, LIMITS):
+    for number, family in exposition.each(body, LIMITS):
         if isinstance(family, ScrapeError):
             reader.refuse(number, _without_line(str(family)))
             continue

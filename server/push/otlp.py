@@ -24,7 +24,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from collectors.catalog import METRICS, Metric
 from collectors.model import Histogram, Labels, Reading, Sample
 from collectors.otlp_names import QUOTAS, RULES, Maps, Rule, factor_of, replica, vllm_rule
-from server.push import metrics as push_names
+from server.push import metrics as push_metrics
 from server.push.body import Body, Grown
 
 # ---- histograms
@@ -99,7 +99,7 @@ def _histogram(
     metric: Metric, point: Any, edges: Sequence[float], counts: Sequence[float], labels: Labels, factor: float,
     ts: float | None, now: float,
 ) -> Histogram:  # fmt: skip
-    histogram = push_names.histogram(
+    histogram = push_metrics.histogram(
         metric, [edge / factor for edge in edges], counts, point.sum / factor, labels, ts, now
     )
     if counts[-1] != point.count:
@@ -323,7 +323,7 @@ class _Resource:
 def _canonical(name: str) -> Metric | None:
     """Finds a canonical name: OpenTelemetry writes dots and omits `_total`."""
     name = name.replace(".", "_")
-    return push_names.find(name) or push_names.find(f"{name}_total")
+    return push_metrics.find(name) or push_metrics.find(f"{name}_total")
 
 
 @dataclass(slots=True)
@@ -351,7 +351,7 @@ class _Metric:
         factor = self._factor(metric)
         for point, attributes in self._points():
             try:
-                labels = push_names.labels_of(tuple(attributes.items()), self.resource.run)
+                labels = push_metrics.labels_of(tuple(attributes.items()), self.resource.run)
             except ValueError as error:
                 self._refuse(str(error))
                 continue
@@ -363,7 +363,7 @@ class _Metric:
         labelled = {"engine", "replica"} & dict(labels).keys()
         if not replica_name or labelled or (metric.actor, metric.kind) != ("generator", "gauge"):
             return labels
-        return tuple(sorted((*labels, ("replica", replica_name[: push_names.LABEL_LENGTH]))))
+        return tuple(sorted((*labels, ("replica", replica_name[: push_metrics.LABEL_LENGTH]))))
 
     def quota(self, resource: str, part: str) -> None:
         for point, attributes in self._points():
@@ -417,7 +417,7 @@ class _Metric:
                 self._grow(make(metric, point, labels, factor, ts, self.resource.now), point, attributes)
             elif metric.kind == "counter":
                 scaled = self._counted(metric, point) / factor if value is None else value
-                sample = push_names.sample(metric, scaled, labels, ts, None, "", self.resource.now)
+                sample = push_metrics.sample(metric, scaled, labels, ts, None, "", self.resource.now)
                 self._grow(sample, point, attributes)
             else:
                 self._gauge(metric, labels, point, attributes, factor, ts, adds)
@@ -443,9 +443,9 @@ class _Metric:
     ) -> None:  # fmt: skip
         if self._kind() == "sum" and self.metric.sum.aggregation_temporality == _DELTA:
             raise ValueError(f"{metric.name} is a gauge, but this sum has delta temporality")
-        step = push_names.step_of(attributes["step"]) if "step" in attributes else None
-        axis = push_names.axis_of(attributes.get("axis", "trainer"))
-        sample = push_names.sample(metric, _number(point) / factor, labels, ts, step, axis, self.resource.now)
+        step = push_metrics.step_of(attributes["step"]) if "step" in attributes else None
+        axis = push_metrics.axis_of(attributes.get("axis", "trainer"))
+        sample = push_metrics.sample(metric, _number(point) / factor, labels, ts, step, axis, self.resource.now)
         key, samples = (metric.name, labels, sample.step, sample.axis), self.resource.part.samples
         if adds and key[:2] in self.resource.summed:
             sample = Sample(metric.name, sample.value + samples[key].value, labels, ts)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from server.alerts import text
-from server.alerts import text as links
 from server.alerts.inputs import TARGET_UP
 from server.alerts.model import CLASSES, Condition, Rule
 from server.alerts.mute import Silence
@@ -77,7 +76,7 @@ class AlertReader:
             unit=text.unit_of(rule.condition) if rule else "", signal=rule.condition.name if rule else "",
             active_at=row.active_at / 1000, fired_at=_seconds(row.fired_at), resolved_at=resolved,
             fingerprint=row.fingerprint, muted=row.muted if resolved is None else "", reason=row.reason,
-            held=row.held_since is not None, url=links.moment(run, rule, row.active_at / 1000, resolved),
+            held=row.held_since is not None, url=text.moment(run, rule, row.active_at / 1000, resolved),
             replayed=row.replayed,
         )  # fmt: skip
 

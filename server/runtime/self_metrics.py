@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 from server.api import PROMETHEUS_PREFIX as PREFIX
-from server.config import settings as retention
+from server.config import settings
 from server.store import Store, StoreError, Writer
 from server.store.types import RetentionSettings
 
@@ -135,7 +135,7 @@ class SelfMetrics:
     def _retention(self) -> Metric:
         text = "Seconds that rows of a kind are kept; +Inf: permanently."
         family = GaugeMetricFamily(PREFIX + "retention_seconds", text, labels=("kind",))
-        for kind in retention.RETENTION_KEYS:
+        for kind in settings.RETENTION_KEYS:
             seconds = getattr(self._kept, kind)
             family.add_metric((kind,), math.inf if seconds is None else seconds)
         return family

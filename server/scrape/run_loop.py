@@ -21,8 +21,7 @@ from server.derive.driver import RunDriver, carry_of
 from server.derive.results import NO_LONGER
 from server.derive.source_priority import SourcePriority
 from server.ingest.readings import Arrivals, Ingest, health
-from server.lib import clock as catch_up
-from server.lib.clock import CatchUp, Clock, stopped_within
+from server.lib.clock import CatchUp, CatchUpClock, Clock, dumps, stopped_within
 from server.lib.file_thread import FileReadThread
 from server.push.heartbeats import HeartbeatSettings, HeartbeatWatch
 from server.push.readings import Outcome
@@ -234,7 +233,7 @@ class RunLoop:
         self.on_outbox: Callable[[], None] = lambda: None
         # The event time that a step at `t` leads to. The demo steps through its first hour in the past.
         self.present: Callable[[float], float] = lambda t: t
-        self._present, self._catch_up = -math.inf, catch_up.CatchUpClock()
+        self._present, self._catch_up = -math.inf, CatchUpClock()
         # The collector's stamp in the store: (time, text about the back-fill).
         self._stamped: tuple[float, str] = (-math.inf, "")
         # The present from the end of a long log, while its history is read.
@@ -291,7 +290,7 @@ class RunLoop:
         now = max(self._clock.now(), self._present)
         reading = any(reader.lagging for reader in self.readers)
         found = self._catch_up.at(self.driver.watermark, self._present, reading=reading)
-        text = catch_up.dumps(found and self._progress.record(found))
+        text = dumps(found and self._progress.record(found))
         batch.run_fields["collected_at"], batch.run_fields["catch_up"] = round(now * 1000), text
         self._stamped = now, text
         return batch

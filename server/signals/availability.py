@@ -10,12 +10,11 @@ from functools import cache
 from typing import Literal
 
 import collectors
-from collectors import catalog as rollout
-from collectors import catalog as trainer
+from collectors import catalog
 from collectors.catalog import METRICS
 from collectors.model import Collector
 from server import signals
-from server.signals import recorded as record_fields
+from server.signals import recorded
 from server.signals.model import STEP_WINDOW, NotApplicable, View, is_gap
 from server.signals.window import TRAINER, Gauge, StepBook, StepKey
 
@@ -23,7 +22,7 @@ Cell = Literal["native", "derived", "-", "n/a"]
 LETTERS: Mapping[Cell, str] = {"native": "N", "derived": "d", "-": "", "n/a": "/"}
 
 # Metrics of a training loop's log; the others are of engines and sandboxes.
-TRAINED = frozenset(row.name for row in (*trainer.TRAINER_ROWS, *rollout.ROLLOUT_ROWS))
+TRAINED = frozenset(row.name for row in (*catalog.TRAINER_ROWS, *catalog.ROLLOUT_ROWS))
 NOW, STEP_SECONDS = 1_000_000.0, 30.0
 PRICED = frozenset({"cost_target_ratio", "cost_usd_per_million_tokens", "idle_usd_per_hour"})
 # A configuration with every setting.
@@ -81,10 +80,10 @@ def missing_metrics(item: signals.Signal, words: str, reports: Callable[[str], b
 
 def of_records(collector: Collector) -> Iterator[str]:
     """Lists the signals that the rollout records of a collector give, and the others with the fields they lack."""
-    yield f"gives, where the run logs it: {', '.join(record_fields.available_signals(collector.record_fields))}"
+    yield f"gives, where the run logs it: {', '.join(recorded.available_signals(collector.record_fields))}"
     lacking: dict[tuple[str, ...], list[str]] = {}
-    for signal in record_fields.REQUIRED:
-        if missing := record_fields.missing_fields(signal, collector.record_fields):
+    for signal in recorded.REQUIRED:
+        if missing := recorded.missing_fields(signal, collector.record_fields):
             lacking.setdefault(missing, []).append(signal)
     for missing, names in lacking.items():
         yield f"does not give {', '.join(names)}: its records do not contain {' or '.join(missing)}"

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from server.signals import generator, kv_cache
-from server.signals import sandboxes as sandbox_account
+from server.signals import sandboxes as signals_sandboxes
 from server.signals import trainer as signals_trainer
 from server.signals.aggregates import row_limit, too_few, total, whole_steps, window
 from server.signals.engine_state import HELD, INPUTS, Engine, engines
@@ -50,7 +50,7 @@ def spend(view: View) -> tuple[float, str] | Unknown:
         return Unknown("; ".join(lacks))
     usd, words = sum(pool.usd_per_hour or 0.0 for pool in pools), " + ".join(pool.words for pool in pools)
     basis = "; ".join(dict.fromkeys(pool.basis for pool in pools if pool.basis))
-    said, sandboxes = f" ({basis})" if basis else "", sandbox_account.SANDBOX_COST_USD_PER_HOUR.compute(view)
+    said, sandboxes = f" ({basis})" if basis else "", signals_sandboxes.SANDBOX_COST_USD_PER_HOUR.compute(view)
     if isinstance(sandboxes, NotApplicable):
         return usd, words + said
     if isinstance(sandboxes, Unknown):

@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, case, delete, exists, func, select, text, update
 
-from server.store import schema as partitions
+from server.store import schema
 from server.store.bulk import among, upsert
 from server.store.engine import Engines, StoreError
 from server.store.tables import (
@@ -382,7 +382,7 @@ def _next_row(connection: Connection, start: int) -> int | None:
             select(func.min(sqlite_samples.c.slot)).where(sqlite_samples.c.slot >= start // SLOT_MS)
         ).scalar()
         return None if slot is None else int(slot) * SLOT_MS
-    days = [day for day in partitions.existing(connection) if (day + 1) * DAY_MS > start]
+    days = [day for day in schema.existing(connection) if (day + 1) * DAY_MS > start]
     return max(min(days) * DAY_MS, start) if days else None
 
 
@@ -394,9 +394,9 @@ def _drop_empty_days(connection: Connection) -> None:
         .outerjoin(expiry, (expiry.c.run == runs.c.id) & (expiry.c.kind == PACKED))
         .where(runs.c.first_ts.is_not(None))
     ).scalar()
-    for day in partitions.existing(connection):
-        if (day + 1) * DAY_MS <= (closed or 0) and partitions.is_empty(connection, day):
-            partitions.drop(connection, day)
+    for day in schema.existing(connection):
+        if (day + 1) * DAY_MS <= (closed or 0) and schema.is_empty(connection, day):
+            schema.drop(connection, day)
 
 
 # ---- rows
@@ -453,7 +453,7 @@ def _insert(connection: Connection, rows: Iterable[tuple[int, int, float]]) -> N
         slots = [(ts // SLOT_MS, number, ts, value) for number, ts, value in listed]
         upsert(connection, sqlite_samples, ("slot", "series", "ts", "v"), slots, ("v",))
         return
-    partitions.ensure_in(connection, {ts // DAY_MS for _, ts, _ in listed})
+    schema.ensure_in(connection, {ts // DAY_MS for _, ts, _ in listed})
     upsert(connection, postgres_samples, ("series", "ts", "v"), listed, ("v",))
 
 

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, Engine, delete, exists, func, select, text, update
 
-from server.store import chunks, rollup
-from server.store import schema as partitions
+from server.store import chunks, rollup, schema
 from server.store.bulk import among, upsert
 from server.store.engine import Engines, StoreError
 from server.store.rollout_tables import rollout_classes, rollout_consumptions, rollout_details, rollout_groups, rollouts
@@ -350,7 +349,7 @@ def _drop_day(connection: Connection, day: int, attached_before: int) -> bool:
             return False
     for row in concerned:
         _save(connection, RAW, row.id, day + DAY_MS, 0)
-    partitions.drop(connection, day // DAY_MS)
+    schema.drop(connection, day // DAY_MS)
     return True
 
 
@@ -409,7 +408,7 @@ def _file_bytes(connection: Connection) -> int:
 def _size(connection: Connection) -> StoreSize:
     if connection.dialect.name == "postgresql":
         size = connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one()
-        days = partitions.existing(connection)
+        days = schema.existing(connection)
         return StoreSize(int(size), 0, _oldest(connection, min(days) * DAY_MS if days else None))
     pages, free, width = (
         int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())

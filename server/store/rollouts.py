@@ -11,7 +11,7 @@ from sqlalchemy import Row as SqlRow
 from collectors.model import Exit
 from server.rollouts.groups import OUTCOMES
 from server.rollouts.window import LIVE_MOST
-from server.store import rollout_tables as fields
+from server.store import rollout_tables
 from server.store.bulk import Row, among, clean, upsert
 from server.store.engine import Engines
 from server.store.rollout_pages import Lookup, Order, RowFilter, cursor_of, fetched, pack, page, unpack
@@ -71,8 +71,8 @@ _SUM_KEY = ("tier", "bucket", "exit", "environment", "purpose")
 _BIN_KEY = ("tier", "kind", "bucket", "bin")
 _CLASS = ("environment", "purpose", "state", "mixed")
 _KEY = ("run", "rollout_id", "life")
-_CHANGING = ("class", *(name for name in fields.COLUMNS if name not in ("rollout_id", "life", "first_seen")))
-_GROUP_CHANGING = tuple(name for name in fields.GROUP if name not in ("group_id", "life"))
+_CHANGING = ("class", *(name for name in rollout_tables.COLUMNS if name not in ("rollout_id", "life", "first_seen")))
+_GROUP_CHANGING = tuple(name for name in rollout_tables.GROUP if name not in ("group_id", "life"))
 
 ClassKey = tuple[str, str, str, int]
 """(environment, purpose, state, mixed: -1 not reported)."""
@@ -84,8 +84,8 @@ def write(connection: Connection, batch: Batch, run: int) -> None:
         _headers(connection, batch.rollouts, run)
         _consumptions(connection, batch.rollouts, run)
         _details(connection, batch.rollouts, run)
-    groups = [(run, *fields.group_values(group)) for group in batch.rollout_groups]
-    upsert(connection, rollout_groups, ("run", *fields.GROUP), groups, _GROUP_CHANGING)
+    groups = [(run, *rollout_tables.group_values(group)) for group in batch.rollout_groups]
+    upsert(connection, rollout_groups, ("run", *rollout_tables.GROUP), groups, _GROUP_CHANGING)
     if batch.rollout_sums or batch.rollout_bins:
         _increments(connection, batch, run)
 
@@ -93,13 +93,13 @@ def write(connection: Connection, batch: Batch, run: int) -> None:
 def _headers(connection: Connection, rows: Sequence[RolloutRow], run: int) -> None:
     keys = [_class_of(row) for row in rows]
     classes = _classes(connection, set(keys), run)
-    found: list[Row] = [(run, classes[key], *fields.values(row)) for key, row in zip(keys, rows, strict=True)]
-    upsert(connection, rollouts, ("run", "class", *fields.COLUMNS), found, _CHANGING)
+    found: list[Row] = [(run, classes[key], *rollout_tables.values(row)) for key, row in zip(keys, rows, strict=True)]
+    upsert(connection, rollouts, ("run", "class", *rollout_tables.COLUMNS), found, _CHANGING)
 
 
 def _class_of(row: RolloutRow) -> ClassKey:
     mixed = -1 if row.mixed is None else int(row.mixed)
-    return fields.text(row.record.environment), row.record.purpose or "", row.state, mixed
+    return rollout_tables.text(row.record.environment), row.record.purpose or "", row.state, mixed
 
 
 def _classes(connection: Connection, wanted: set[ClassKey], run: int) -> dict[ClassKey, int]:
@@ -131,7 +131,7 @@ def known_classes(connection: Connection, run: int) -> dict[ClassKey, int]:
 def _consumptions(connection: Connection, rows: Iterable[RolloutRow], run: int) -> None:
     found: list[Row] = [
         (
-            run, fields.text(row.record.rollout_id), row.life, -1 if use.version is None else use.version,
+            run, rollout_tables.text(row.record.rollout_id), row.life, -1 if use.version is None else use.version,
             -1 if use.incarnation is None else use.incarnation, None if use.at is None else round(use.at * 1000),
         )
         for row in rows for use in row.record.consumptions
@@ -144,9 +144,11 @@ def _details(connection: Connection, rows: Iterable[RolloutRow], run: int) -> No
     kept: list[Row] = []
     gone: list[Row] = []
     for row in {(row.record.rollout_id, row.life): row for row in rows}.values():
-        key = (run, fields.text(row.record.rollout_id), row.life)
+        key = (run, rollout_tables.text(row.record.rollout_id), row.life)
         if row.detailed:
-            kept.append((*key, fields.turns_text(row.record.turns), fields.spans_text(row.record.spans)))
+            kept.append(
+                (*key, rollout_tables.turns_text(row.record.turns), rollout_tables.spans_text(row.record.spans))
+            )
         else:
             gone.append(key)
     upsert(connection, rollout_details, (*_KEY, "turns", "spans"), kept, ("turns", "spans"))
@@ -285,7 +287,7 @@ class RolloutStore:
             classes = list(known.values())
             query = _select().where(c.run == number, c["class"].in_(classes), c.moved_at >= since_ms)
             rows = connection.execute(query.order_by(c.moved_at.desc(), c.id.desc()).limit(most)).all()
-        return [fields.row(row[1:]) for row in reversed(rows)]
+        return [rollout_tables.row(row[1:]) for row in reversed(rows)]
 
     def within(self, run: str, start: int, end: int, most: int) -> list[RolloutRow]:
         """What moved last within [start, end), oldest first, with details; of more than ``most`` the newest."""
@@ -311,7 +313,7 @@ class RolloutStore:
                 query = _select().where(r.run == number, r.life == life, r.rollout_id.in_(ids)).limit(most)
                 found += connection.execute(query).all()
         unique = {row[0]: row for row in found}
-        return [fields.row(row[1:]) for row in unique.values()]
+        return [rollout_tables.row(row[1:]) for row in unique.values()]
 
     def groups(self, run: str, keys: Collection[tuple[str, int]]) -> list[RolloutGroupRow]:
         """These groups of (group_id, life)."""
@@ -320,7 +322,7 @@ class RolloutStore:
         with self._engines.reading() as connection:
             named = among(c.group_id, sorted({group for group, _ in wanted}))
             query = _select_groups().where(c.run == _number(connection, run), named)
-            found = [fields.group(row[1:]) for row in connection.execute(query)]
+            found = [rollout_tables.group(row[1:]) for row in connection.execute(query)]
         return [group for group in found if (group.group_id, group.life) in wanted]
 
     def recent_groups(self, run: str, since_ms: int, most: int = LIVE_MOST) -> list[RolloutGroupRow]:
@@ -331,7 +333,7 @@ class RolloutStore:
                 c.run == _number(connection, run), c.outcome.in_(OUTCOMES), c.moved_at >= since_ms
             )
             rows = connection.execute(query.order_by(c.moved_at.desc(), c.id.desc()).limit(most)).all()
-        return [fields.group(row[1:]) for row in reversed(rows)]
+        return [rollout_tables.group(row[1:]) for row in reversed(rows)]
 
     # -- pages
 
@@ -346,7 +348,7 @@ class RolloutStore:
         with self._engines.reading() as connection:
             ids, rest, complete = page(connection, order, find.wanted(*_known(connection, run), order), place, limit)
             rows = _by_id(connection, rollouts, ids)
-        found = [fields.row(rows[one][1:]) for one in ids if one in rows]
+        found = [rollout_tables.row(rows[one][1:]) for one in ids if one in rows]
         return found, pack(order, rest) if rest else "", complete
 
     def group_page(
@@ -367,7 +369,7 @@ class RolloutStore:
                 wanted = replace(wanted, sql="environment = ?", values=(clean(environment),))
             ids, rest, _ = page(connection, order, wanted, place, limit)
             rows = _by_id(connection, rollout_groups, ids)
-        return [fields.group(rows[one][1:]) for one in ids if one in rows], pack(order, rest) if rest else ""
+        return [rollout_tables.group(rows[one][1:]) for one in ids if one in rows], pack(order, rest) if rest else ""
 
     # -- what is added up
 
@@ -458,7 +460,7 @@ class RolloutStore:
             query = _select().where(rollouts.c.run == number, where)
             if detailed:
                 return _with_details(connection, number, query)
-            return [fields.row(row[1:]) for row in connection.execute(query)]
+            return [rollout_tables.row(row[1:]) for row in connection.execute(query)]
 
 
 def _number(connection: Connection, run: str) -> int:
@@ -480,8 +482,8 @@ def _known(connection: Connection, run: str) -> tuple[int, dict[ClassKey, int]]:
     return rows[0][0] if rows else -1, known
 
 
-_ALL = (rollouts.c.id, *(rollouts.c[name] for name in fields.COLUMNS))
-_ALL_GROUPS = (rollout_groups.c.id, *(rollout_groups.c[name] for name in fields.GROUP))
+_ALL = (rollouts.c.id, *(rollouts.c[name] for name in rollout_tables.COLUMNS))
+_ALL_GROUPS = (rollout_groups.c.id, *(rollout_groups.c[name] for name in rollout_tables.GROUP))
 
 
 def _select() -> Select[Any]:
@@ -499,14 +501,14 @@ def _by_id(connection: Connection, table: Table, ids: Sequence[int]) -> dict[int
 
 def _with_details(connection: Connection, run: int, query: Select[Any]) -> list[RolloutRow]:
     rows = connection.execute(query).all()
-    places = {name: at for at, name in enumerate(("id", *fields.COLUMNS))}
+    places = {name: at for at, name in enumerate(("id", *rollout_tables.COLUMNS))}
     name, life, flag = places["rollout_id"], places["life"], len(places) - 1
     ids = sorted({row[name] for row in rows if row[flag]})
     d = rollout_details.c
     details = select(d.rollout_id, d.life, d.turns, d.spans).where(d.run == run, among(d.rollout_id, ids))
     told = connection.execute(details) if ids else ()
-    found = {(one[0], one[1]): (fields.turns_of(one[2]), fields.spans_of(one[3])) for one in told}
-    return [fields.row(row[1:], found.get((row[name], row[life]), ((), ()))) for row in rows]
+    found = {(one[0], one[1]): (rollout_tables.turns_of(one[2]), rollout_tables.spans_of(one[3])) for one in told}
+    return [rollout_tables.row(row[1:], found.get((row[name], row[life]), ((), ()))) for row in rows]
 
 
 def spans_of(start: int, end: int) -> list[tuple[int, int, int]]:

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 from sqlalchemy import Connection, delete, exists, func, literal, select, text, update
 
-from server.store import chunks
-from server.store import schema as partitions
+from server.store import chunks, schema
 from server.store.tables import DAY_MS, SLOT_MS, dirty, expiry, runs
 from server.store.types import RunRow
 
@@ -220,7 +219,7 @@ def next_slot(connection: Connection, start: int) -> int | None:
         sql = text("SELECT min(slot) FROM samples WHERE slot >= :slot")
         slot = connection.execute(sql, {"slot": start // SLOT_MS}).scalar()
         return None if slot is None else int(slot) * SLOT_MS
-    days = sorted(day for day in partitions.existing(connection) if day >= start // DAY_MS)
+    days = sorted(day for day in schema.existing(connection) if day >= start // DAY_MS)
     return days[0] * DAY_MS if days else None
 
 

@@ -14,10 +14,8 @@ from sqlalchemy import ColumnElement, Connection, Engine, case, delete, literal,
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
-from server.store import alerts, histograms, removal, rollup, sandboxes
-from server.store import rollouts as rollouts_write
-from server.store import runs as verdicts
-from server.store import schema as partitions
+from server.store import alerts, histograms, removal, rollouts, rollup, sandboxes, schema
+from server.store import runs as store_runs
 from server.store.alerts import AlertStore
 from server.store.bulk import Row, among, clean, upsert
 from server.store.chunks import ChunkStore
@@ -85,9 +83,9 @@ def write_batch(connection: Connection, batch: Batch, layouts: dict[histograms.E
     _state(connection, batch, run)
     _targets(connection, batch, run)
     alerts.write(connection, batch, run)
-    verdicts.write(connection, batch.verdicts, run)
+    store_runs.write(connection, batch.verdicts, run)
     sandboxes.write(connection, batch.sandboxes, run)
-    rollouts_write.write(connection, batch, run)
+    rollouts.write(connection, batch, run)
     if batch.taken:
         connection.execute(delete(inbox).where(among(inbox.c.id, batch.taken)))
     return seq
@@ -370,7 +368,7 @@ class Store:
 
     def _ensure_days(self, engine: Engine, days: set[int]) -> None:
         if missing := days - self._days:
-            partitions.ensure(engine, missing)
+            schema.ensure(engine, missing)
             self._days |= missing
 
     def rollup(self, run: str, watermark_ms: int, lateness_ms: int = rollup.LATENESS_MS) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Table, func, insert, select, text
 
-from server.store import schema as partitions
+from server.store import schema
 from server.store.bulk import Row, upsert
 from server.store.engine import Engines, StoreError, explained, open_engines, parse_url, sqlite_path
 from server.store.foreign import is_store, refuse_foreign
@@ -168,7 +168,7 @@ def _insert(connection: Connection, table: Table, rows: list[Row]) -> None:
         if connection.dialect.name == "sqlite":
             columns, rows = ["slot", *columns], [(row[1] // SLOT_MS, *row) for row in rows]
         else:
-            partitions.ensure_in(connection, {row[1] // DAY_MS for row in rows})
+            schema.ensure_in(connection, {row[1] // DAY_MS for row in rows})
     if "id" in columns and table.name != "silences":
         # `upsert` takes the unique key of such a table for its key; ids are copied here too.
         connection.execute(insert(table), [dict(zip(columns, row, strict=True)) for row in rows])

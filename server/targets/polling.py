@@ -18,7 +18,6 @@ import yaml
 
 from collectors.model import Limits, ScrapeError
 from collectors.transport import http
-from collectors.transport import http as failures
 from server.lib.file_thread import FileReadThread, StillReadingError
 from server.lib.outbound_policy import refuse_target
 from server.targets.model import BYTES, DiscoveryError, Found, Listing, Parsed
@@ -195,14 +194,14 @@ async def document(client: httpx.AsyncClient, url: str, headers: Mapping[str, st
     except (TimeoutError, httpx.TimeoutException):
         raise DiscoveryError(f"no complete answer within {limits.timeout_seconds:g} s") from None
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, UnicodeError) as error:
-        raise DiscoveryError(failures.sentence(error)) from None
+        raise DiscoveryError(http.sentence(error)) from None
     except ScrapeError as error:
         raise DiscoveryError(str(error)) from None
 
 
 def _check(response: httpx.Response) -> None:
     if response.status_code != 200:
-        raise DiscoveryError(failures.status_text(response.status_code))
+        raise DiscoveryError(http.status_text(response.status_code))
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise DiscoveryError("the answer is not application/json")

@@ -19,7 +19,7 @@ from collectors.model import Collector, Limits, ScrapeError, Target
 from collectors.transport.http import get
 from server.lib.errors import ConfigError, suggestion
 from server.lib.outbound_policy import refuse_target
-from server.targets import lists as build
+from server.targets import lists as targets_lists
 from server.targets import naming
 from server.targets.model import BY_URL, KINDS, Attached, DiscoverSettings, PendingSource, RunSettings, TargetSettings
 from server.targets.naming import check_name as check_name
@@ -133,7 +133,7 @@ def attach(
     targets, doubled = _once(resolved)
     return Attached(
         settings.name, tuple(unique(targets, set())), settings.facts,
-        discover=build.renamed(lists), awaited=tuple(awaited), notes=(*doubled, *notes),
+        discover=targets_lists.renamed(lists), awaited=tuple(awaited), notes=(*doubled, *notes),
     )  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def _shown(target: TargetSettings) -> str:
 
 def _resolve(run: str, target: TargetSettings, limits: Limits) -> Sequence[Target | DiscoverSettings]:
     """Returns the targets of a source, or the target list that it is."""
-    if (listed := build.listed(target)) is not None:
+    if (listed := targets_lists.listed(target)) is not None:
         _check_list(listed)
         return [listed]
     if not target.is_url:
@@ -207,7 +207,7 @@ def _resolve(run: str, target: TargetSettings, limits: Limits) -> Sequence[Targe
     except ScrapeError as error:
         # Some routers answer without a metrics page (slime) or have it on another port (sglang).
         is_server = error.kind in ("status", "garbage") and not target.collector
-        if is_server and (router := build.routed(target)) is not None:
+        if is_server and (router := targets_lists.routed(target)) is not None:
             return [router]
         raise
 
@@ -233,7 +233,7 @@ def _resolve_path(run: str, settings: TargetSettings) -> list[Target]:
     else:
         matches = detect_path(path)
     if not matches:
-        if why := build.broken(path):
+        if why := targets_lists.broken(path):
             raise ScrapeError("not_a_run", why)
         if not os.access(path, os.R_OK):
             raise ScrapeError(

@@ -8,8 +8,7 @@ it at once.
 from dataclasses import replace
 from typing import Any
 
-from server.verdict import steps as instants
-from server.verdict import throughput as queue
+from server.verdict import steps, throughput
 from server.verdict.liveness import STARVING, Situation, hangs, is_down
 from server.verdict.model import Evidence, Verdict, VerdictInput
 from server.verdict.rules import situation, verdict_for, verdict_of
@@ -45,7 +44,7 @@ _AT_ONCE = ("over", "paused", "starting", "open_step")
 def remember(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict]:
     """Returns (memory, verdict) of one instant. Instants come in order; a repeated instant changes nothing."""
     current: Memory = dict(memory or {})
-    window = instants.add([(ts, counts) for ts, counts in current.get("recent", [])], seen)
+    window = steps.add([(ts, counts) for ts, counts in current.get("recent", [])], seen)
     current["recent"] = [list(entry) for entry in window]
     first = current.get("first")
     current["hung"] = current.get("hung") or seen.now if hangs(seen) else None
@@ -145,17 +144,19 @@ def _with_queue(
     verdict: Verdict, window: list[list[float]], seen: VerdictInput
 ) -> tuple[Verdict, list[list[float]], str]:
     """Returns the verdict with the evidence of the queue, the samples of its window, and the state of the queue."""
-    samples = [queue.Sample(*row) for row in window]
+    samples = [throughput.Sample(*row) for row in window]
     step = seen.get("trainer_step_seconds")
     waiting, version = seen.get("queue_samples_now"), seen.get("policy_version")
     batch = seen.fact("batch_samples") or _batch(seen)
     if waiting is None or version is None or not batch:
         return verdict, window, ""
-    samples = queue.add(samples, queue.Sample(seen.now, waiting, version, batch), step)
-    state = queue.state(samples, step, verdict.numbers.get("held_ratio"), verdict.numbers.get("wait_ratio"))
+    samples = throughput.add(samples, throughput.Sample(seen.now, waiting, version, batch), step)
+    state = throughput.state(samples, step, verdict.numbers.get("held_ratio"), verdict.numbers.get("wait_ratio"))
     rows = [[row.ts, row.queue, row.version, row.batch] for row in samples]
     if state in ("stall", "stop") and verdict.outcome not in ("stalled", "unknown"):
-        text = Evidence(queue.TEXTS[state][0].upper() + queue.TEXTS[state][1:], "queue_samples_now", waiting, "samples")
+        text = Evidence(
+            throughput.TEXTS[state][0].upper() + throughput.TEXTS[state][1:], "queue_samples_now", waiting, "samples"
+        )
         # If nothing moves for steps, the shares of the last steps are outdated. An open step is not.
         sure = verdict.confidence if verdict.cause == "open_step" else round(min(verdict.confidence, UNSETTLED), 2)
         return replace(verdict, evidence=(text, *verdict.evidence), confidence=sure), rows, state

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 
 from server.signals.model import HEARTBEAT
-from server.verdict import steps as instants
+from server.verdict import steps
 from server.verdict.limiters import twice_the_engines
 from server.verdict.model import Limiter, Outcome, VerdictInput
 from server.verdict.thresholds import (
@@ -216,8 +216,8 @@ def _idle_seconds(case: Situation) -> float:
     """Returns for how many seconds no engine had a request; 0 with fewer than three such instants."""
     idle = list[float]()
     for ts, counts in reversed(case.seen.instants):
-        if instants.RUNNING in counts:
-            if counts[instants.RUNNING] + counts.get(instants.WAITING, 0.0) > 0.0:
+        if steps.RUNNING in counts:
+            if counts[steps.RUNNING] + counts.get(steps.WAITING, 0.0) > 0.0:
                 break
             idle.append(ts)
     return case.seen.now - idle[-1] if len(idle) >= LEAST_IDLE else 0.0

@@ -7,9 +7,7 @@ the current verdict.
 from math import log, sqrt
 from statistics import stdev
 
-from server.verdict import explain as evidence
-from server.verdict import explain as messages
-from server.verdict import steps as regime
+from server.verdict import explain, steps
 from server.verdict.limiters import limiters, slow_by
 from server.verdict.liveness import (
     STARVING,
@@ -129,7 +127,7 @@ def _within_chance(n: Numbers) -> bool:
 
     The margin is two standard errors of the mean beyond the line. Below it one suffices: a wrong balance costs little.
     """
-    waits = regime.wait_shares(n.seen.steps)[-n.steps :] if n.steps else []
+    waits = steps.wait_shares(n.seen.steps)[-n.steps :] if n.steps else []
     chance = stdev(waits) / sqrt(len(waits)) if len(waits) > 1 else 0.0
     wait = n.wait or 0.0
     return wait - 2 * chance < WAITS <= wait + chance
@@ -483,9 +481,9 @@ def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: f
         (limiter for limiter in case.limiters if (limiter.outcome, limiter.cause) == (outcome, cause)), None
     )
     ranked = tuple(sorted(case.limiters, key=lambda limiter: limiter is not own_limiter))
-    complete = evidence.completeness(n)
+    complete = explain.completeness(n)
     liveness = rule < "V10"
-    disagreements = evidence.disagreements(n)
+    disagreements = explain.disagreements(n)
     if not liveness:
         doubt = CONTRADICTION if disagreements or n.contradictions else 1.0
         sure *= (0.4 + 0.6 * complete) * clear(case, own_limiter, complete) * doubt * blind(case, outcome)
@@ -495,14 +493,14 @@ def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: f
         rule=rule,
         confidence=round(CERTAIN * sure, 2),
         completeness=round(complete, 2),
-        summary=messages.summary(outcome, cause, n, own_limiter),
-        evidence=evidence.evidence(n, ranked, own_limiter),
+        summary=explain.summary(outcome, cause, n, own_limiter),
+        evidence=explain.evidence(n, ranked, own_limiter),
         limiters=ranked,
-        advice=messages.advice(outcome, cause, n),
+        advice=explain.advice(outcome, cause, n),
         numbers=n.table(),
-        missing=evidence.missing(n),
+        missing=explain.missing(n),
         disagreements=disagreements,
         contradictions=n.contradictions,
-        usd_per_hour=evidence.idle(n.seen),
-        usd_lacks=evidence.idle_lacks(n.seen),
+        usd_per_hour=explain.idle(n.seen),
+        usd_lacks=explain.idle_lacks(n.seen),
     )

@@ -10,7 +10,7 @@ from math import inf, sqrt
 from typing import Literal
 
 from server.signals.window import Step
-from server.verdict import steps as instants
+from server.verdict import steps as verdict_steps
 from server.verdict.model import Contradiction, VerdictInput
 from server.verdict.steps import Late, Present, open_since, present
 from server.verdict.thresholds import (
@@ -297,9 +297,9 @@ def in_flight(seen: VerdictInput, requests: float | None, scorer_busy: float | N
     """Places every rollout in flight once. ``requests``: running and waiting in all engines."""
     logged = {phase: seen.get("rollout_phase_seconds", phase=name) for phase, name in _OF_LOG.items()}
     sources = _Sources(
-        rollouts={state: count for state, count in instants.census(seen).items() if state not in OVER},
+        rollouts={state: count for state, count in verdict_steps.census(seen).items() if state not in OVER},
         requests=requests,
-        boxes={} if seen.fact("has_sandbox") == 0 else instants.sandboxes(seen),
+        boxes={} if seen.fact("has_sandbox") == 0 else verdict_steps.sandboxes(seen),
         logged={phase: seconds for phase, seconds in logged.items() if seconds is not None},
         whole=seen.get("rollout_phase_seconds", phase="all"),
     )
@@ -465,23 +465,23 @@ def _shares(logged: Counts, whole: float | None) -> dict[str, float]:
 
 def _is_limit_open(seen: VerdictInput, boxes: Counts) -> bool:
     """Returns whether sandboxes wait and were observed for less time than a plateau needs."""
-    times = [ts for ts, counts in seen.instants if instants.STARTING in counts]
-    first = max(instants.first_sandboxes(seen.instants), min(times, default=seen.now))
+    times = [ts for ts, counts in seen.instants if verdict_steps.STARTING in counts]
+    first = max(verdict_steps.first_sandboxes(seen.instants), min(times, default=seen.now))
     starting = boxes.get("starting", 0.0)
     waits = starting >= LEAST_STARTING and boxes.get("queued", 0.0) >= max(1.0, QUEUED * starting)
     return waits and first > seen.now - PLATEAU_SECONDS
 
 
-def plateau(window: Sequence[instants.Instant], now: float) -> float | None:
+def plateau(window: Sequence[verdict_steps.Instant], now: float) -> float | None:
     """Returns the number of starting sandboxes if it was constant for a while and others were queued all the time."""
-    first = instants.first_sandboxes(window)
-    reads = [(ts, counts) for ts, counts in window if instants.STARTING in counts and ts >= first]
+    first = verdict_steps.first_sandboxes(window)
+    reads = [(ts, counts) for ts, counts in window if verdict_steps.STARTING in counts and ts >= first]
     since = now - PLATEAU_SECONDS
     recent = [counts for ts, counts in reads if ts >= since]
     if not recent or reads[0][0] > since:
         return None
-    starting = [counts[instants.STARTING] for counts in recent]
-    queued = [counts.get(instants.QUEUED, 0.0) for counts in recent]
+    starting = [counts[verdict_steps.STARTING] for counts in recent]
+    queued = [counts.get(verdict_steps.QUEUED, 0.0) for counts in recent]
     largest = max(starting)
     is_flat = largest >= LEAST_STARTING and largest - min(starting) <= PLATEAU_SPREAD * largest
     # Each new sandbox is queued for a moment: a few are no queue.
@@ -631,7 +631,7 @@ class Numbers:
 
         None if a source is missing, or if the engines have more requests than the limit: they serve others too.
         """
-        inside, limit = self.time_shares.get("generating", 0.0), instants.limit(self.seen)
+        inside, limit = self.time_shares.get("generating", 0.0), verdict_steps.limit(self.seen)
         if self.running is None or not limit or self.placed < ALL_PLACED or inside <= 0.0:
             return None
         share = (self.running + (self.waiting or 0.0)) / inside / limit
@@ -731,10 +731,10 @@ def numbers(seen: VerdictInput) -> Numbers:
         if plateau(seen.instants, seen.now) is not None:
             begun = max(begun, seen.now - PLATEAU_SECONDS)  # the queue behind a limit grows: its mean would lag
         begun = -inf if seen.synchronous else min(begun, seen.now - LEAST_WINDOW)
-        seen = replace(seen, recent=instants.means(seen.instants, begun))
-        first_instant = instants.judged(seen.instants, begun)[0][0]
+        seen = replace(seen, recent=verdict_steps.means(seen.instants, begun))
+        first_instant = verdict_steps.judged(seen.instants, begun)[0][0]
     produced = seen.get("production_samples_per_second", stage="delivered")
-    running, waiting = (instants.requests(seen, state) for state in ("running", "waiting"))
+    running, waiting = (verdict_steps.requests(seen, state) for state in ("running", "waiting"))
     batches = trainer_facts.batches if trainer_facts.batches is not None else seen.get("queue_batches")
     zero = gradient(
         seen, trainer_facts.trained * trainer_facts.step if trainer_facts.trained and trainer_facts.step else None
@@ -766,7 +766,7 @@ def numbers(seen: VerdictInput) -> Numbers:
         },
         time_shares=where.time_shares,
         in_flight=where,
-        cap=instants.cap(seen),
+        cap=verdict_steps.cap(seen),
         zero=zero,
         filtered=_filtered(seen),
         lost={row["exit"]: value for row, value in seen.rows("rollout_exit_ratio") if "exit" in row},
@@ -782,11 +782,11 @@ def numbers(seen: VerdictInput) -> Numbers:
         begun=first_instant,
         extra={
             "tail_index_ratio": max((value for _, value in seen.rows("tail_index_ratio")), default=None),
-            "tail_bubble_ratio": instants.bubble(seen),
+            "tail_bubble_ratio": verdict_steps.bubble(seen),
             "scoring_busy_ratio": busy,
             "time_unscored_ratio": where.unscored,
             "queue_batches": batches,
-            "in_flight_ratio": instants.cap(seen),
+            "in_flight_ratio": verdict_steps.cap(seen),
         },
     )
 

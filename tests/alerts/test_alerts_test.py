@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from server.cli import alerts as alerts_test
+from server.cli import alerts as cli_alerts
 from server.config.alerts import load_rules
 from server.lib.errors import ConfigError
 
@@ -56,7 +56,7 @@ FIRES: list[dict[str, Any]] = [{"exp_labels": STARVED}]
 
 
 def result(path: Path) -> tuple[str, bool]:
-    return alerts_test.run_cases(path, load_rules)
+    return cli_alerts.run_cases(path, load_rules)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from server.alerts import text
 from server.alerts.model import Rule
 from server.alerts.settings import AlertSettings
-from server.config import alerts as config_alerts
+from server.config import alerts
 from server.config.alerts import build, load_rules, pack
 from server.config.settings import build as build_all
 from server.lib.errors import ConfigError, Problems
@@ -166,7 +166,7 @@ def test_mistakes_come_all_at_once() -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(sorted(config_alerts.RULE_KEYS)),
+        st.sampled_from(sorted(alerts.RULE_KEYS)),
         st.recursive(
             st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
             lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
@@ -176,7 +176,7 @@ def test_mistakes_come_all_at_once() -> None:
 )
 def test_any_table_is_a_rule_or_a_list_of_problems(table: dict[str, Any]) -> None:
     problems = Problems()
-    found = config_alerts.parse_rule(table, problems, "rule")
+    found = alerts.parse_rule(table, problems, "rule")
     assert (found is None) == bool(problems.messages)
 
 

@@ -12,14 +12,14 @@ import yaml
 
 from server import signals
 from server.cli import export
-from server.config import alerts as config_alerts
+from server.config import alerts
 from server.lib.errors import Problems
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool (Debian package prometheus) is not installed"
 )
 
-EVERY = {rule.name: rule for rule in config_alerts.load_rules({}, Problems())}
+EVERY = {rule.name: rule for rule in alerts.load_rules({}, Problems())}
 
 
 def promtool(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -56,7 +56,7 @@ def test_further_conditions_are_joined_on_the_labels_of_both() -> None:
 
 def test_an_alert_is_held_as_long_as_missing_data_says() -> None:
     table = {"name": "Mine", "signal": "reward", "match": ['stat="mean"'], "below": 0, "no_data": "ok"}
-    (rule,) = config_alerts.load_rules({"default_pack": False, "rule": [table]}, Problems())
+    (rule,) = alerts.load_rules({"default_pack": False, "rule": [table]}, Problems())
     assert 'last_over_time(rollscope_reward{stat="mean"}[5m])' in export.expression(rule)
     assert "last_over_time(rollscope_trainer_wait_ratio[1d])" in export.expression(EVERY["TrainerStarved"])
 
@@ -71,8 +71,8 @@ def test_texts_become_prometheus_templates() -> None:
 
 def test_a_rule_on_a_metric_is_left_out_in_words_unless_it_brings_its_own() -> None:
     table = {"name": "Mine", "metric": "generator_requests_waiting", "above": 1}
-    (bare,) = config_alerts.load_rules({"default_pack": False, "rule": [table]}, Problems())
-    (own,) = config_alerts.load_rules({"default_pack": False, "rule": [{**table, "promql": "up == 0"}]}, Problems())
+    (bare,) = alerts.load_rules({"default_pack": False, "rule": [table]}, Problems())
+    (own,) = alerts.load_rules({"default_pack": False, "rule": [{**table, "promql": "up == 0"}]}, Problems())
     assert yaml.safe_load(export.rules([bare]))["groups"][0]["rules"] == []
     assert "# Mine: left out" in export.rules([bare])
     assert yaml.safe_load(export.rules([own]))["groups"][0]["rules"][0]["expr"].startswith("up == 0 and on (run)")

@@ -4,7 +4,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from server.alerts import text as links
+from server.alerts import text
 from server.alerts.model import Condition, Rule
 from server.config.alerts import defaults
 
@@ -16,7 +16,7 @@ def watching(name: str) -> Rule:
 
 
 def test_every_rule_of_sandboxes_leads_to_their_page() -> None:
-    found = {name for name, rule in RULES.items() if links.moment("r", rule, 0.0).startswith("/sandboxes?")}
+    found = {name for name, rule in RULES.items() if text.moment("r", rule, 0.0).startswith("/sandboxes?")}
     assert found == {
         "SandboxCreditLow", "SandboxInitFailures", "SandboxPendingLong", "SandboxQuotaLow", "SandboxSpinupSlow",
         "SandboxesDangling",
@@ -33,6 +33,6 @@ def test_every_rule_of_sandboxes_leads_to_their_page() -> None:
     ],
 )
 def test_run_and_time_are_kept(rule: Rule | None, path: str) -> None:
-    found = urlsplit(links.moment("a&b", rule, 10_000.0, 12_000.0))
+    found = urlsplit(text.moment("a&b", rule, 10_000.0, 12_000.0))
     assert (found.path, parse_qs(found.query)) == (path, {"run": ["a&b"], "start": ["8200"], "end": ["12900"]})
-    assert parse_qs(urlsplit(links.moment("r", rule, 10_000.0)).query)["end"] == ["10900"]
+    assert parse_qs(urlsplit(text.moment("r", rule, 10_000.0)).query)["end"] == ["10900"]

@@ -21,10 +21,9 @@ from server.api.app import close_api, create_api
 from server.api.gate import PUSH_BYTES, Gate
 from server.api.push import add_pushes
 from server.api.runs import add_sandboxes
-from server.config import settings as config_otlp
+from server.config import settings
 from server.lib.clock import ScaledClock
-from server.push import metrics as exposition_text
-from server.push import otlp
+from server.push import metrics, otlp
 from server.push.body import unpack
 from server.push.targets import TOO_MANY
 from server.query import Reader
@@ -158,7 +157,7 @@ def test_a_push_may_be_larger_than_other_requests_and_no_larger(web: Web) -> Non
         {"detail": f"a request body may have at most {PUSH_BYTES} bytes"},
     )
     assert web("POST", "/api/v1/runs/r/preflight", content=b"x" * 2_000_000).status_code == 413
-    assert web.write("queue_samples 1\n" * (exposition_text.LIMITS.samples + 1)).status_code == 413
+    assert web.write("queue_samples 1\n" * (metrics.LIMITS.samples + 1)).status_code == 413
 
 
 def test_a_full_inbox_says_when_to_come_again(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +244,7 @@ def test_a_store_that_fails_asks_the_exporter_to_come_again(web: Web, monkeypatc
 def test_otlp_names_of_the_users_own(store: Store) -> None:
     problems: list[str] = []
     rows = [{"name": "acme.queue", "metric": "queue_samples"}]
-    web = Web(store, maps=config_otlp.parse_otlp(rows, lambda where, words: problems.append(words)))
+    web = Web(store, maps=settings.parse_otlp(rows, lambda where, words: problems.append(words)))
     plain = {"content-type": otlp.JSON, "content-encoding": ""}
     assert web.otlp(one_point("acme.queue"), "?run=r", **plain).json() == {}
     (push,) = store.pushes.waiting("r", 10)
@@ -296,13 +295,13 @@ def test_the_vocabulary_can_be_asked_for(web: Web) -> None:
 def test_the_loop_turns_while_a_body_is_parsed(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsing waits for a health check that is sent after it: on the event loop it would wait for ever."""
     answered = threading.Event()
-    plain = exposition_text.parse
+    plain = metrics.parse
 
-    def parse(*args: Any) -> exposition_text.ParsedText:
+    def parse(*args: Any) -> metrics.ParsedText:
         assert answered.wait(30)
         return plain(*args)
 
-    monkeypatch.setattr(exposition_text, "parse", parse)
+    monkeypatch.setattr(metrics, "parse", parse)
 
     async def both() -> tuple[int, int]:
         large = asyncio.create_task(web.ask("POST", "/api/v1/write?run=r", content="queue_samples 7\n"))

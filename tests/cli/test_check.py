@@ -8,7 +8,7 @@ import pytest
 
 import collectors
 from collectors.model import Limits, Target
-from server.cli import check_report as probe
+from server.cli import check_report
 from server.cli.check_report import CheckIncarnations, age
 from server.main import main
 from server.scrape import target_reader
@@ -152,10 +152,10 @@ def test_an_engine_that_is_given_twice_is_counted_once(capsys: pytest.CaptureFix
 def test_a_file_is_read_whatever_the_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On a busy machine a read of a local file takes longer than a page's time limit."""
     monkeypatch.setattr(target_reader, "GUARD_SECONDS", 0.0)
-    monkeypatch.setattr(probe, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(check_report, "SLOW_SECONDS", 0.0)
     run = TESTDATA / "prime_rl" / "driven"
     target = Target("run", "run", "prime_rl", "trainer", path=str(run))
-    (seen,) = probe.probe_targets([target], 0.0, Limits(timeout_seconds=0.0))
+    (seen,) = check_report.probe_targets([target], 0.0, Limits(timeout_seconds=0.0))
     assert (seen.error, seen.facts["framework"]) == ("", "prime_rl")
     assert f"reading {run} (prime_rl): 0 records so far" in capsys.readouterr().err
 

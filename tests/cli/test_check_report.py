@@ -13,7 +13,7 @@ import collectors
 from collectors.model import Collector, Limits
 from collectors.trainers import slime
 from server.main import main
-from server.signals import recorded as record_fields
+from server.signals import recorded
 from tests.recorded import TESTDATA
 
 MAPS = """
@@ -190,7 +190,7 @@ def test_no_signal_has_a_value_that_its_format_is_said_not_to_give(
     found = {
         one["signal"].partition("{")[0] for one in checked(capsys, fresh(name))["signals"] if one["state"] == "value"
     }
-    shown = found & record_fields.REQUIRED.keys()
-    assert shown <= set(record_fields.available_signals(known.record_fields))
+    shown = found & recorded.REQUIRED.keys()
+    assert shown <= set(recorded.available_signals(known.record_fields))
     if name in SHOWN:
         assert shown == SHOWN[name]

@@ -2,12 +2,11 @@
 
 import struct
 
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import tensorboard as tensorboard_records
+from collectors.formats import tensorboard
 from collectors.formats.rows import Logged
 from tests.collectors._sinks import reads, varint
 
-read, drain = reads(tensorboard_log.SINK)
+read, drain = reads(tensorboard.SINK)
 
 
 def flat(rows: list[Logged]) -> list[tuple[str, int | None, str, float]]:
@@ -27,7 +26,7 @@ def event(ts: float, step: int, *values: bytes) -> bytes:
 
 def record(payload: bytes) -> bytes:
     head = struct.pack("<Q", len(payload))
-    crcs = [struct.pack("<I", tensorboard_records.masked_crc(data)) for data in (head, payload)]
+    crcs = [struct.pack("<I", tensorboard.masked_crc(data)) for data in (head, payload)]
     return head + crcs[0] + payload + crcs[1]
 
 

@@ -5,7 +5,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from collectors.formats import wandb as wandb_journal
+from collectors.formats import wandb
 from tests.collectors._sinks import varint
 
 
@@ -16,7 +16,7 @@ def chunk(kind: int, data: bytes) -> bytes:
 
 def journal(payloads: list[bytes]) -> bytes:
     """A file as LevelDB's log format has it, by its description: no chunk over the end of a block."""
-    out = bytearray(wandb_journal.MAGIC)
+    out = bytearray(wandb.MAGIC)
     for payload in payloads:
         rest, first = payload, True
         while first or rest:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from collectors.formats import console
 from collectors.trainers import areal, oat, skyrl, torchforge
-from collectors.trainers import areal as areal_keys
 from tests.collectors._frameworks import collected, in_parts, live, tail, values
 from tests.collectors._reading import TESTDATA
 from tests.support_writers import run_writer
@@ -203,7 +202,7 @@ def test_with_no_staleness_allowed_waiting_is_generation() -> None:
         "total_train_steps": 100,
         "actor": {"path": "Qwen/Qwen3-8B"},
     }
-    facts = areal_keys.facts(config)
+    facts = areal.facts(config)
     assert facts == {
         "mode": "sync_split",
         "group_size": 4.0,
@@ -213,11 +212,11 @@ def test_with_no_staleness_allowed_waiting_is_generation() -> None:
         "max_response_tokens": 2048.0,
         "model": "Qwen/Qwen3-8B",
     }
-    assert areal_keys.facts({"rollout": {"max_head_offpolicyness": 4}}) == {
+    assert areal.facts({"rollout": {"max_head_offpolicyness": 4}}) == {
         "mode": "async",
         "max_staleness_versions": 4.0,
     }
-    context = areal_keys.Context(dict(facts), {}, "wandb")
-    out = {metric: value for metric, _, value in areal_keys.derive(areal_keys.Piece("trainer", 0, 0.0, ROW), context)}
+    context = areal.Context(dict(facts), {}, "wandb")
+    out = {metric: value for metric, _, value in areal.derive(areal.Piece("trainer", 0, 0.0, ROW), context)}
     assert out["generation_seconds"] == 24
     assert "trainer_wait_seconds" not in out

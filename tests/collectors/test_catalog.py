@@ -4,12 +4,7 @@ import re
 
 import pytest
 
-from collectors import catalog as generator
-from collectors import catalog as hardware
-from collectors import catalog as rollout
-from collectors import catalog as router
-from collectors import catalog as sandbox
-from collectors import catalog as trainer
+from collectors import catalog
 from collectors.catalog import METRICS
 
 # Unit word -> the suffix a name must carry (before a statistic or _total).
@@ -34,12 +29,12 @@ def test_kind_and_reduction_agree(metric) -> None:
 
 def test_no_name_twice() -> None:
     tables = (
-        trainer.TRAINER_ROWS,
-        rollout.ROLLOUT_ROWS,
-        generator.GENERATOR_ROWS,
-        router.ROUTER_ROWS,
-        hardware.HARDWARE_ROWS,
-        sandbox.SANDBOX_ROWS,
+        catalog.TRAINER_ROWS,
+        catalog.ROLLOUT_ROWS,
+        catalog.GENERATOR_ROWS,
+        catalog.ROUTER_ROWS,
+        catalog.HARDWARE_ROWS,
+        catalog.SANDBOX_ROWS,
     )
     assert len(METRICS) == sum(map(len, tables))
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from collectors.engine_pages import pages
 from collectors.engine_pages.pages import PagePlan, PageRules, compiled
-from collectors.formats import exposition as exposition_layout
+from collectors.formats import exposition
 from collectors.formats.exposition import Page, Series
 from collectors.model import Limits, Sample, State
 
@@ -64,15 +64,15 @@ def test_a_value_that_may_make_no_sense_is_looked_at_one_by_one(
     assert (page.dropped, page.why) == (expected.dropped, expected.why)
 
 
-def layout_of(series: list[Series]) -> "exposition_layout.Layout[Series]":
-    return exposition_layout.Layout((), [], 0, (), series, {}, tuple, tuple)
+def layout_of(series: list[Series]) -> "exposition.Layout[Series]":
+    return exposition.Layout((), [], 0, (), series, {}, tuple, tuple)
 
 
 def test_folded_values_are_added_in_their_order_under_the_newest_name() -> None:
     words = PageRules("v", lambda series, *_: PLANS.get(series.name), lambda _: True, "stranger")
     body = b"# TYPE x gauge\nold 9\nnew 1\nother 2\nworst 3\n# end\n"
     state: State = {}
-    exposition_layout.forget()
+    exposition.forget()
     readings = [pages.read(body, state, Limits(), words) for _ in range(3)]
     assert [sample.value for sample in readings[-1].samples] == [3.0, 3.0]
     assert readings[0] == readings[1] == readings[2]

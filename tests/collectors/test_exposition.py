@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from collectors.formats import exposition as parser
+from collectors.formats import exposition
 from collectors.model import Labels, Limits, ScrapeError
 from tests.collectors._reading import TESTDATA
 
@@ -30,7 +30,7 @@ def reference(text: str) -> list[Row]:
 
 
 def ours(text: str, state: dict[str, object] | None = None) -> list[Row]:
-    page = parser.parse(text.encode(), {} if state is None else state, Limits())
+    page = exposition.parse(text.encode(), {} if state is None else state, Limits())
     # prometheus_client adds "_total" to counters without it; we keep what is on the wire.
     return [
         (name + "_total" * (page.types.get(name) == "counter" and not name.endswith("_total")), labels, repr(value))
@@ -98,11 +98,11 @@ def test_odd_lines_read_the_same(line: str) -> None:
 )  # fmt: skip
 def test_broken_lines_are_refused_where_prometheus_client_refuses_them(line: str) -> None:
     state: dict[str, object] = {}
-    parser.parse(b'a{b="c"} 1\na 1\n', state, Limits())  # the cache must not make a broken line good
+    exposition.parse(b'a{b="c"} 1\na 1\n', state, Limits())  # the cache must not make a broken line good
     with pytest.raises((ValueError, IndexError)):
         reference(line + "\n")
     with pytest.raises(ScrapeError) as caught:
-        parser.parse(line.encode() + b"\n", state, Limits())
+        exposition.parse(line.encode() + b"\n", state, Limits())
     assert caught.value.kind == "garbage"
 
 
@@ -137,7 +137,7 @@ def test_generated_pages_read_the_same(page: list[str]) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_page_or_a_scrape_error(body: bytes) -> None:
     try:
-        parser.parse(body, {}, Limits())
+        exposition.parse(body, {}, Limits())
     except ScrapeError as error:
         assert error.kind in ("garbage", "empty", "too_large")
 
@@ -157,7 +157,7 @@ def test_any_bytes_give_a_page_or_a_scrape_error(body: bytes) -> None:
 )
 def test_what_is_no_page_says_so(body: bytes, kind: str) -> None:
     with pytest.raises(ScrapeError) as caught:
-        parser.parse(body, {}, Limits())
+        exposition.parse(body, {}, Limits())
     assert caught.value.kind == kind
 
 
@@ -176,26 +176,26 @@ def test_what_is_no_page_says_so(body: bytes, kind: str) -> None:
 )
 def test_limits_hold_before_anything_is_kept(body: bytes, limits: Limits) -> None:
     with pytest.raises(ScrapeError) as caught:
-        parser.parse(body, {}, limits)
+        exposition.parse(body, {}, limits)
     assert caught.value.kind == "too_large"
 
 
 def test_exactly_the_limit_is_fine() -> None:
     body = b"".join(b"a%02d 1\n" % n for n in range(100))
-    assert len(parser.parse(body, {}, Limits(samples=100, body_bytes=600)).samples) == 100
+    assert len(exposition.parse(body, {}, Limits(samples=100, body_bytes=600)).samples) == 100
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parser, "CACHE_BYTES", 100 * 600)
+    monkeypatch.setattr(exposition, "CACHE_BYTES", 100 * 600)
     state: dict[str, object] = {}
     for scrape in range(50):  # a label that changes with every scrape, as request ids do
-        parser.parse(b"".join(b'a{id="%d"} 1\n' % (scrape * 20 + i) for i in range(20)), state, Limits())
+        exposition.parse(b"".join(b'a{id="%d"} 1\n' % (scrape * 20 + i) for i in range(20)), state, Limits())
         assert len(state["exposition"].series) <= 120
 
 
 def test_a_bad_body_is_not_repeated_in_the_error() -> None:
     with pytest.raises(ScrapeError) as caught:
-        parser.parse(b'a{token="sekret"} x\n', {}, Limits())
+        exposition.parse(b'a{token="sekret"} x\n', {}, Limits())
     assert "sekret" not in str(caught.value)
     assert "line 1" in str(caught.value)
 
@@ -214,27 +214,27 @@ h_sum{engine="1"} 3
 
 def test_histograms_keep_their_own_edges_in_any_order() -> None:
     """Multiprocess pages put the sum first; edges are per engine and user-configurable."""
-    first, second = parser.histograms(parser.parse(HISTOGRAM, {}, Limits()))
+    first, second = exposition.histograms(exposition.parse(HISTOGRAM, {}, Limits()))
     assert (first.labels, first.edges, first.counts, first.total) == ((("engine", "0"),), (0.5, 1.0), (1, 2, 4), 12.5)
     assert (second.edges, second.counts) == ((10.0,), (7, 7))
 
 
 def test_an_incomplete_histogram_is_left_out() -> None:
-    page = parser.parse(b'# TYPE h histogram\nh_bucket{le="1"} 1\nh_sum 1\n', {}, Limits())
-    assert list(parser.histograms(page)) == []
+    page = exposition.parse(b'# TYPE h histogram\nh_bucket{le="1"} 1\nh_sum 1\n', {}, Limits())
+    assert list(exposition.histograms(page)) == []
 
 
 def test_a_gauge_with_le_is_no_histogram() -> None:
     """SGLang's routing_key_running_req_count{gt,le}."""
     body = b'# TYPE g gauge\ng{gt="0",le="1"} 5\n'
-    page = parser.parse(body, {}, Limits())
-    assert list(parser.histograms(page)) == []
+    page = exposition.parse(body, {}, Limits())
+    assert list(exposition.histograms(page)) == []
     assert page.rows() == [("g", (("gt", "0"), ("le", "1")), 5.0)]
 
 
 def test_families_keep_total_only_where_it_is_part_of_the_name() -> None:
     body = b"# TYPE iteration_tokens_total histogram\n# TYPE x_total counter\n# TYPE y counter\n# TYPE s summary\n"
-    page = parser.parse(body, {}, Limits())
+    page = exposition.parse(body, {}, Limits())
     assert page.family("iteration_tokens_total_bucket") == ("iteration_tokens_total", "histogram")
     assert page.family("x_total") == ("x_total", "counter")
     assert page.family("y_total") == ("y", "counter")
@@ -245,15 +245,15 @@ def test_families_keep_total_only_where_it_is_part_of_the_name() -> None:
 def test_summaries_are_accepted() -> None:
     """smg routers render unmatched histograms as summaries."""
     body = b'# TYPE s summary\ns{quantile="0.5"} 1\ns_sum 2\ns_count 3\n'
-    assert [row[2] for row in parser.parse(body, {}, Limits()).rows()] == [1, 2, 3]
+    assert [row[2] for row in exposition.parse(body, {}, Limits()).rows()] == [1, 2, 3]
 
 
 def test_not_a_number_comes_through() -> None:
-    ((name, _, value),) = parser.parse(b"b NaN\n", {}, Limits()).rows()
+    ((name, _, value),) = exposition.parse(b"b NaN\n", {}, Limits()).rows()
     assert name == "b" and math.isnan(value)
 
 
 def test_a_cut_page_is_told() -> None:
-    parser.check_whole(b"a 1\n")
+    exposition.check_whole(b"a 1\n")
     with pytest.raises(ScrapeError):
-        parser.check_whole(b"a 1\nb 1")
+        exposition.check_whole(b"a 1\nb 1")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from collectors.formats import exposition as parser
+from collectors.formats import exposition
 from collectors.generators import vllm
 from collectors.model import Histogram, Limits, Reading, Sample, ScrapeError
 from tests.collectors._reading import TESTDATA
@@ -128,8 +128,8 @@ def bytes_of(page: bytes | str) -> bytes:
 def flaw(page: bytes | str, state: dict[str, Any] | None = None) -> str:
     """Why the page as a whole is refused; "" when it is not."""
     try:
-        parser.parse(bytes_of(page), {"now": NOW} if state is None else state, Limits())
-        parser.check_whole(bytes_of(page))
+        exposition.parse(bytes_of(page), {"now": NOW} if state is None else state, Limits())
+        exposition.check_whole(bytes_of(page))
     except ScrapeError as error:
         return str(error)
     return ""
@@ -188,16 +188,16 @@ def test_cold_and_warm_say_the_same_of_any_text(text: str) -> None:
 # ---- left out and counted
 
 
-def parsed(text: str, now: float = NOW) -> parser.Page:
-    return parser.parse(text.encode(), {"now": now}, Limits())
+def parsed(text: str, now: float = NOW) -> exposition.Page:
+    return exposition.parse(text.encode(), {"now": now}, Limits())
 
 
 def test_of_a_series_that_comes_twice_the_first_is_taken_as_prometheus_does() -> None:
     state: dict[str, Any] = {}
     for _ in range(2):
-        page = parser.parse(b'a 1\na{x="1",y="2"} 3\na{y="2",x="1"} 4\na 2\nb 5\n', state, Limits())
+        page = exposition.parse(b'a 1\na{x="1",y="2"} 3\na{y="2",x="1"} 4\na 2\nb 5\n', state, Limits())
         assert [row[2] for row in page.rows()] == [1.0, 3.0, 5.0]
-        assert (page.dropped, page.why) == (2, parser.DUPLICATE_SERIES)
+        assert (page.dropped, page.why) == (2, exposition.DUPLICATE_SERIES)
     # What only repeats itself is no news, and not a number is not a number.
     page = parsed("a 1\na 1\nb NaN\nb NaN\n")
     assert (len(page.samples), page.dropped) == (2, 0)
@@ -209,7 +209,7 @@ def test_lines_whose_time_nobody_can_mean_are_left_out() -> None:
     for blank in (" ", "\t"):
         page = parsed("".join(f"a{n} 1{blank}{stamp}\n" for n, stamp in enumerate([*good, *stamps])))
         assert [row[0] for row in page.rows()] == ["a0", "a1", "a2"]
-        assert (page.dropped, page.why) == (4, parser.BAD_TIMESTAMP)
+        assert (page.dropped, page.why) == (4, exposition.BAD_TIMESTAMP)
 
 
 def read(*lines: str) -> Reading:
@@ -292,8 +292,8 @@ REAL = [path for path in sorted(TESTDATA.glob("**/*.prom")) if path.parent.name 
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
 def test_no_real_page_loses_a_line_or_a_histogram(path: Any) -> None:
-    page = parser.parse(path.read_bytes(), {}, Limits())
-    assert all(isinstance(one, parser.Bucketed) for one in parser.histograms(page))
+    page = exposition.parse(path.read_bytes(), {}, Limits())
+    assert all(isinstance(one, exposition.Bucketed) for one in exposition.histograms(page))
     assert (page.dropped, page.why) == (0, "")
 
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.formats import jsonl
-from collectors.formats import jsonl as textlog
 from collectors.model import Limits, ScrapeError
 from collectors.transport import bytetail
 
@@ -202,7 +201,7 @@ def test_only_finite_numbers_are_numbers(value: object) -> None:
 def test_text_loses_its_colours(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     append(path, b"\x1b[32m09:00:01\x1b[0m \x1b[1mINFO\x1b[0m hi \xff\r\n\n\x1b]8;;http://x\x07link\x1b]8;;\x07\npart")
-    read = textlog.read_text(path, {}, Limits())
+    read = jsonl.read_text(path, {}, Limits())
     assert read.lines == ["09:00:01 INFO hi \ufffd", "link"]
     append(path, b"ial\n")
-    assert textlog.read_text(path, read.cursor, Limits()).lines == ["partial"]
+    assert jsonl.read_text(path, read.cursor, Limits()).lines == ["partial"]

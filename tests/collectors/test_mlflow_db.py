@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.formats import mlflow as mlflow_database
-from collectors.formats import mlflow as mlflow_files
-from collectors.formats import sqlite
+from collectors.formats import mlflow, sqlite
 from collectors.formats.rows import Logs
 from collectors.model import Limits, ScrapeError
 from tests.collectors._reading import TESTDATA
@@ -73,7 +71,7 @@ def log(connection: sqlite3.Connection, step: int, ts: int = 0, run: str = "a", 
 
 
 def read(path: Path, cursor: dict | None = None, **limits: int) -> Logs:
-    return mlflow_database.read(path, json.loads(json.dumps(cursor or {})), Limits(**limits))
+    return mlflow.read(path, json.loads(json.dumps(cursor or {})), Limits(**limits))
 
 
 def steps(logs: Logs) -> list[int | None]:
@@ -111,7 +109,7 @@ def test_the_real_writer_while_it_writes(tmp_path: Path, kind: str, monkeypatch:
     with live_writer(script, uri) as writer:
         assert writer.process.stdout is not None and writer.process.stdout.readline() == "ready\n"
         writer.say(1)
-        (path,) = mlflow_database.find(tmp_path)[:1]
+        (path,) = mlflow.find(tmp_path)[:1]
         first = read(path)
         for step in (2, 3):
             writer.say(step)
@@ -134,7 +132,7 @@ def test_a_database_of_the_real_writer_is_found_among_others(tmp_path: Path) -> 
     with closing(sqlite3.connect(tmp_path / "other.db")) as other:
         other.execute("CREATE TABLE metrics (id INTEGER, run_id TEXT, timestamp TEXT)")
     (tmp_path / "text.db").write_text("not a database\n" * 100)
-    assert mlflow_database.find(tmp_path) == [tmp_path / "tracking.db"]
+    assert mlflow.find(tmp_path) == [tmp_path / "tracking.db"]
     assert read(tmp_path / "tracking.db").rows == []
 
 
@@ -184,7 +182,7 @@ def test_a_database_that_is_being_set_up_is_waited_for(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(TABLES.replace(" step BIGINT NOT NULL, is_nan BOOLEAN NOT NULL,", "").replace(
             "timestamp, step, run_uuid, value, is_nan", "timestamp, run_uuid, value"))  # fmt: skip
-    assert mlflow_database.find(tmp_path) == [path]
+    assert mlflow.find(tmp_path) == [path]
     with pytest.raises(ScrapeError) as caught:
         read(path)
     assert caught.value.kind == "locked" and "set up" in str(caught.value)
@@ -195,7 +193,7 @@ def test_a_locked_database_says_so(
 ) -> None:
     monkeypatch.setattr(sqlite.reading, "__defaults__", (0.05,))
     database.execute("BEGIN EXCLUSIVE")
-    assert mlflow_database.find(tmp_path) == [tmp_path / "mlflow.db"]
+    assert mlflow.find(tmp_path) == [tmp_path / "mlflow.db"]
     with pytest.raises(ScrapeError) as caught:
         read(tmp_path / "mlflow.db")
     assert caught.value.kind == "locked"
@@ -248,10 +246,10 @@ def test_files_bounds_of_rows_and_broken_lines(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300))
 def test_files_of_any_bytes_end(data: bytes) -> None:
-    lines = [mlflow_files._parsed(line) for line in data.splitlines(keepends=True)]
+    lines = [mlflow._parsed(line) for line in data.splitlines(keepends=True)]
     assert sum(length for _, _, length in lines) == len(data)
 
 
 @pytest.mark.parametrize("text", ["(" * 5000, "[1, 2", "__import__('os')", "9" * 5000, "\0"])
 def test_settings_are_never_run(text: str) -> None:
-    assert mlflow_files.settings([("a/b", text)]) == {"a.b": text}
+    assert mlflow.settings([("a/b", text)]) == {"a.b": text}

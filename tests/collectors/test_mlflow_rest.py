@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 import httpx
 import pytest
 
-from collectors.formats import mlflow as mlflow_rest
+from collectors.formats import mlflow as mlflow_format
 from collectors.model import Limits, Reading, ScrapeError
 from collectors.trainers import mlflow
 from tests.collectors._reading import TESTDATA, by_step
@@ -167,7 +167,7 @@ def test_the_server_is_known_by_its_answer(server: Server) -> None:
     async def ask(path: str) -> bool:
         base = f"http://mlflow:5000{path}"
         async with httpx.AsyncClient(base_url=base, transport=httpx.ASGITransport(server)) as client:
-            return await mlflow_rest.matches_server(client, Limits())
+            return await mlflow_format.matches_server(client, Limits())
 
     assert asyncio.run(ask(""))
     assert not asyncio.run(ask("/elsewhere"))

@@ -8,7 +8,6 @@ import pytest
 
 from collectors.detect import detect_path
 from collectors.trainers import nemo_rl
-from collectors.trainers import nemo_rl as nemo_rl_config
 from tests.collectors._frameworks import collected, in_parts, live, tail, values
 from tests.collectors._logged import live_tensorboard, write
 from tests.collectors._reading import TESTDATA
@@ -266,7 +265,7 @@ def test_a_run_that_is_resumed_begins_a_folder_and_steps_back(tmp_path: Path) ->
 def test_modes_by_configuration() -> None:
     def mode(enabled: bool, together: bool) -> object:
         grpo = {"async_grpo": {"enabled": enabled, "max_trajectory_age_steps": 4}}
-        return nemo_rl_config.facts({"grpo": grpo, "policy": {"generation": {"colocated": {"enabled": together}}}})
+        return nemo_rl.facts({"grpo": grpo, "policy": {"generation": {"colocated": {"enabled": together}}}})
 
     assert mode(True, False) == {"mode": "async", "max_staleness_versions": 4.0}
     assert mode(True, True) == {"mode": "async_colocated", "max_staleness_versions": 4.0}

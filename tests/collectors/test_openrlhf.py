@@ -8,7 +8,6 @@ import pytest
 
 from collectors.model import Limits, Reading
 from collectors.trainers import openrlhf
-from collectors.trainers import openrlhf as openrlhf_config
 from tests.collectors._reading import TESTDATA, by_step
 
 ASYNC, SYNC = TESTDATA / "openrlhf" / "async", TESTDATA / "openrlhf" / "sync"
@@ -107,14 +106,14 @@ def test_a_console_that_grows_and_goes_back(tmp_path: Path) -> None:
     ],
 )
 def test_modes_from_arguments_as_wandb_prints_them(train: str, mode: str | None) -> None:
-    assert openrlhf_config.facts({"train": train}).get("mode") == mode
+    assert openrlhf.facts({"train": train}).get("mode") == mode
 
 
 def test_the_filters_rate_counts_samples_per_prompt() -> None:
     """All of 8 samples kept of every prompt is 800, not 100."""
-    assert openrlhf_config.batch_share(800.0, 8.0) == 1.0
-    assert openrlhf_config.batch_share(600.0, 8.0) == 0.75
-    assert openrlhf_config.batch_share(600.0, None) is None
+    assert openrlhf.batch_share(800.0, 8.0) == 1.0
+    assert openrlhf.batch_share(600.0, 8.0) == 0.75
+    assert openrlhf.batch_share(600.0, None) is None
 
 
 def test_what_cannot_be_known_is_absent() -> None:
@@ -134,5 +133,5 @@ def test_other_consoles_are_not_ours(tmp_path: Path) -> None:
 def test_the_window_is_a_fact() -> None:
     """wandb keeps the group as it is printed; the console's rows, one for each step, need none."""
     printed = {"logger": "namespace(logging_steps=10, log_path='./out')"}
-    assert openrlhf_config.facts(printed)["logging_steps"] == 10
-    assert "logging_steps" not in openrlhf_config.facts({"logger": "namespace(log_path='./out')"})
+    assert openrlhf.facts(printed)["logging_steps"] == 10
+    assert "logging_steps" not in openrlhf.facts({"logger": "namespace(log_path='./out')"})

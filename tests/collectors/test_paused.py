@@ -2,7 +2,7 @@
 
 import pytest
 
-from collectors.engine_pages import side_requests as paused
+from collectors.engine_pages import side_requests
 from collectors.model import Labels, Reading, Sample, State
 
 Row = tuple[int | None, int | None, int]
@@ -25,7 +25,7 @@ def told(reading: Reading) -> list[float]:
 
 def watched(*rows: Row) -> list[list[float]]:
     state: State = {}
-    return [told(paused.with_paused(page(*row), state)) for row in rows]
+    return [told(side_requests.with_paused(page(*row), state)) for row in rows]
 
 
 def test_one_pause_more_than_resumes_is_paused() -> None:
@@ -60,17 +60,17 @@ def test_a_restarted_server_begins_anew() -> None:
 def test_servers_of_a_merged_page_are_judged_apart() -> None:
     a, b = (("replica", "a"),), (("replica", "b"),)
     both = Reading(samples=(*page(2, 1, 10, a).samples, *page(1, 1, 10, b).samples))
-    found = {s.labels: s.value for s in paused.with_paused(both, {}).samples if s.metric == "generator_paused"}
+    found = {s.labels: s.value for s in side_requests.with_paused(both, {}).samples if s.metric == "generator_paused"}
     assert found == {a: 1, b: 0}
 
 
 def answered(state: State, row: Row, answer: bool) -> list[float]:
     side = Reading(samples=(Sample("generator_paused", float(answer)),))
-    return told(paused.joined_pauses(paused.with_paused(page(*row), state), side, state))
+    return told(side_requests.joined_pauses(side_requests.with_paused(page(*row), state), side, state))
 
 
 def asked_not(state: State, row: Row) -> list[float]:
-    return told(paused.joined_pauses(paused.with_paused(page(*row), state), Reading(), state))
+    return told(side_requests.joined_pauses(side_requests.with_paused(page(*row), state), Reading(), state))
 
 
 @pytest.mark.parametrize("answer", [True, False])

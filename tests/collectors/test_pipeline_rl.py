@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from collectors.model import Limits, ScrapeError
 from collectors.trainers import pipeline_rl
-from collectors.trainers import pipeline_rl as pipeline_rl_keys
-from collectors.trainers import pipeline_rl as streams
 from tests.collectors._frameworks import Values, collected, in_parts, tail, values
 from tests.collectors._reading import TESTDATA, value
 from tests.support_writers import run_writer
@@ -128,19 +126,18 @@ def test_without_published_versions_the_staleness_is_unknown(run: Path) -> None:
 
 
 def test_the_renamed_lags() -> None:
-    context = pipeline_rl_keys.Context({}, {"samples_per_version": 128}, "streams")
+    context = pipeline_rl.Context({}, {"samples_per_version": 128}, "streams")
     row = {"throughput/sec_per_step": 1.0, "stats/lag_min": 0.0, "stats/lag_mean": 192.0, "stats/lag_max": 384.0}
     out = dict(
-        (metric, number)
-        for metric, _, number in pipeline_rl_keys.derive(pipeline_rl_keys.Piece("trainer", 1, 0.0, row), context)
+        (metric, number) for metric, _, number in pipeline_rl.derive(pipeline_rl.Piece("trainer", 1, 0.0, row), context)
     )
     assert (out["staleness_versions_mean"], out["staleness_versions_max"]) == (1.5, 3.0)
 
 
 def test_rollouts_of_several_turns_have_the_tokens_of_all_of_them() -> None:
     row = {"num_turns_mean": 4.0, "num_turns_var": 1.0, "num_turns_max": 9.0, "output_tokens_mean": 100.0}
-    piece = pipeline_rl_keys.Piece("orchestrator", 1, 0.0, {**row, "output_tokens_max": 400.0})
-    out = {metric: number for metric, _, number in pipeline_rl_keys.derive(piece, pipeline_rl_keys.Context({}, {}, ""))}
+    piece = pipeline_rl.Piece("orchestrator", 1, 0.0, {**row, "output_tokens_max": 400.0})
+    out = {metric: number for metric, _, number in pipeline_rl.derive(piece, pipeline_rl.Context({}, {}, ""))}
     assert out == {"response_tokens_mean": 400.0, "turns_max": 9.0}  # the longest rollout is not reported
 
 
@@ -196,7 +193,7 @@ def test_an_actor_that_began_anew_is_dated_before_its_next_life(tmp_path: Path) 
     lines = [{"never_success": 0.0, "trainer_model_version": v, "time_since_start": t} for v, t in rows]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     os.utime(file, (10_000, 10_000))
-    logs = streams.sink().read(file, {}, Limits())
+    logs = pipeline_rl.sink().read(file, {}, Limits())
     assert [row.ts for row in logs.rows] == [9_920, 9_950, 9_970, 10_000]
 
 
@@ -245,7 +242,7 @@ def test_one_file_of_the_run_leads_to_the_others(run: Path, path: Path) -> None:
 
 @given(st.text())
 def test_a_line_that_only_begins_like_a_step_is_harmless(text: str) -> None:
-    assert isinstance(streams._numbers("{" + text + "}"), dict)
+    assert isinstance(pipeline_rl._numbers("{" + text + "}"), dict)
 
 
 def test_a_copy_has_the_times_of_its_log(run: Path) -> None:

@@ -5,7 +5,6 @@ import re
 import pytest
 
 from collectors.generators import prometheus
-from collectors.generators import prometheus as queries
 
 
 @pytest.mark.parametrize(
@@ -19,7 +18,7 @@ from collectors.generators import prometheus as queries
     ],
 )
 def test_selectors(selector: str, inside: str) -> None:
-    assert queries.matchers(selector) == inside
+    assert prometheus.matchers(selector) == inside
 
 
 @pytest.mark.parametrize(
@@ -42,15 +41,15 @@ def test_selectors(selector: str, inside: str) -> None:
 )
 def test_nothing_but_matchers_passes(selector: str) -> None:
     with pytest.raises(ValueError, match=re.compile("matchers in braces|collector's own|longer than")):
-        queries.matchers(selector)
+        prometheus.matchers(selector)
 
 
 def test_every_label_that_the_collectors_look_at_is_kept() -> None:
     """A label that the sums drop would add engines' parts up: the tables may grow, this list follows them."""
     assert {"engine", "dp_rank", "tp_rank", "finished_reason", "mode", "reason", "source", "operation"} <= set(
-        queries.SUM_LABELS
+        prometheus.SUM_LABELS
     )
-    assert not {"le", "pod", "instance", "replica"} & set(queries.SUM_LABELS)
+    assert not {"le", "pod", "instance", "replica"} & set(prometheus.SUM_LABELS)
 
 
 def test_gauges_are_held_as_long_as_the_stores_interval_asks_for() -> None:

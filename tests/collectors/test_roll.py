@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from collectors.detect import detect_path
 from collectors.formats import console
 from collectors.trainers import roll
-from collectors.trainers import roll as roll_keys
 from tests.collectors._frameworks import collected, counts, in_parts, live, tail, values
 from tests.collectors._logged import live_tensorboard, write
 from tests.collectors._reading import TESTDATA, by_step
@@ -202,19 +201,19 @@ def test_the_first_step_of_a_resumed_run_has_no_total(tmp_path: Path) -> None:
 
 
 def test_several_environments_have_no_mean() -> None:
-    found = roll_keys._domains({"env/a/num_actions": 4.0, "env/b/num_actions": 6.0, "env/a/traj_time_total": 9.0})
-    assert found == {roll_keys.TRAJECTORY: 9.0}
+    found = roll._domains({"env/a/num_actions": 4.0, "env/b/num_actions": 6.0, "env/a/traj_time_total": 9.0})
+    assert found == {roll.TRAJECTORY: 9.0}
 
 
 def test_domains_without_a_weight_have_no_mean() -> None:
-    found = roll_keys._domains({"a/scheduler/off_policy_ratio": 1.0, "b/scheduler/off_policy_ratio": 0.0})
+    found = roll._domains({"a/scheduler/off_policy_ratio": 1.0, "b/scheduler/off_policy_ratio": 0.0})
     assert found == {}
 
 
 @pytest.mark.parametrize("masked", [256.0, 512.0])
 def test_masked_samples_train_nothing(masked: float) -> None:
-    found = roll_keys._domains({"math/actor/samples_used": masked, "math/actor/samples_total": 512.0})
-    assert found == {roll_keys.KEPT: masked / 512.0}
+    found = roll._domains({"math/actor/samples_used": masked, "math/actor/samples_total": 512.0})
+    assert found == {roll.KEPT: masked / 512.0}
 
 
 HEADS = ("metrics_tag: ", 'metrics_tag: {"step": 1, "metrics": ', "x ", "{")

@@ -11,8 +11,6 @@ import pytest
 from collectors.formats import console
 from collectors.model import Limits, ScrapeError
 from collectors.trainers import skyrl
-from collectors.trainers import skyrl as skyrl_keys
-from collectors.trainers import skyrl as skyrl_page
 from tests.collectors._frameworks import collected, in_parts, live, tail, values
 from tests.collectors._reading import TESTDATA, page_json
 from tests.support_writers import run_writer
@@ -268,22 +266,22 @@ EXPECTED_FACTS = {
 
 
 def test_facts_of_the_configuration() -> None:
-    assert skyrl_keys.facts(CONFIG) == EXPECTED_FACTS
+    assert skyrl.facts(CONFIG) == EXPECTED_FACTS
     # MLflow: slashes, and every value a text.
-    assert skyrl_keys.facts(FLAT) == EXPECTED_FACTS
+    assert skyrl.facts(FLAT) == EXPECTED_FACTS
     asynchronous = {**CONFIG["trainer"], "fully_async": {"enabled": True, "max_staleness_steps": 4}}
-    found = skyrl_keys.facts({**CONFIG, "trainer": asynchronous})
+    found = skyrl.facts({**CONFIG, "trainer": asynchronous})
     assert (found["mode"], found["max_staleness_versions"]) == ("async", 4)
 
 
 def derived(row: dict[str, float], **facts: float) -> dict[str, float]:
     context = skyrl_context(**facts)
-    piece = skyrl_keys.Piece("trainer", 1, 0.0, row)
-    return {metric: value for metric, labels, value in skyrl_keys.derive(piece, context) if not labels}
+    piece = skyrl.Piece("trainer", 1, 0.0, row)
+    return {metric: value for metric, labels, value in skyrl.derive(piece, context) if not labels}
 
 
-def skyrl_context(**facts: float) -> skyrl_keys.Context:
-    return skyrl_keys.Context({"mode": "async", **facts}, {}, "wandb")
+def skyrl_context(**facts: float) -> skyrl.Context:
+    return skyrl.Context({"mode": "async", **facts}, {}, "wandb")
 
 
 def test_groups_without_advantage_need_the_number_of_groups() -> None:
@@ -334,7 +332,7 @@ def test_two_phases_of_theirs_are_one_of_ours() -> None:
 def test_a_page_without_the_gauges_says_nothing() -> None:
     """Ray shows a gauge in every second page only: what is missing is not zero."""
     body = (DATA / "without_gauges.txt").read_bytes()
-    assert b"skyrl" not in body and not skyrl_page.matches(body)
+    assert b"skyrl" not in body and not skyrl.matches(body)
     reading = COLLECTOR.parse(body, {}, Limits())
     assert (reading.samples, reading.facts) == ((), {})
 

@@ -8,7 +8,6 @@ import pytest
 
 from collectors.formats.rows import Logged
 from collectors.trainers import miles, slime
-from collectors.trainers import slime as slime_keys
 from collectors.trainers.slime import facts, from_command
 from collectors.training_logs.model import Context
 from collectors.training_logs.tail import finite
@@ -157,7 +156,7 @@ def halves(*rows: tuple[float, float | None]) -> list[Logged]:
 
 
 def told(rows: list[Logged], context: Context) -> list[tuple[int, dict[str, float]]]:
-    found = [piece for row in rows for piece in slime_keys.pieces(row, finite(slime.FRAMEWORK, row.values), context)]
+    found = [piece for row in rows for piece in slime.pieces(row, finite(slime.FRAMEWORK, row.values), context)]
     return [(piece.step, dict(piece.values)) for piece in found]
 
 
@@ -167,7 +166,7 @@ def test_a_read_that_ends_within_an_optimizer_step(per: int) -> None:
     context = Context({}, {"per": per}, "tensorboard")
     first = told(halves((1.0, 2.0), (3.0, None)), context)
     rest = told([Logged({"train/grad_norm": 6.0}, 1, 101.0)], context)
-    norm = {"train/grad_norm": 6.0, slime_keys.NONFINITE: 0.0}
+    norm = {"train/grad_norm": 6.0, slime.NONFINITE: 0.0}
     if per == 1:
         assert first[1:] == [(1, {"train/loss": 3.0})]
         assert rest == [(1, norm)]
@@ -180,7 +179,7 @@ def test_a_read_that_ends_within_an_optimizer_step(per: int) -> None:
 def test_what_the_last_optimizer_step_lacks_comes_with_the_next() -> None:
     context = Context({}, {"per": 2}, "tensorboard")
     found = told(halves((1.0, 2.0), (3.0, None), (5.0, 4.0)), context)
-    assert found == [(0, {"train/loss": 2.0}), (0, {"train/grad_norm": 2.0, slime_keys.NONFINITE: 0.0})]
+    assert found == [(0, {"train/loss": 2.0}), (0, {"train/grad_norm": 2.0, slime.NONFINITE: 0.0})]
 
 
 def test_the_halves_of_a_rollout_are_no_rewind() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.formats import console
-from collectors.formats import jsonl as jsonl_log
+from collectors.formats import console, jsonl
 from collectors.formats.rows import MAX_ENTRIES, Logged
 from collectors.model import Limits, Reading, ScrapeError
 from collectors.trainers import slime
@@ -22,7 +21,7 @@ COLLECTOR = collector_of(
     Framework(
         name="x", reads="x", versions="x", keys={"r": Key("reward_mean")}, marks=("r",),
         sinks=tuple(
-            jsonl_log.sink((pattern,), lambda row: Logged({"r": row["r"]}, row["n"], 1e9 + row["n"]), name=pattern)
+            jsonl.sink((pattern,), lambda row: Logged({"r": row["r"]}, row["n"], 1e9 + row["n"]), name=pattern)
             for pattern in ("*.best", "*.log")
         ),
     )

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.formats import tensorboard as tensorboard_events
-from collectors.formats import tensorboard as tensorboard_log
-from collectors.formats import tensorboard as tensorboard_records
+from collectors.formats import tensorboard
 from collectors.formats.rows import Logged
 from collectors.model import Cursor, Limits
 from collectors.training_logs import sources
@@ -100,7 +98,7 @@ writer.close()
     got += drain(tmp_path, cursor)[0]
     keys = ("actor/train/loss", "rewards/train/mean")
     assert [one[1:] for one in flat(got)] == [(step, key, step / 4) for step in range(1, 9) for key in keys]
-    assert tensorboard_log.SINK.lag_seconds == 120.0
+    assert tensorboard.SINK.lag_seconds == 120.0
 
 
 def test_hparams_and_arguments_logged_as_text_are_the_configuration(tmp_path: Path) -> None:
@@ -118,7 +116,7 @@ writer.add_scalar("loss", 2.0, 7)
 writer.close()
 """
     run_writer(script, tmp_path)
-    assert tensorboard_log.SINK.find(tmp_path) == [tmp_path]
+    assert tensorboard.SINK.find(tmp_path) == [tmp_path]
     logs = read(tmp_path, {})
     assert logs.config == {
         "grpo.num_prompts_per_step": 32,
@@ -212,7 +210,7 @@ for line in sys.stdin:
 
 @given(data=st.binary(max_size=100))
 def test_the_checksum_is_tensorboards(theirs, data: bytes) -> None:
-    assert tensorboard_records.masked_crc(data) == int(theirs.say(data.hex()))
+    assert tensorboard.masked_crc(data) == int(theirs.say(data.hex()))
 
 
 # --- growing, split, limited ----------------------------------------------------------------------------------------
@@ -296,26 +294,26 @@ def test_a_clock_set_back_changes_no_order(tmp_path: Path) -> None:
 
 def test_an_event_without_a_time_has_none(tmp_path: Path) -> None:
     for ts in (0.0, -1.0, float("nan"), float("inf")):
-        assert tensorboard_events.event_of(event(ts, 1, simple("k", 1))).ts is None
-    assert tensorboard_events.event_of(b"\x10\x01").ts is None
+        assert tensorboard.event_of(event(ts, 1, simple("k", 1))).ts is None
+    assert tensorboard.event_of(b"\x10\x01").ts is None
 
 
 @given(step=st.integers(-(2**63), 2**63 - 1), tag=st.text(max_size=60), figure=st.floats(width=32, allow_nan=False))
 def test_an_event_of_one_scalar(step: int, tag: str, figure: float) -> None:
     value = b"\x0a" + varint(len(tag.encode())) + tag.encode() + b"\x15" + struct.pack("<f", figure)
-    found = tensorboard_events.event_of(event(1795000000.25, step % 2**64, value))
-    assert found == tensorboard_events.TensorboardEvent(1795000000.25, step, {tag: figure})
+    found = tensorboard.event_of(event(1795000000.25, step % 2**64, value))
+    assert found == tensorboard.TensorboardEvent(1795000000.25, step, {tag: figure})
 
 
 @given(at=st.integers(0, 40), damage=st.binary(min_size=1, max_size=3))
 def test_a_damaged_event_is_a_value_error_or_an_event(at: int, damage: bytes) -> None:
     payload = event(1795000000.25, 7, simple("train/loss", 0.5))
     try:
-        tensorboard_events.event_of(payload[:at] + damage + payload[at + len(damage) :])
+        tensorboard.event_of(payload[:at] + damage + payload[at + len(damage) :])
     except ValueError as error:
         assert type(error) is ValueError
     with pytest.raises(ValueError):
-        tensorboard_events.event_of(payload[:-1])
+        tensorboard.event_of(payload[:-1])
 
 
 def test_what_did_not_change_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,20 +348,20 @@ def test_runs_are_found_by_their_newest_file(tmp_path: Path) -> None:
         (tmp_path / folder / name(1795000000)).write_bytes(ONE)
         os.utime(tmp_path / folder / name(1795000000), (1000 - age, 1000 - age))
     (tmp_path / "b" / "notes.txt").touch()
-    assert tensorboard_log.SINK.find(tmp_path) == [tmp_path / "a/tb", tmp_path / "b"]
+    assert tensorboard.SINK.find(tmp_path) == [tmp_path / "a/tb", tmp_path / "b"]
     os.utime(tmp_path / "b" / name(1795000000), (2000, 2000))
-    assert tensorboard_log.SINK.find(tmp_path) == [tmp_path / "b", tmp_path / "a/tb"]
-    assert tensorboard_log.SINK.find(tmp_path / "b" / name(1795000000)) == [tmp_path / "b" / name(1795000000)]
-    assert tensorboard_log.SINK.find(tmp_path / "b" / "notes.txt") == []
-    assert tensorboard_log.SINK.find(tmp_path / "nowhere") == []
+    assert tensorboard.SINK.find(tmp_path) == [tmp_path / "b", tmp_path / "a/tb"]
+    assert tensorboard.SINK.find(tmp_path / "b" / name(1795000000)) == [tmp_path / "b" / name(1795000000)]
+    assert tensorboard.SINK.find(tmp_path / "b" / "notes.txt") == []
+    assert tensorboard.SINK.find(tmp_path / "nowhere") == []
 
 
 def test_a_directory_is_looked_at_again_when_a_file_in_it_grew(tmp_path: Path) -> None:
     """A run that is watched from its first second on has no keys at first; the directory's own time stays."""
     file = tmp_path / name(1795000000)
     file.write_bytes(record(b"\x09" + struct.pack("<d", 1795000000) + b"\x1a\x0dbrain.Event:2"))
-    assert sources.choose((tensorboard_log.SINK,), tmp_path, lambda peek: "k" in peek.keys) is None
+    assert sources.choose((tensorboard.SINK,), tmp_path, lambda peek: "k" in peek.keys) is None
     with file.open("ab") as out:
         out.write(ONE)
-    found = sources.choose((tensorboard_log.SINK,), tmp_path, lambda peek: "k" in peek.keys)
+    found = sources.choose((tensorboard.SINK,), tmp_path, lambda peek: "k" in peek.keys)
     assert found is not None and found.path == tmp_path

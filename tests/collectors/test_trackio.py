@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.formats import trackio as trackio_database
+from collectors.formats import trackio
 from collectors.model import Limits, ScrapeError
 from tests.collectors._reading import TESTDATA
 
@@ -54,17 +54,17 @@ def log(database: sqlite3.Connection, run: str, metrics: object, stamp: str = "2
 
 
 def test_the_recorded_database() -> None:
-    read = trackio_database.read_database(RECORDED, {}, Limits())
+    read = trackio.read_database(RECORDED, {}, Limits())
     assert (len(read.rows), read.run_name, read.more, read.dropped) == (992, "grpo-tiny-cpu", False, 0)
     assert read.rows[9].ts == pytest.approx(1795246937.626297)
     assert read.config["num_generations"] == 4
-    assert trackio_database.read_database(RECORDED, read.cursor, Limits()).rows == []
+    assert trackio.read_database(RECORDED, read.cursor, Limits()).rows == []
 
 
 def test_in_parts_it_is_the_same() -> None:
     cursor, ids, calls = {}, [], 0
     while True:
-        read = trackio_database.read_database(RECORDED, cursor, Limits(tail_rows=97))
+        read = trackio.read_database(RECORDED, cursor, Limits(tail_rows=97))
         ids += [row.id for row in read.rows]
         cursor, calls = json.loads(json.dumps(read.cursor)), calls + 1
         if not read.more:
@@ -82,9 +82,9 @@ def test_the_real_writer_while_it_writes(tmp_path: Path) -> None:
     try:
         deadline, released = time.monotonic() + 60, False
         while len(steps) < 10 and time.monotonic() < deadline:
-            if not path.exists() or not trackio_database.is_trackio(path):
+            if not path.exists() or not trackio.is_trackio(path):
                 continue
-            read = trackio_database.read_database(path, cursor, Limits())
+            read = trackio.read_database(path, cursor, Limits())
             cursor = read.cursor or cursor
             steps += [row.metrics["train/global_step"] for row in read.rows]
             if len(steps) == 5 and not released:
@@ -104,7 +104,7 @@ def test_a_database_whose_tables_are_still_being_made_is_one_without_configurati
         log(writer, "a", {"x": 1})
         writer.execute("DROP TABLE configs")
         writer.commit()
-    read = trackio_database.read_database(tmp_path / "new.db", {}, Limits())
+    read = trackio.read_database(tmp_path / "new.db", {}, Limits())
     assert ([row.metrics for row in read.rows], read.config) == ([{"x": 1}], {})
 
 
@@ -112,10 +112,10 @@ def test_a_live_wal_database_is_read_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "live.db"
     with closing(make(path, wal=True)) as writer:
         log(writer, "a", {"x": 1})  # in the -wal, not in the file
-        read = trackio_database.read_database(path, {}, Limits())
+        read = trackio.read_database(path, {}, Limits())
         assert [row.metrics for row in read.rows] == [{"x": 1}]
         log(writer, "a", {"x": 2})
-        assert [row.metrics for row in trackio_database.read_database(path, read.cursor, Limits()).rows] == [{"x": 2}]
+        assert [row.metrics for row in trackio.read_database(path, read.cursor, Limits()).rows] == [{"x": 2}]
 
 
 def test_a_wal_database_nobody_writes_gets_no_sidecars(tmp_path: Path) -> None:
@@ -123,21 +123,21 @@ def test_a_wal_database_nobody_writes_gets_no_sidecars(tmp_path: Path) -> None:
     with closing(make(path, wal=True)) as writer:
         log(writer, "a", {"x": 1})
     before = (os.listdir(tmp_path), path.stat().st_mtime_ns)
-    assert len(trackio_database.read_database(path, {}, Limits()).rows) == 1
+    assert len(trackio.read_database(path, {}, Limits()).rows) == 1
     assert (os.listdir(tmp_path), path.stat().st_mtime_ns) == before == (["done.db"], before[1])
 
 
 def test_a_locked_database_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Journal mode DELETE with an exclusive lock is what trackio uses on network file systems."""
-    monkeypatch.setattr(trackio_database, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(trackio, "BUSY_SECONDS", 0.05)
     path = tmp_path / "x.db"
     with closing(make(path)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
         with pytest.raises(ScrapeError) as caught:
-            trackio_database.read_database(path, {}, Limits())
+            trackio.read_database(path, {}, Limits())
         assert caught.value.kind == "locked"
         with pytest.raises(ScrapeError):
-            trackio_database.is_trackio(path)
+            trackio.is_trackio(path)
 
 
 def test_a_foreign_database_and_no_database_are_garbage(tmp_path: Path) -> None:
@@ -150,15 +150,15 @@ def test_a_foreign_database_and_no_database_are_garbage(tmp_path: Path) -> None:
     cut.write_bytes(RECORDED.read_bytes()[:50_000])
     for path in (foreign, text, cut):
         with pytest.raises(ScrapeError) as caught:
-            trackio_database.read_database(path, {}, Limits())
+            trackio.read_database(path, {}, Limits())
         assert caught.value.kind == "garbage", path.name
-    assert not trackio_database.is_trackio(foreign) and not trackio_database.is_trackio(text)
+    assert not trackio.is_trackio(foreign) and not trackio.is_trackio(text)
 
 
 def test_missing(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.db", tmp_path):
         with pytest.raises(ScrapeError) as caught:
-            trackio_database.read_database(path, {}, Limits())
+            trackio.read_database(path, {}, Limits())
         assert caught.value.kind == "missing"
 
 
@@ -166,7 +166,7 @@ def test_odd_file_names_are_no_uri_syntax(tmp_path: Path) -> None:
     path = tmp_path / "a?mode=rwc#100%.db"
     with closing(make(path)) as writer:
         log(writer, "a", {"x": 1})
-    assert len(trackio_database.read_database(path, {}, Limits()).rows) == 1
+    assert len(trackio.read_database(path, {}, Limits()).rows) == 1
 
 
 def test_the_newest_of_two_runs(tmp_path: Path) -> None:
@@ -174,11 +174,11 @@ def test_the_newest_of_two_runs(tmp_path: Path) -> None:
     with closing(make(path)) as writer:
         writer.execute("INSERT INTO configs (run_id, run_name, config) VALUES ('a', 'A', '{}')")
         log(writer, "a", {"x": 1})
-        first = trackio_database.read_database(path, {}, Limits())
+        first = trackio.read_database(path, {}, Limits())
         writer.execute("INSERT INTO configs (run_id, run_name, config) VALUES ('b', 'B', '{\"k\": 1}')")
         log(writer, "b", {"x": 2})
         log(writer, "a", {"x": 3})  # the older run still writes
-        read = trackio_database.read_database(path, first.cursor, Limits())
+        read = trackio.read_database(path, first.cursor, Limits())
     assert (first.run_name, read.run_name, read.config, read.restarted) == ("A", "B", {"k": 1}, True)
     assert [row.metrics for row in read.rows] == [{"x": 2}]
 
@@ -189,7 +189,7 @@ def test_a_run_taken_up_again_goes_on_behind_its_last_row(tmp_path: Path) -> Non
     with closing(make(path)) as writer:
         for run, x in (("a", 1), ("b", 2), ("a", 3), ("b", 4), ("b", 5), ("a", 6)):
             log(writer, run, {"x": x})
-            read = trackio_database.read_database(path, cursor, Limits())
+            read = trackio.read_database(path, cursor, Limits())
             cursor = json.loads(json.dumps(read.cursor))
             said.append((read.run_name, [row.metrics["x"] for row in read.rows], read.restarted))
     assert said == [
@@ -202,7 +202,7 @@ def test_of_the_runs_left_the_newest_twenty_are_kept(tmp_path: Path) -> None:
     with closing(make(path)) as writer:
         for run in range(25):
             log(writer, f"r{run}", {"x": run})
-            cursor = trackio_database.read_database(path, cursor, Limits()).cursor
+            cursor = trackio.read_database(path, cursor, Limits()).cursor
     assert list(cursor["left"].items()) == [(f"r{run}", run + 1) for run in range(4, 24)]
 
 
@@ -212,7 +212,7 @@ def test_tables_are_passed_over_and_broken_rows_counted(tmp_path: Path) -> None:
     with closing(make(path)) as writer:
         for metrics in ({"x": 1}, table, "{broken", {"text": "y" * 200_000}, {"x": 2}):
             log(writer, "a", metrics, stamp="2026-11-21T07:42:17")
-    read = trackio_database.read_database(path, {}, Limits(line_bytes=150_000))
+    read = trackio.read_database(path, {}, Limits(line_bytes=150_000))
     assert [row.metrics for row in read.rows] == [{"x": 1}, {"x": 2}]
     assert (read.dropped, read.cursor["id"]) == (2, 5)
     assert read.rows[0].ts == 1795246937.0  # no zone: UTC
@@ -221,4 +221,4 @@ def test_tables_are_passed_over_and_broken_rows_counted(tmp_path: Path) -> None:
 def test_a_database_without_a_run_yet(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     make(path).close()
-    assert trackio_database.read_database(path, {}, Limits()).rows == []
+    assert trackio.read_database(path, {}, Limits()).rows == []

@@ -8,7 +8,6 @@ import pytest
 
 from collectors.model import Limits, Reading
 from collectors.trainers import trl
-from collectors.trainers import trl as trl_config
 from tests.collectors._events import event, name, record, simple
 from tests.collectors._reading import by_step
 from tests.collectors.test_trackio import log, make
@@ -100,4 +99,4 @@ def test_a_step_met_in_parts_keeps_what_it_dropped(tmp_path: Path) -> None:
     ],
 )
 def test_the_window_by_the_settings(config: dict, steps: float | None) -> None:
-    assert trl_config.facts(config).get("logging_steps") == steps
+    assert trl.facts(config).get("logging_steps") == steps

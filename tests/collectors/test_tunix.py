@@ -4,7 +4,6 @@ from pathlib import Path
 
 from collectors.detect import detect_path
 from collectors.trainers import tunix
-from collectors.trainers import tunix as tunix_keys
 from tests.collectors._frameworks import collected, counts, in_parts, live, tail, values
 from tests.collectors._logged import live_tensorboard, write
 from tests.collectors._reading import TESTDATA, by_step
@@ -178,5 +177,5 @@ def test_a_norm_that_is_none(tmp_path: Path) -> None:
 def test_memory_is_bounded() -> None:
     own: dict[str, object] = {}
     for step in range(50):
-        tunix_keys._new_values(tunix_keys.Piece("trainer", step, 1.0, {"a": 1.0}), "file", own)
+        tunix._new_values(tunix.Piece("trainer", step, 1.0, {"a": 1.0}), "file", own)
     assert len(own["told"]["trainer"]) == 4  # type: ignore[index]

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.formats import wandb as wandb_journal
-from collectors.formats import wandb as wandb_log
+from collectors.formats import wandb
 from collectors.formats.rows import Logged
 from collectors.model import Cursor, Limits, ScrapeError
 from collectors.transport import bytetail
@@ -44,7 +43,7 @@ for line in sys.stdin:
 """
 
 
-read, drain = reads(wandb_log.SINK)
+read, drain = reads(wandb.SINK)
 
 
 # --- the real client ------------------------------------------------------------------------------------------------
@@ -57,7 +56,7 @@ def test_the_real_client_is_read_while_it_lives_and_after_its_end(tmp_path: Path
     with live_writer(CLIENT, tmp_path) as writer:
         assert writer.process.stdout is not None and writer.process.stdout.readline() == "ready\n"
         writer.say(json.dumps(["log", batch]))
-        (path,) = wandb_log.SINK.find(tmp_path)
+        (path,) = wandb.SINK.find(tmp_path)
         rows: list[Logged] = []
         cursor: Cursor = {}
         config: dict[str, object] = {}
@@ -90,7 +89,7 @@ def test_a_killed_client_leaves_no_end(tmp_path: Path) -> None:
     with live_writer(CLIENT, tmp_path) as writer:
         assert writer.process.stdout is not None and writer.process.stdout.readline() == "ready\n"
         writer.say(json.dumps(["log", [{"x": "y" * 500} for _ in range(400)]]))
-        (path,) = wandb_log.SINK.find(tmp_path)
+        (path,) = wandb.SINK.find(tmp_path)
         deadline = time.monotonic() + 60
         while not read(path, {}).rows and time.monotonic() < deadline:
             pass
@@ -259,12 +258,12 @@ def test_a_long_record_is_counted_once_while_it_grows(tmp_path: Path, line: int)
 
 
 def test_chunks_without_beginning_or_end_are_counted_once(tmp_path: Path) -> None:
-    head, whole = wandb_journal.MAGIC, row(1)
+    head, whole = wandb.MAGIC, row(1)
     parts = [chunk(3, b"x"), chunk(3, b"y"), chunk(4, b"z"), chunk(1, whole), chunk(2, b"a"), chunk(1, whole)]
     got, _, why = drain(write(tmp_path / "run-a.wandb", head + b"".join(parts)), {})
     assert [one.step for one in got] == [1, 1]
     assert why == ["the record at byte 7 of run-a.wandb has no beginning"] * 2
-    assert wandb_journal.split(b"".join(parts), 7, 1000).bad == [
+    assert wandb.split(b"".join(parts), 7, 1000).bad == [
         (7, "has no beginning"),
         (7 + 24 + 7 + len(whole), "has no end"),
     ]
@@ -272,11 +271,11 @@ def test_chunks_without_beginning_or_end_are_counted_once(tmp_path: Path) -> Non
 
 def test_leveldbs_masked_checksum_is_taken_too(tmp_path: Path) -> None:
     """rotate right by 15, add a constant: of 0x00000001 that is 0x00020000 + 0xa282ead8."""
-    assert wandb_journal._checksums(b"")[1] == 0xA282EAD8
+    assert wandb._checksums(b"")[1] == 0xA282EAD8
     body = b"\1" + row(1)
     crc = zlib.crc32(body)
     masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    data = wandb_journal.MAGIC + struct.pack("<IH", masked, len(body) - 1) + body
+    data = wandb.MAGIC + struct.pack("<IH", masked, len(body) - 1) + body
     assert [one.step for one in drain(write(tmp_path / "run-a.wandb", data), {})[0]] == [1]
 
 
@@ -320,6 +319,6 @@ def test_a_resumed_run_is_a_new_folder_and_the_newest_is_first(tmp_path: Path) -
         os.utime(paths[-1], (2000 - age, 2000 - age))
         (tmp_path / "wandb" / folder / "files" / "config.yaml").touch()
     (tmp_path / "wandb" / "latest-run").symlink_to(tmp_path / "wandb" / "run-20261121_080000-abc")
-    assert wandb_log.SINK.find(tmp_path) == paths
-    assert wandb_log.SINK.find(paths[1]) == [paths[1]]
-    assert wandb_log.SINK.find(tmp_path / "wandb" / "run-20261121_080000-abc" / "files" / "config.yaml") == []
+    assert wandb.SINK.find(tmp_path) == paths
+    assert wandb.SINK.find(paths[1]) == [paths[1]]
+    assert wandb.SINK.find(tmp_path / "wandb" / "run-20261121_080000-abc" / "files" / "config.yaml") == []

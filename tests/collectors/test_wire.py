@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.formats import wandb as protobuf
+from collectors.formats import wandb
 from tests.support_writers import live_writer, run_writer
 
 # Messages of a type that is made here, field for field; the numbers and types are what the test is about.
@@ -63,20 +63,20 @@ def google():
 def decoded(data: bytes) -> dict[str, object]:
     """What we read; a field that is zero or empty is not written (proto3)."""
     found: dict[str, object] = {"i": 0, "z": 0, "d": 0.0, "f": 0.0, "s": "", "b": "", "p": []}
-    for number, kind, value, content in protobuf.fields(data):
+    for number, kind, value, content in wandb.fields(data):
         if number == 1:
-            found["i"] = protobuf.signed(value)
+            found["i"] = wandb.signed(value)
         elif number == 2:
-            found["z"] = protobuf.zigzag(value)
+            found["z"] = wandb.zigzag(value)
         elif number == 3:
-            found["d"] = protobuf.double(content)
+            found["d"] = wandb.double(content)
         elif number == 4:
-            found["f"] = protobuf.single(content)
+            found["f"] = wandb.single(content)
         elif number == 5:
-            found["s"] = protobuf.text_field(content)
+            found["s"] = wandb.text_field(content)
         elif number == 20:
-            assert kind == protobuf.BYTES
-            found["p"] = [protobuf.signed(one) for one in protobuf.varints(content)]
+            assert kind == wandb.BYTES
+            found["p"] = [wandb.signed(one) for one in wandb.varints(content)]
         else:
             assert number == 536870911
             found["b"] = base64.b64encode(content).decode()
@@ -100,7 +100,7 @@ def test_garbage_is_refused_where_google_refuses_it(google, data: bytes) -> None
     """But for what we alone refuse: groups, and field number 0, which the format forbids and upb lets pass."""
     theirs = google.say(json.dumps({"decode": base64.b64encode(data).decode()})) == "yes"
     try:
-        list(protobuf.fields(data))
+        list(wandb.fields(data))
     except ValueError as error:
         assert not theirs or str(error) in STRICTER
     else:
@@ -109,13 +109,13 @@ def test_garbage_is_refused_where_google_refuses_it(google, data: bytes) -> None
 
 def test_by_hand() -> None:
     """The example of protobuf's own description: field 1 is 150; field 2 is "testing"."""
-    assert list(protobuf.fields(bytes.fromhex("089601120774657374696e67"))) == [(1, 0, 150, b""), (2, 2, 0, b"testing")]
-    assert list(protobuf.fields(b"")) == []
-    assert protobuf.varints(bytes.fromhex("038e029ea705")) == [3, 270, 86942]
-    assert protobuf.signed(2**64 - 1) == -1 and protobuf.signed(2**63 - 1) == 2**63 - 1
-    assert [protobuf.zigzag(value) for value in (0, 1, 2, 3, 2**64 - 1)] == [0, -1, 1, -2, -(2**63)]
-    assert protobuf.double(struct.pack("<d", 0.1)) == 0.1 and protobuf.single(struct.pack("<f", 0.5)) == 0.5
-    assert protobuf.text_field(b"a\xff") == "a\ufffd"
+    assert list(wandb.fields(bytes.fromhex("089601120774657374696e67"))) == [(1, 0, 150, b""), (2, 2, 0, b"testing")]
+    assert list(wandb.fields(b"")) == []
+    assert wandb.varints(bytes.fromhex("038e029ea705")) == [3, 270, 86942]
+    assert wandb.signed(2**64 - 1) == -1 and wandb.signed(2**63 - 1) == 2**63 - 1
+    assert [wandb.zigzag(value) for value in (0, 1, 2, 3, 2**64 - 1)] == [0, -1, 1, -2, -(2**63)]
+    assert wandb.double(struct.pack("<d", 0.1)) == 0.1 and wandb.single(struct.pack("<f", 0.5)) == 0.5
+    assert wandb.text_field(b"a\xff") == "a\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_by_hand() -> None:
 )
 def test_broken_messages_say_why(data: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        list(protobuf.fields(bytes.fromhex(data)))
+        list(wandb.fields(bytes.fromhex(data)))
 
 
-@pytest.mark.parametrize("read", [protobuf.double, protobuf.single])
+@pytest.mark.parametrize("read", [wandb.double, wandb.single])
 def test_a_number_of_another_length_is_refused(read) -> None:
     with pytest.raises(ValueError, match="bytes"):
         read(b"\0" * 6)

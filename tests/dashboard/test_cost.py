@@ -3,7 +3,7 @@
 from dashboard.pages.overview.cost import CAUSES, cost
 from dashboard.state.status import StatusFacts, View
 from server.query.types import SignalNow, Status
-from server.signals import cost as idle_shares
+from server.signals import cost as signals_cost
 from tests.dashboard.fake import NOW, signal
 
 FACTS: dict[str, str | float] = {"target_usd_per_million_tokens": 8.0}
@@ -22,7 +22,7 @@ def million(of: str, usd: float) -> SignalNow:
 
 
 def test_every_cause_has_words_in_its_order() -> None:
-    assert tuple(CAUSES) == idle_shares.CAUSES
+    assert tuple(CAUSES) == signals_cost.CAUSES
 
 
 def test_the_bill_and_the_causes_that_add_up() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import Browser, Page
 
-from dashboard.pages.sandboxes import data as spinups
+from dashboard.pages.sandboxes import data
 from dashboard.pages.sandboxes import records as sandboxes_records
 from dashboard.shell import layout as shell_layout
 from tests.dashboard import fake, fake_alerts
@@ -42,8 +42,8 @@ def serving(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
     # A live test waits for a tick or two: shorter ones test the same.
     monkeypatch.setattr(shell_layout, "INTERVAL_MS", 500)
     monkeypatch.setattr(sandboxes_records, "KEEP_SECONDS", 0.2)
-    monkeypatch.setattr(spinups, "_LEAST_SECONDS", 0.2)
-    monkeypatch.setattr(spinups, "_LOOKS_PER_COLUMN", 1000)
+    monkeypatch.setattr(data, "_LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(data, "_LOOKS_PER_COLUMN", 1000)
     with Serving(lambda: application(reader)) as running:
         yield running
 

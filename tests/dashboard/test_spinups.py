@@ -9,7 +9,7 @@ import pytest
 from dashboard import callbacks, ticks
 from dashboard.pages import by_key
 from dashboard.pages.cells import cells as of_page
-from dashboard.pages.sandboxes import data as spinups
+from dashboard.pages.sandboxes import data
 from dashboard.shell.page import Scope
 from dashboard.state import url as state_url
 from dashboard.state.cache import TimedCache
@@ -46,7 +46,7 @@ def empty(lifecycle: str = "running") -> MemoryReader:
 
 
 def test_rows_are_the_edges_of_the_histogram() -> None:
-    assert (*(f"{edge:g}" for edge in EDGES), "+Inf") == spinups.EDGES
+    assert (*(f"{edge:g}" for edge in EDGES), "+Inf") == data.EDGES
 
 
 def test_columns_hold_what_became_ready() -> None:
@@ -63,7 +63,7 @@ def test_columns_hold_what_became_ready() -> None:
 
 
 def test_an_edge_of_tomorrow_has_its_row() -> None:
-    found = spinups.spinup_cells({7: {"45": 1, "+Inf": 2}}, 60.0)
+    found = data.spinup_cells({7: {"45": 1, "+Inf": 2}}, 60.0)
     assert found["h.edges"][4:9] == ["20", "30", "45", "60", "120"]  # type: ignore[index]
     assert found["h.7"] == [["45", 1], ["+Inf", 2]]
 
@@ -74,7 +74,7 @@ def test_columns_stand_still_while_time_goes_on(reader: MemoryReader) -> None:
     assert (moved.start, moved.end) == (wall.NOW + 7.3 - 3600, wall.NOW + 7.3)
     after = cells(reader, span=moved)
     same = [key for key in before if key.startswith("h.") and before[key] == after.get(key)]
-    assert len(same) >= spinups.COLUMNS
+    assert len(same) >= data.COLUMNS
     assert after["h.width"] == before["h.width"] == 60.0
 
 

@@ -17,7 +17,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from collectors.model import Rollout, Turn
-from demo import prime as traces
+from demo import prime
 from demo.prime import KEPT_STEPS
 from demo.process import Demo
 from demo.pushes import Instrument
@@ -219,7 +219,7 @@ def _traces(root: Path, cohort: str) -> list[str]:
 def test_steps_far_behind_are_removed(
     make_demo: Callable[..., Demo], monkeypatch: pytest.MonkeyPatch, kept: int, seconds: int
 ) -> None:
-    monkeypatch.setattr(traces, "KEPT_STEPS", kept)
+    monkeypatch.setattr(prime, "KEPT_STEPS", kept)
     demo = make_demo("healthy")
     demo.advance(START + seconds)
     steps = sorted(int(path.name[5:]) for path in (Path(str(demo.ready["run_dir"])) / "rollouts").iterdir())

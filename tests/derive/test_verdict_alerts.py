@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from server.cli import alerts as alerts_test
+from server.cli import alerts
 from server.config.alerts import load_rules
 from server.derive.verdict import Judge
 from server.store import Store
@@ -98,5 +98,5 @@ def test_rules_on_the_verdict_can_be_tested(values: str, fires: bool, tmp_path: 
         ],
     }  # fmt: skip
     (tmp_path / "test.yml").write_text(yaml.safe_dump({"evaluation_interval": "30s", "tests": [case]}))
-    said, fine = alerts_test.run_cases(tmp_path / "test.yml", load_rules)
+    said, fine = alerts.run_cases(tmp_path / "test.yml", load_rules)
     assert fine, said

@@ -20,7 +20,7 @@ from server.cli.attaching import spool_name
 from server.lib.errors import ConfigError
 from server.main import main
 from server.push import readings
-from server.runtime import forwarder as sender
+from server.runtime import forwarder
 from server.runtime.forwarder import Forwarder
 from server.runtime.spool import Spool
 from server.targets.model import RunSettings, TargetSettings
@@ -205,7 +205,11 @@ def write(folder: Path, *steps: int) -> None:
 
 
 def agent(
-    spool: Spool, server: Server, targets: Sequence[Target], until: Callable[[], bool], look: sender.Look | None = None
+    spool: Spool,
+    server: Server,
+    targets: Sequence[Target],
+    until: Callable[[], bool],
+    look: forwarder.Look | None = None,
 ) -> Forwarder:
     """Run it until something holds, at most for 500 turns of 20 ms."""
     made = Forwarder("run", targets, spool, server.client, lambda: 1.8e9, backoff=0.01, look=look, look_seconds=0.01)
@@ -278,7 +282,7 @@ def test_what_is_not_taken_comes_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(sender, "REFUSED_SECONDS", 0.01)
+    monkeypatch.setattr(forwarder, "REFUSED_SECONDS", 0.01)
     server = Server(answer, answer, answer)
     with caplog.at_level(logging.INFO, logger="rollscope"):
         agent(spool, server, [target(run_dir)], lambda: bool(server.taken))
@@ -301,8 +305,8 @@ def test_what_is_refused_is_kept_and_said_once(
     spool: Spool, run_dir: Path, answer: int | httpx.Response, said: str, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(sender, "REFUSED_SECONDS", 0.01)
-    monkeypatch.setattr(sender, "DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr(forwarder, "REFUSED_SECONDS", 0.01)
+    monkeypatch.setattr(forwarder, "DRAIN_SECONDS", 0.01)
     server = Server(*[answer] * 1000)
     agent(spool, server, [target(run_dir)], lambda: server.asked >= 3)
     lines = [
@@ -320,7 +324,7 @@ def test_what_is_refused_is_kept_and_said_once(
 def test_a_full_spool_leaves_the_rest_in_the_file(
     tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sender, "DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr(forwarder, "DRAIN_SECONDS", 0.01)
     spool = Spool(tmp_path / "small.db", limit=100)
     away = Server(*[503] * 1000)
     write(run_dir, 4)
@@ -339,7 +343,7 @@ def test_a_spool_that_takes_nothing_moves_no_place(
     spool: Spool, run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A disk that is full, and has room again."""
-    monkeypatch.setattr(sender, "BROKEN_SECONDS", 0.01)
+    monkeypatch.setattr(forwarder, "BROKEN_SECONDS", 0.01)
     plain, failures = spool.put, [sqlite3.OperationalError("database or disk is full")] * 3
 
     def put(*args: object) -> None:

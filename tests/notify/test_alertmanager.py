@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.cli import alerts as alerts_send
+from server.cli import alerts as cli_alerts
 from server.lib.secret import Secret
 from server.notify.model import Notification, ReceiverSettings
 from server.notify.outbound import send
@@ -143,12 +143,12 @@ def test_our_message_is_alertmanagers_own(tmp_path: Path) -> None:
 def test_a_test_notification_leaves_nothing_open(tmp_path: Path) -> None:
     with serving() as server, running(tmp_path, server.port) as base:
         settings = ReceiverSettings("am", "alertmanager", Secret(base))
-        text, fine = alerts_send.send_one(settings, "http://rollscope.lab:8050", time.time())
+        text, fine = cli_alerts.send_one(settings, "http://rollscope.lab:8050", time.time())
         assert fine
         assert text == "am (alertmanager), firing: ok, HTTP 200\nam (alertmanager), resolved: ok, HTTP 200"
         assert active(base) == []
         # The list is not simply empty: the same alert, not ended, is in it.
-        tell(base, alerts_send.notification(settings, "http://rollscope.lab:8050", time.time(), "firing"))
+        tell(base, cli_alerts.notification(settings, "http://rollscope.lab:8050", time.time(), "firing"))
         assert active(base) == ["RollscopeTest"]
 
 

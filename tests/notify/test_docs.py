@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from server.config import alerts as config_alerts
+from server.config import alerts
 from server.lib.errors import Problems
 from server.notify import load
 from server.notify.outbound import AFTER_MAX_SECONDS, EXCERPT, FRAGMENT, LIMITS
@@ -32,7 +32,7 @@ def test_every_kind_has_its_row_with_all_its_keys() -> None:
 
 def test_every_common_key_is_documented() -> None:
     keys = {key for row in rows("| key | default | meaning |") for key in re.findall(r"`(\w+)`", row[0])}
-    assert keys == config_alerts.RECEIVER_KEYS
+    assert keys == alerts.RECEIVER_KEYS
 
 
 def test_the_examples_are_valid_and_one_of_each(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_the_examples_are_valid_and_one_of_each(tmp_path: Path) -> None:
     text = "\n".join(re.findall(r"```toml\n(.*?)```", PAGE, re.S)).replace("/etc/rollscope", str(tmp_path))
     env = {name: "http://127.0.0.1/x" for name in ("BOT_TOKEN", "DISCORD_WEBHOOK", "PAGERDUTY_KEY")}
     problems = Problems()
-    settings = config_alerts.build(tomllib.loads(text)["alerts"], env, problems)
+    settings = alerts.build(tomllib.loads(text)["alerts"], env, problems)
     assert problems.messages == []
     assert sorted(receiver.kind for receiver in settings.receivers) == list(load())
     assert settings.deadman.interval == 60.0 and settings.deadman.url

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from server.push import otlp as otlp_request
+from server.push import otlp
 from server.push.body import Body
 
 DATA = Path(__file__).parent.parent / "testdata/otlp"
@@ -13,11 +13,11 @@ NOW = 1_795_300_870.0
 
 
 def recorded(name: str) -> Any:
-    return otlp_request.decode(gzip.decompress((DATA / f"{name}.pb.gz").read_bytes()), otlp_request.PROTOBUF)
+    return otlp.decode(gzip.decompress((DATA / f"{name}.pb.gz").read_bytes()), otlp.PROTOBUF)
 
 
 def body(request: Any, run: str = "") -> Body:
-    found = otlp_request.read(request, run, NOW)
+    found = otlp.read(request, run, NOW)
     assert found.refused == 0, found.reasons
     (part,) = found.parts.values()
     return part.body()
@@ -33,7 +33,7 @@ def attributes(**values: str | int) -> list[dict[str, Any]]:
 def request(*metrics: dict[str, Any], **resource: str) -> Any:
     given = attributes(**{key.replace("__", "."): value for key, value in resource.items()})
     whole = {"resourceMetrics": [{"resource": {"attributes": given}, "scopeMetrics": [{"metrics": list(metrics)}]}]}
-    return otlp_request.decode(json.dumps(whole).encode(), otlp_request.JSON)
+    return otlp.decode(json.dumps(whole).encode(), otlp.JSON)
 
 
 def gauge(name: str, *points: tuple[float, dict[str, Any]]) -> dict[str, Any]:

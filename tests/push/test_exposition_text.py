@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.catalog import METRICS
-from collectors.formats import exposition as parser
+from collectors.formats import exposition
 from collectors.model import Histogram, Limits, Sample, ScrapeError
 from server.push.body import Body, Grown, pack, unpack
 from server.push.metrics import LIMITS, NAMED, ParsedText, parse
@@ -183,7 +183,7 @@ def test_what_is_written_well_is_read_exactly(rows: list[tuple[str, dict[str, st
 
 
 def test_a_line_by_itself_costs_itself() -> None:
-    found = list(parser.each(b'a{b="c}d"} 1 5\nb 2\nc{\n', Limits()))
+    found = list(exposition.each(b'a{b="c}d"} 1 5\nb 2\nc{\n', Limits()))
     assert [number for number, _ in found] == [1, 2, 3]
     assert isinstance(found[2][1], ScrapeError)
     first = found[0][1]

@@ -9,8 +9,8 @@ from google.protobuf import json_format
 from collectors.catalog import METRICS
 from collectors.model import Histogram, Sample
 from collectors.otlp_names import QUOTAS, RULES, Maps
-from server.config import settings as config_otlp
-from server.push import otlp as otlp_request
+from server.config import settings
+from server.push import otlp
 from server.push.targets import ProcessTotals
 from tests.push.otlp_requests import NOW, attributes, body, gauge, histogram, recorded, request, total
 
@@ -47,20 +47,20 @@ def test_what_the_real_sdk_sends_of_daytona_and_of_a_trainer(kind: str) -> None:
 def test_json_says_the_same_as_protobuf(name: str) -> None:
     message = recorded(name)
     text = json_format.MessageToJson(message).encode()
-    assert body(otlp_request.decode(text, otlp_request.JSON)) == body(message)
+    assert body(otlp.decode(text, otlp.JSON)) == body(message)
 
 
 def test_the_run_is_the_resources_else_the_requests_and_never_the_services() -> None:
-    found = otlp_request.read(request(gauge("queue_samples", (1, {})), service__name="my-service"), "", NOW)
+    found = otlp.read(request(gauge("queue_samples", (1, {})), service__name="my-service"), "", NOW)
     assert (found.refused, found.runless, dict(found.parts)) == (1, 1, {})
     assert "rollscope.run" in found.reasons[0] and "x-rollscope-run" in found.reasons[0]
-    found = otlp_request.read(request(gauge("queue_samples", (1, {})), service__name="my-service"), "asked", NOW)
+    found = otlp.read(request(gauge("queue_samples", (1, {})), service__name="my-service"), "asked", NOW)
     assert list(found.parts) == [("asked", "my-service")]
     named = {"rollscope__run": "own", "rollscope__target": "workers", "service__name": "x"}
-    assert list(otlp_request.read(request(gauge("queue_samples", (1, {})), **named), "asked", NOW).parts) == [
+    assert list(otlp.read(request(gauge("queue_samples", (1, {})), **named), "asked", NOW).parts) == [
         ("own", "workers")
     ]
-    assert list(otlp_request.read(request(gauge("queue_samples", (1, {}))), "asked", NOW).parts) == [("asked", "otlp")]
+    assert list(otlp.read(request(gauge("queue_samples", (1, {}))), "asked", NOW).parts) == [("asked", "otlp")]
 
 
 def test_rocks_gateway() -> None:
@@ -129,7 +129,7 @@ def test_torchtitans_engines_stay_apart() -> None:
         return {"resource": {"attributes": own}, "scopeMetrics": [{"metrics": metrics}]}
 
     both = {"resourceMetrics": [engine(0, 3.0), engine(1, 5.0)]}
-    found = body(otlp_request.decode(json.dumps(both).encode(), otlp_request.JSON), "run")
+    found = body(otlp.decode(json.dumps(both).encode(), otlp.JSON), "run")
     first, second = ((("engine", "0"), ("replica", f"gen/{rank}")) for rank in (0, 1))
     assert {(s.metric, s.labels): s.value for s in found.reading.samples} == {
         ("generator_requests_running", first): 3.0, ("kv_cache_usage_ratio", first): 0.5,
@@ -179,7 +179,7 @@ def test_of_daytonas_regions_the_fullest_counts() -> None:
 
 def mapped(*rows: dict[str, Any]) -> Maps:
     problems: list[str] = []
-    found = config_otlp.parse_otlp(list(rows), lambda where, words: problems.append(f"{where}: {words}"))
+    found = settings.parse_otlp(list(rows), lambda where, words: problems.append(f"{where}: {words}"))
     assert problems == []
     return found
 
@@ -198,7 +198,7 @@ def test_a_users_own_names() -> None:
         total("acme.failed", {"asInt": "3", "attributes": attributes(why="oom", pod="p")}),
         gauge("acme.queue", (2, {})), gauge("modal.container.running", (1, {})), gauge("acme.other", (1, {})),
     )  # fmt: skip
-    found = otlp_request.read(whole, "run", NOW, maps).parts[("run", "otlp")].body()
+    found = otlp.read(whole, "run", NOW, maps).parts[("run", "otlp")].body()
     assert [(s.metric, s.value) for s in found.reading.samples] == [("queue_samples", 32.0)]
     boot, failed = (one.value for one in found.grown)
     assert isinstance(boot, Histogram) and isinstance(failed, Sample)
@@ -207,7 +207,7 @@ def test_a_users_own_names() -> None:
     )  # fmt: skip
     assert (failed.labels, failed.value) == ((("cause", "oom"),), 3.0)
     assert dict(found.reading.unmapped) == {"acme.other": 1}
-    elsewhere = otlp_request.read(whole, "another", NOW, maps).parts[("another", "otlp")].body()
+    elsewhere = otlp.read(whole, "another", NOW, maps).parts[("another", "otlp")].body()
     assert elsewhere.reading.samples == () and dict(elsewhere.reading.unmapped) == {"acme.other": 1}
 
 
@@ -218,7 +218,7 @@ def test_a_wrong_table_is_told_whole() -> None:
         {"name": "b", "metric": "queue_samples", "scale": -1}, {"name": "b", "metric": "queue_samples", "unit": "ms"},
         {"name": "c", "metric": "queue_samples", "labels": {"x": 1}},
     ]  # fmt: skip
-    config_otlp.parse_otlp(rows, lambda where, words: problems.update({where: words}))
+    settings.parse_otlp(rows, lambda where, words: problems.update({where: words}))
     assert list(problems) == [
         "[0].colour", "[0].metric", "[1].name", "[2]", "[3].scale", "[4].name", "[4].unit", "[5].labels",
     ]  # fmt: skip

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.model import Histogram
-from server.push import otlp as otlp_request
+from server.push import otlp
 from server.push.targets import ProcessTotals
 from tests.push.otlp_requests import DATA, NOW, body, gauge, histogram, request, total
 
@@ -51,7 +51,7 @@ def exponential(scale: int, offset: int, counts: list[int], **more: Any) -> dict
     ],
 )
 def test_what_cannot_be_taken_is_counted_with_its_reason(metric: dict[str, Any], why: str) -> None:
-    found = otlp_request.read(request(metric, gauge("queue_samples", (2, {}))), "run", NOW)
+    found = otlp.read(request(metric, gauge("queue_samples", (2, {}))), "run", NOW)
     assert found.refused == 1
     (words,) = found.reasons
     assert words.startswith(f"{metric['name']}: ") and why in words
@@ -59,7 +59,7 @@ def test_what_cannot_be_taken_is_counted_with_its_reason(metric: dict[str, Any],
     assert ([s.value for s in kept.reading.samples], kept.grown) == ([2.0], ())
     # Shown at the target too: who looks at a chart has not seen the answer.
     assert (kept.reading.dropped, kept.reading.why_dropped) == (1, words)
-    told = json.loads(otlp_request.answer(found, otlp_request.JSON))["partialSuccess"]
+    told = json.loads(otlp.answer(found, otlp.JSON))["partialSuccess"]
     assert told == {"rejectedDataPoints": "1", "errorMessage": words}
 
 
@@ -67,7 +67,7 @@ def test_of_two_points_of_one_series_one_counts() -> None:
     """Containers are added up: one that is sent twice must not count twice, nor an older value beside a newer."""
     one, other = {"container_id": "a"}, {"container_id": "b"}
     metric = gauge("modal.container.running", (1, one), (1, one), (1, other))
-    found = otlp_request.read(request(metric), "run", NOW)
+    found = otlp.read(request(metric), "run", NOW)
     assert (found.refused, found.reasons) == (1, ["modal.container.running: two points of one series at one time"])
     (sample,) = found.parts[("run", "otlp")].body().reading.samples
     assert sample.value == 2.0
@@ -81,7 +81,7 @@ def test_a_histogram_that_leaves_its_sum_out_or_says_another_count_is_refused() 
     bare, other = (histogram("sandbox_exec_seconds", [1, 2], [1.0], 5.0) for _ in range(2))
     del bare["histogram"]["dataPoints"][0]["sum"]
     other["histogram"]["dataPoints"][0]["count"] = "4"
-    found = otlp_request.read(request(bare, other), "run", NOW)
+    found = otlp.read(request(bare, other), "run", NOW)
     assert found.refused == 2 and found.parts[("run", "otlp")].grown == []
     assert "without a sum" in found.reasons[0] and "hold 3 observations, its count is 4" in found.reasons[1]
 
@@ -140,32 +140,30 @@ def test_two_libraries_of_one_process_may_use_one_name() -> None:
         return {"scope": {"name": name}, "metrics": [total("generator_tokens_total", point)]}
 
     both = {"resourceMetrics": [{"scopeMetrics": [scope("a", 3), scope("b", 4)]}]}
-    samples, _ = ProcessTotals().add(
-        body(otlp_request.decode(json.dumps(both).encode(), otlp_request.JSON), "run").grown, NOW
-    )
+    samples, _ = ProcessTotals().add(body(otlp.decode(json.dumps(both).encode(), otlp.JSON), "run").grown, NOW)
     assert [sample.value for sample in samples] == [0.0, 7.0]
 
 
 def test_too_many_points_are_refused_before_any_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp_request, "POINTS", 3)
+    monkeypatch.setattr(otlp, "POINTS", 3)
     with pytest.raises(ValueError, match="at most 3 points"):
-        otlp_request.read(request(gauge("queue_samples", *[(1.0, {})] * 4)), "run", NOW)
+        otlp.read(request(gauge("queue_samples", *[(1.0, {})] * 4)), "run", NOW)
 
 
 def test_json_is_bounded_more_closely() -> None:
     with pytest.raises(ValueError, match="may have at most 4194304 bytes: send protobuf"):
-        otlp_request.decode(b" " * (otlp_request.JSON_BYTES + 1), otlp_request.JSON)
+        otlp.decode(b" " * (otlp.JSON_BYTES + 1), otlp.JSON)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_request_or_an_error_in_words(data: bytes) -> None:
-    for kind in (otlp_request.PROTOBUF, otlp_request.JSON):
+    for kind in (otlp.PROTOBUF, otlp.JSON):
         try:
-            message = otlp_request.decode(data, kind)
+            message = otlp.decode(data, kind)
         except ValueError as error:
             assert "not an OTLP metrics request" in str(error)
         else:
-            otlp_request.read(message, "run", NOW)
+            otlp.read(message, "run", NOW)
 
 
 @given(st.integers(0, 10**6), st.binary(min_size=1, max_size=4))
@@ -173,8 +171,8 @@ def test_a_damaged_request_is_read_or_refused(at: int, damage: bytes) -> None:
     whole = gzip.decompress((DATA / "cumulative_0.pb.gz").read_bytes())
     at %= len(whole)
     try:
-        message = otlp_request.decode(whole[:at] + damage + whole[at + len(damage) :], otlp_request.PROTOBUF)
+        message = otlp.decode(whole[:at] + damage + whole[at + len(damage) :], otlp.PROTOBUF)
     except ValueError:
         return
-    for part in otlp_request.read(message, "run", NOW).parts.values():
+    for part in otlp.read(message, "run", NOW).parts.values():
         ProcessTotals().add(part.body().grown, NOW)

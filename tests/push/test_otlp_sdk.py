@@ -10,8 +10,7 @@ from pathlib import Path
 
 from collectors.model import Histogram
 from server.api.push import plain_of
-from server.push import otlp as otlp_histograms
-from server.push import otlp as otlp_request
+from server.push import otlp
 from server.push.body import Body
 from server.push.targets import ProcessTotals
 from tests.support_sdks import python_with
@@ -60,12 +59,10 @@ def receiver(taken: dict[str, list[Body]]) -> Iterator[str]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             kind = self.headers["content-type"]
-            found = otlp_request.read(
-                otlp_request.decode(plain_of(body, self.headers["content-encoding"]), kind), "", NOW
-            )
+            found = otlp.read(otlp.decode(plain_of(body, self.headers["content-encoding"]), kind), "", NOW)
             for (_, target), part in found.parts.items():
                 taken.setdefault(target, []).append(part.body())
-            answer = otlp_request.answer(found, kind)
+            answer = otlp.answer(found, kind)
             self.send_response(200)
             self.send_header("content-type", kind)
             self.send_header("content-length", str(len(answer)))
@@ -93,7 +90,7 @@ def test_both_temporalities_and_both_histograms_of_the_real_sdk_say_the_same(tmp
             timeout=60, cwd=tmp_path, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
         )  # fmt: skip
     assert (told.returncode, told.stderr) == (0, "")
-    for target, edges in (("cumulative", 15), ("delta", len(otlp_histograms.EDGES[2]))):
+    for target, edges in (("cumulative", 15), ("delta", len(otlp.EDGES[2]))):
         bodies = taken[target]
         assert len(bodies) == 3  # two flushes and the one of the exit
         totals, samples, histograms = ProcessTotals(), [], []

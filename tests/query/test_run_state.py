@@ -12,7 +12,7 @@ from collectors.model import Collector, Cursor, Limits, Reading, Sample, Target
 from server.api import metrics as api_metrics
 from server.api.app import create_api
 from server.cli.status import text as status_text
-from server.lib import clock as catch_up
+from server.lib import clock as lib_clock
 from server.lib.clock import CatchUp, CatchUpClock, ScaledClock
 from server.query import Reader, shape
 from server.query.run_state import Facts, RunState, run_state
@@ -90,9 +90,9 @@ def test_a_catch_up_is_measured_from_where_it_began() -> None:
     wall = 110.0
     found = clock.at(T0 + 900, NOW)
     assert found == CatchUp(T0, T0 + 900, NOW, 10.0)
-    assert catch_up.loads(catch_up.dumps(found)) == found
+    assert lib_clock.loads(lib_clock.dumps(found)) == found
     # At the present it ends; the next one begins anew.
-    assert (clock.at(NOW - 5, NOW), catch_up.loads(catch_up.dumps(None))) == (None, None)
+    assert (clock.at(NOW - 5, NOW), lib_clock.loads(lib_clock.dumps(None))) == (None, None)
     wall = 200.0
     assert clock.at(NOW - 600, NOW) == CatchUp(NOW - 600, NOW - 600, NOW, 0.0)
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 
-from server.runtime import collector_service as memory
+from server.runtime import collector_service
 
 # A hundred megabytes in pieces, of which the last one stays: what lies below it no allocator gives back unasked.
 _HOLES = """
@@ -38,8 +38,8 @@ def test_they_do_so_from_time_to_time_until_the_end(monkeypatch) -> None:  # typ
             enough.set()
         return True
 
-    monkeypatch.setattr(memory, "give_back", once)
-    with memory.giving_back(0.001):
+    monkeypatch.setattr(collector_service, "give_back", once)
+    with collector_service.giving_back(0.001):
         assert enough.wait(30)
     count = len(gave)
     assert not [one for one in threading.enumerate() if one.name == "giving-back"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Limits, Reading, Sandbox
-from collectors.sandbox_providers import sweep as sandbox_providers_walk
+from collectors.sandbox_providers import sweep
 from tests.sandboxes.fake_engines import T0, ZERO, FakeDocker, container, nano
 from tests.sandboxes.fake_http import Poller, Reply
 
@@ -170,7 +170,7 @@ def test_ten_thousand_containers() -> None:
 def test_inspections_go_on_in_the_next_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeDocker([container(str(n), age=n) for n in range(20)])
     clock = iter([False] * 2 + [True] * 1 + [False] * 99)
-    monkeypatch.setattr(sandbox_providers_walk.Budget, "spent", lambda _self: next(clock))
+    monkeypatch.setattr(sweep.Budget, "spent", lambda _self: next(clock))
     with fake.serve():
         poller = Poller(fake, "docker")
         first, second = poller.poll(), poller.poll()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Limits, Reading, Sandbox
-from collectors.sandbox_providers import sweep as sandbox_providers_walk
+from collectors.sandbox_providers import sweep
 from tests.sandboxes.fake_engines import T0, FakeKubernetes, condition, pod, resource, stamp, waiting
 from tests.sandboxes.fake_http import Poller, Reply
 
@@ -174,7 +174,7 @@ def test_ten_thousand_pods_over_as_many_polls_as_it_takes() -> None:
 
 
 def test_a_slow_server_is_read_over_several_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_providers_walk, "SHARE", 0.0)  # the first page takes all the time there is
+    monkeypatch.setattr(sweep, "SHARE", 0.0)  # the first page takes all the time there is
     fake = FakeKubernetes([pod(str(n)) for n in range(600)])
     with fake.serve():
         poller = Poller(fake, "kubernetes")
@@ -184,7 +184,7 @@ def test_a_slow_server_is_read_over_several_polls(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_time_out_keeps_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_providers_walk, "SHARE", 0.0)
+    monkeypatch.setattr(sweep, "SHARE", 0.0)
     fake = FakeKubernetes([pod(str(n)) for n in range(300)])
     with fake.serve():
         poller = Poller(fake, "kubernetes")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Sandbox
-from collectors.sandbox_providers import sweep as sandbox_providers_walk
+from collectors.sandbox_providers import sweep
 from collectors.sandboxes import kubernetes
 from tests.sandboxes.fake_engines import T0, FakeKubernetes, condition, pod, resource, stamp, waiting
 from tests.sandboxes.fake_http import Poller, Reply, values
@@ -164,7 +164,7 @@ def test_an_unknown_kind_is_refused() -> None:
 
 
 def test_both_lists_may_take_several_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_providers_walk, "SHARE", 0.0)
+    monkeypatch.setattr(sweep, "SHARE", 0.0)
     owner = [
         {"ownerReferences": [{"kind": "Sandbox", "apiVersion": "agents.x-k8s.io/v1", "uid": str(n)}]}
         for n in range(300)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from collectors.model import Limits, Reading, Sandbox
-from collectors.sandbox_providers import sweep as sandbox_providers_walk
+from collectors.sandbox_providers import sweep
 from tests.sandboxes.fake_engines import T0, FakeRock, rock_row, rock_stamp
 from tests.sandboxes.fake_http import Poller, Reply
 
@@ -153,7 +153,7 @@ def test_on_a_single_page_what_is_missed_has_ended() -> None:
 
 
 def test_a_slow_service_is_read_over_several_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_providers_walk, "SHARE", 0.0)
+    monkeypatch.setattr(sweep, "SHARE", 0.0)
     fake = FakeRock([rock_row(str(n)) for n in range(5000)])
     with fake.serve():
         poller = Poller(fake, "rock")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from collectors.sandbox_providers import sweep as sandbox_providers_walk
+from collectors.sandbox_providers import sweep
 from tests.sandboxes.fake_engines import FakeDocker, FakeKubernetes, FakeRock, container, pod, rock_row
 from tests.sandboxes.fake_http import Fake, Poller, Reply, Request
 
@@ -83,7 +83,7 @@ def test_empty_pages_that_lead_on_are_honest() -> None:
 
 
 def test_an_unreadable_row_of_an_earlier_poll_leaves_the_walk_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_providers_walk, "SHARE", 0.0)
+    monkeypatch.setattr(sweep, "SHARE", 0.0)
     fake = FakeRock([{"state": "running"}, *(rock_row(str(n)) for n in range(2500))])
     with fake.serve():
         poller = Poller(fake, "rock")
@@ -93,7 +93,7 @@ def test_an_unreadable_row_of_an_earlier_poll_leaves_the_walk_open(monkeypatch: 
 
 
 def test_a_walk_that_is_cut_is_no_listing_and_is_not_hurried_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_providers_walk, "MAX_WALKED_ROWS", 250)
+    monkeypatch.setattr(sweep, "MAX_WALKED_ROWS", 250)
     fake = FakeKubernetes([pod(str(n)) for n in range(600)])
     with fake.serve():
         reading = Poller(fake, "kubernetes").poll()
@@ -104,8 +104,8 @@ def test_a_walk_that_is_cut_is_no_listing_and_is_not_hurried_on(monkeypatch: pyt
 @pytest.mark.parametrize(("idle", "goes_on"), [(3600.0, True), (-1.0, False)])
 def test_a_walk_that_stood_still_begins_anew(monkeypatch: pytest.MonkeyPatch, idle: float, goes_on: bool) -> None:
     """How long it may stand still is what is moved, not the clock: -1 s is over at once."""
-    monkeypatch.setattr(sandbox_providers_walk, "SHARE", 0.0)
-    monkeypatch.setattr(sandbox_providers_walk, "IDLE_SECONDS", idle)
+    monkeypatch.setattr(sweep, "SHARE", 0.0)
+    monkeypatch.setattr(sweep, "IDLE_SECONDS", idle)
     fake = FakeRock([rock_row(str(n)) for n in range(2500)])
     with fake.serve():
         poller = Poller(fake, "rock")
@@ -115,7 +115,7 @@ def test_a_walk_that_stood_still_begins_anew(monkeypatch: pytest.MonkeyPatch, id
 
 
 def test_a_walk_that_takes_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_providers_walk, "SHARE", 0.0)
+    monkeypatch.setattr(sweep, "SHARE", 0.0)
     monkeypatch.setattr("collectors.sandbox_providers.provider.SLOW_SECONDS", -1.0)
     with FakeRock([rock_row(str(n)) for n in range(2500)]).serve() as fake:
         poller = Poller(fake, "rock")

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from collectors.model import Sandbox
 from server.signals import sandbox_spinup, sandboxes
-from server.signals import sandboxes as sandbox_account
-from server.signals import sandboxes as signals_sandboxes
 from server.signals.model import Answer, NotApplicable, Unknown
 from server.signals.observed_histograms import Bucket, Histograms, quantile
 from server.signals.sandbox_window import SandboxBook
@@ -38,7 +36,7 @@ def commands(*told: Told, **facts: float) -> Answer:
     found = Histograms()
     for target, edges, readings in told:
         histogram(found, "sandbox_exec_seconds", edges, *((counts, 0.0) for counts in readings), target=target)
-    return signals_sandboxes.SANDBOX_EXEC_SECONDS.compute(view(histograms=found, **facts))
+    return sandboxes.SANDBOX_EXEC_SECONDS.compute(view(histograms=found, **facts))
 
 
 def test_quantiles_of_what_came_within_the_window() -> None:
@@ -137,15 +135,15 @@ def test_quota_numbers_stand_by_account_and_resource() -> None:
         quota("sandbox_quota_used", "starting", 3, "modal"),
         quota("sandbox_quota_used", "cpu", 0, "prime"),
     ]
-    assert values(sandbox_account.SANDBOX_QUOTA_USED.compute(view(*used))) == {
+    assert values(sandboxes.SANDBOX_QUOTA_USED.compute(view(*used))) == {
         ("cpu", "prime"): 0.0,
         ("starting", "modal"): 3.0,
         ("starting", "prime"): 14.0,
     }
     granted = quota("sandbox_quota_limit", "starting", 128, "prime")
-    assert values(sandbox_account.SANDBOX_QUOTA_LIMIT.compute(view(*used, granted))) == {("starting", "prime"): 128.0}
-    assert isinstance(sandbox_account.SANDBOX_QUOTA_LIMIT.compute(view(*used)), Unknown)
-    assert isinstance(sandbox_account.SANDBOX_QUOTA_USED.compute(view(has_sandbox=0.0)), NotApplicable)
+    assert values(sandboxes.SANDBOX_QUOTA_LIMIT.compute(view(*used, granted))) == {("starting", "prime"): 128.0}
+    assert isinstance(sandboxes.SANDBOX_QUOTA_LIMIT.compute(view(*used)), Unknown)
+    assert isinstance(sandboxes.SANDBOX_QUOTA_USED.compute(view(has_sandbox=0.0)), NotApplicable)
 
 
 def box(number: int, state: str, **times: float) -> Sandbox:
@@ -158,7 +156,7 @@ def share(*boxes: Sandbox, heard: bool = True) -> Answer:
         made.sandboxes.heard["p"] = (NOW, 15.0)
     for one in boxes:
         put(made.sandboxes, one)
-    return signals_sandboxes.SANDBOX_FAILURE_RATIO.compute(made)
+    return sandboxes.SANDBOX_FAILURE_RATIO.compute(made)
 
 
 def put(book: SandboxBook, one: Sandbox, own: bool = True) -> None:
@@ -183,7 +181,7 @@ def test_an_end_is_no_failure_and_others_do_not_count() -> None:
     book_only_others = view()
     book_only_others.sandboxes.heard["p"] = (NOW, 15.0)
     put(book_only_others.sandboxes, box(1, "failed", ended_at=NOW), own=False)
-    assert isinstance(signals_sandboxes.SANDBOX_FAILURE_RATIO.compute(book_only_others), Unknown)
+    assert isinstance(sandboxes.SANDBOX_FAILURE_RATIO.compute(book_only_others), Unknown)
     assert values(share(box(1, "terminated", ready_at=NOW - 60, ended_at=NOW - 5))) == {(): 0.0}
     assert isinstance(share(), Unknown) and isinstance(share(heard=False), Unknown)
 

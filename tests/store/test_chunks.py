@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from server.store import Store
-from server.store import chunks as chunk_codec
+from server.store import Store, chunks
 from server.store.chunks import BLOCK
 from server.store.retention import Retention
 from server.store.transfer import copy
@@ -45,10 +44,10 @@ VALUES = st.one_of(
 @example([([1], [0.0] * 9), ([1, 2, 3], [5.0] * 9), ([1, 2, 3], [float(n) for n in range(9)])])
 def test_every_sample_comes_back_bit_by_bit(columns: list[tuple[list[int], list[float]]]) -> None:
     series = {n: list(zip(sorted(times), values, strict=False)) for n, (times, values) in enumerate(columns)}
-    body = chunk_codec.encode(series)
-    assert {n: bits(found) for n, found in chunk_codec.decode(body).items()} == {n: bits(s) for n, s in series.items()}
+    body = chunks.encode(series)
+    assert {n: bits(found) for n, found in chunks.decode(body).items()} == {n: bits(s) for n, s in series.items()}
     for n, samples in series.items():
-        assert bits(chunk_codec.decode(body, n)[n]) == bits(samples)
+        assert bits(chunks.decode(body, n)[n]) == bits(samples)
 
 
 def test_a_page_of_counters_and_gauges_takes_less_than_a_byte_a_sample() -> None:
@@ -61,16 +60,16 @@ def test_a_page_of_counters_and_gauges_takes_less_than_a_byte_a_sample() -> None
         ]
         for n in range(32)
     }
-    assert len(chunk_codec.encode(series)) / (32 * 240) < 1.0
+    assert len(chunks.encode(series)) / (32 * 240) < 1.0
 
 
 def test_another_version_is_refused() -> None:
     import zlib  # noqa: PLC0415
 
-    body = bytearray(zlib.decompress(chunk_codec.encode({1: [(T0, 1.0)]})))
+    body = bytearray(zlib.decompress(chunks.encode({1: [(T0, 1.0)]})))
     body[0] = 9
     with pytest.raises(ValueError, match="version 9"):
-        chunk_codec.decode(zlib.compress(bytes(body)))
+        chunks.decode(zlib.compress(bytes(body)))
 
 
 # ---- the store
@@ -157,7 +156,7 @@ def test_a_sample_that_comes_while_its_hour_is_packed_is_not_lost(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (number,) = filled(store, series=1)
-    encode: Callable[..., bytes] = chunk_codec.encode
+    encode: Callable[..., bytes] = chunks.encode
     late = [(T0 + 7_000, 5.0)]
 
     def slow(rows: Any) -> bytes:
@@ -165,7 +164,7 @@ def test_a_sample_that_comes_while_its_hour_is_packed_is_not_lost(
             put(store, number, [late.pop()])
         return encode(rows)
 
-    monkeypatch.setattr(chunk_codec, "encode", slow)
+    monkeypatch.setattr(chunks, "encode", slow)
     assert store.chunks.step()
     assert (count(store, "chunks"), count(store, "samples")) == (0, 6 * 240 + 1)
     store.rollup("run", T0 + 6 * HOUR)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from collectors.model import Consumption, Event, Exit, Rollout, Span, Turn
 from server.push import records as push_records
 from server.query.types import SORTS, GroupInfo, RolloutInfo
-from server.store import Store
-from server.store import rollout_tables as rollouts_fields
+from server.store import Store, rollout_tables
 from server.store import rollouts as stored
 from server.store.rollout_pages import BULK, FEW, BadKey, Order, PagePosition, pack, unpack
 from server.store.rollout_tables import rollout_groups, rollouts
@@ -23,7 +22,7 @@ from tests.store.helpers import T0
 
 def made(rollout_id: str, life: int = 0, state: str = "trained", moved: int = 0, **given: Any) -> RolloutRow:
     """A row with little in it; keys of the record and of the row alike."""
-    record = {name: given.pop(name) for name in list(given) if name in rollouts_fields.RECORD or name == "spans"}
+    record = {name: given.pop(name) for name in list(given) if name in rollout_tables.RECORD or name == "spans"}
     if "turn_list" in given:
         record["turns"] = given.pop("turn_list")
     return RolloutRow("t", Rollout(rollout_id, **record), life, T0, T0, state, T0 + moved, **given)
@@ -47,17 +46,17 @@ GROUP = RolloutGroupRow(
 
 def test_one_field_list_serves_record_row_table_push_and_api() -> None:
     record, row = ([field.name for field in fields(kind)] for kind in (Rollout, RolloutRow))
-    assert sorted([*rollouts_fields.RECORD, *rollouts_fields.DETAILS]) == sorted(record)
-    assert list(rollouts_fields.ROW) == [name for name in row if name != "record"]
-    assert [c.name for c in rollouts.columns] == ["id", "run", "class", *rollouts_fields.COLUMNS]
+    assert sorted([*rollout_tables.RECORD, *rollout_tables.DETAILS]) == sorted(record)
+    assert list(rollout_tables.ROW) == [name for name in row if name != "record"]
+    assert [c.name for c in rollouts.columns] == ["id", "run", "class", *rollout_tables.COLUMNS]
     groups = [field.name for field in fields(RolloutGroupRow)]
-    assert list(rollouts_fields.GROUP) == groups
+    assert list(rollout_tables.GROUP) == groups
     assert [c.name for c in rollout_groups.columns] == ["id", "run", *groups]
-    times = {name for name, kind in rollouts_fields.RECORD.items() if kind == "time"}
+    times = {name for name, kind in rollout_tables.RECORD.items() if kind == "time"}
     # Within `times`, of the detail only, or of no use to a reader.
     apart = {"consumed_at", "token_versions", "consumptions", "turn_count", "first_seen", "seen_at", "environment_ages"}
     shown = {field.name for field in fields(RolloutInfo)}
-    assert (set(rollouts_fields.COLUMNS) - times - apart) | {"times"} == shown
+    assert (set(rollout_tables.COLUMNS) - times - apart) | {"times"} == shown
     assert {field.name for field in fields(GroupInfo)} - {"solve_ratio"} == set(groups) - {"solved", "first_at"}
     renamed = {"version_consumed", "consumed_at", "weight_versions"}
     assert set(push_records.FIELDS) - renamed == set(record) - {"consumptions", "turn_count"}

@@ -10,8 +10,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, MetaData, inspect, text
 
 from migrations.partitions import PARTITION_PREFIX, include_object
-from server.store import Store, StoreError, migrate
-from server.store import schema as partitions
+from server.store import Store, StoreError, migrate, schema
 from server.store.engine import migration_engine, parse_url
 from server.store.schema import HEAD, alembic_config
 from server.store.tables import metadata
@@ -180,7 +179,7 @@ def test_a_dropped_partition_is_made_again(postgres_store: Store, rows: int) -> 
     postgres_store.write(Batch("run", samples=[(series, T0, 1.0)]))
     made = migration_engine(parse_url(postgres_store.url))
     with made.begin() as connection:
-        (day,) = partitions.existing(connection)
+        (day,) = schema.existing(connection)
         connection.execute(text(f"DROP TABLE samples_d{day}"))
     made.dispose()
     again = [(series, T0 + n, 2.0) for n in range(rows)]

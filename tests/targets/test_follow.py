@@ -13,8 +13,7 @@ from server.lib.matchers import parse
 from server.lib.secret import Secret
 from server.query import shape
 from server.store import Store
-from server.targets import discovery as roster
-from server.targets import model
+from server.targets import discovery, model
 from server.targets.model import DiscoverSettings
 from tests.targets.engine import engine
 from tests.targets.following import HASTY, T0, by_file, following, write
@@ -208,7 +207,7 @@ def test_who_does_not_answer_is_missed_as_what_its_neighbours_are(kept: Store, t
 def test_more_targets_than_a_run_may_have_are_said(
     kept: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(roster, "TARGETS", 1)
+    monkeypatch.setattr(discovery, "TARGETS", 1)
     listed, beyond = tmp_path / "a.json", tmp_path / "b.json"
     with engine(running=1) as one, engine(running=2) as two:
         write(listed, one.place)

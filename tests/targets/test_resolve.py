@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.formats import trackio as trackio_database
+from collectors.formats import trackio
 from server.lib.errors import ConfigError
 from server.main import main
 from server.targets.model import RunSettings, TargetSettings
@@ -104,7 +104,7 @@ def _alone(folder: Path) -> Path:
 
 def test_a_locked_log_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """Saying "nothing here" would send its user looking for what is in front of them."""
-    monkeypatch.setattr(trackio_database, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(trackio, "BUSY_SECONDS", 0.01)
     database = _alone(tmp_path / "run")
     with closing(sqlite3.connect(database, isolation_level=None)) as writer:
         writer.execute("PRAGMA journal_mode = DELETE")
@@ -118,7 +118,7 @@ def test_a_locked_log_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_lock_is_waited_for_once_however_many_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trackio_database, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(trackio, "BUSY_SECONDS", 0.01)
     database = _alone(tmp_path / "run")
     opened: list[str] = []
     real = sqlite3.connect

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from server.cli import check_report as probe
+from server.cli import check_report
 from server.scrape import target_reader
 from server.targets import resolve as attaching
 from server.targets.model import RunSettings, TargetSettings
@@ -26,7 +26,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """Answer with these pages in turn, over and over; the list grows with what was asked."""
     plain = httpx.AsyncClient
     monkeypatch.setattr(attaching, "RAY_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(probe, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(check_report, "PAUSE_SECONDS", 0.0)
 
     def start(*pages: bytes) -> list[str]:
         turns, asked = itertools.cycle(pages), list[str]()
@@ -68,7 +68,7 @@ def test_a_trainers_page_with_gpus_is_both(serve: Serve) -> None:
 def test_check_reads_a_blank_page_again(serve: Serve) -> None:
     serve(GAUGES, BLANK)
     (target,) = attach(RunSettings("run", (TargetSettings(URL),))).targets
-    (seen,) = probe.probe_targets([target], T0)
+    (seen,) = check_report.probe_targets([target], T0)
     assert seen.up, seen.error
     assert seen.count > 0
     assert seen.identity()["mode"] == "async"

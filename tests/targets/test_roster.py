@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from collectors.model import Limits
-from server.targets import discovery as roster
+from server.targets import discovery
 from server.targets.discovery import DETECTIONS_AT_ONCE as AT_ONCE
 from server.targets.discovery import Detector, TargetDiscovery
 from server.targets.lists import FileSd
@@ -31,7 +31,7 @@ def test_an_instance_that_moved_is_read_at_its_new_place_before_that_said_what_i
         write(listed, "old:1", job="rollout", instance="node-7")
         looks = [await found.look(0, patient=True)]
         write(listed, "newer:1", job="rollout", instance="node-7")
-        monkeypatch.setattr(roster, "PATIENCE_SECONDS", 0.0)
+        monkeypatch.setattr(discovery, "PATIENCE_SECONDS", 0.0)
         for _ in range(1000):  # a file is read on a thread: how many looks that takes is the machine's business
             looks.append(await found.look(5.0 * len(looks)))
             if looks[-1].started:

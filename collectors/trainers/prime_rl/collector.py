@@ -24,17 +24,13 @@ from typing import Any
 
 import httpx
 
-from collectors.formats import console, jsonl
-from collectors.formats import exposition as parser
-from collectors.formats import jsonl as textlog
+from collectors.formats import console, exposition, jsonl
 from collectors.formats.jsonl import Row, number
 from collectors.formats.log_times import LogClock
 from collectors.formats.rows import Logs, walk
 from collectors.model import Collector, Cursor, Event, Labels, Limits, Reading, Sample, ScrapeError, State
 from collectors.trainers.prime_rl import keys as prime_rl_keys
-from collectors.trainers.prime_rl import keys as prime_rl_wandb
-from collectors.trainers.prime_rl import log as prime_rl_log
-from collectors.trainers.prime_rl import log as step_lines
+from collectors.trainers.prime_rl import log
 from collectors.training_logs import clocks
 from collectors.transport import http
 
@@ -163,8 +159,8 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     Raises:
         ScrapeError: ``garbage`` for a page of another system, and as `parser.parse`.
     """
-    page = parser.parse(body, state, limits)
-    parser.check_whole(body)
+    page = exposition.parse(body, state, limits)
+    exposition.check_whole(body)
     values = {series.name: value for series, value in page.samples}
     if STAMP not in values:
         raise ScrapeError("garbage", "a metrics page without prime-rl's trainer_ series")
@@ -252,7 +248,7 @@ class _ReadResult:
     why: str = ""
     rows: int = 0
 
-    def add_read(self, read: jsonl.Rows | textlog.Text | Logs, name: str) -> None:
+    def add_read(self, read: jsonl.Rows | jsonl.Text | Logs, name: str) -> None:
         self.memory["files"][name] = read.cursor
         self.more = self.more or read.more
         self.dropped += read.dropped
@@ -330,11 +326,11 @@ def _found(path: Path, cursor: Cursor) -> _Found:
     if path.is_file() and path.name in cursor.get("logs", {}):
         return _Found(path.parent, logs=(path.name,), printed_steps=True)
     if path.is_file():
-        if wandb := prime_rl_wandb.find(path):
+        if wandb := prime_rl_keys.find(path):
             return _Found(path, wandb=tuple(wandb))
         return _Found(path.parent, logs=(path.name,), printed_steps=True) if _is_printed(path) else _Found(path)
     files = tuple(name for name in METRICS if (path / name).is_file())
-    wandb = prime_rl_wandb.find(path)
+    wandb = prime_rl_keys.find(path)
     printed_steps = not files and not wandb
     logs = _logs(path, LOGS) + (_logs(path, TRAINER_LOGS) if printed_steps else ())
     if printed_steps and not logs:
@@ -377,7 +373,7 @@ def _read_wandb(path: Path, file: Path, limits: Limits, read_parts: tuple[bool, 
     name = str(file.relative_to(path)) if file != path else file.name
     cursor = run.memory["files"].get(name, {})
     try:
-        read = prime_rl_wandb.read(file, cursor, limits)
+        read = prime_rl_keys.read(file, cursor, limits)
     except ScrapeError as error:
         # Counted once: the run's other files are complete without it.
         run.dropped, run.why = run.dropped + ("bad" not in cursor), run.why or str(error)
@@ -385,7 +381,7 @@ def _read_wandb(path: Path, file: Path, limits: Limits, read_parts: tuple[bool, 
         return False
     run.add_read(read.logs, name)
     steps, in_flight = read_parts
-    run.samples += (sample for sample in read.samples if in_flight or sample.metric != prime_rl_wandb.IN_FLIGHT)
+    run.samples += (sample for sample in read.samples if in_flight or sample.metric != prime_rl_keys.IN_FLIGHT)
     run.unmapped.update(read.unmapped)
     if steps:
         _add_facts(read, run)
@@ -395,7 +391,7 @@ def _read_wandb(path: Path, file: Path, limits: Limits, read_parts: tuple[bool, 
     return read.logs.more
 
 
-def _add_facts(read: prime_rl_wandb.Wandb, run: _ReadResult) -> None:
+def _add_facts(read: prime_rl_keys.Wandb, run: _ReadResult) -> None:
     name = {"run_name": read.logs.run_name} if read.logs.run_name else {}
     run.facts = {**name, **facts_of(read.document), **run.facts}
     # W&B has its configuration once.
@@ -448,21 +444,21 @@ def _events(row: Row, step: int, ts: float) -> Iterator[Event]:
 
 def _read_log(found: _Found, name: str, limits: Limits, config: Config, run: _ReadResult, now: float) -> None:
     path, memory = found.folder / name, run.memory["logs"].setdefault(name, {})
-    read = textlog.read_text(path, run.memory["files"].get(name, {}), limits)
-    lines = list(prime_rl_log.messages(read.lines))
+    read = jsonl.read_text(path, run.memory["files"].get(name, {}), limits)
+    lines = list(log.messages(read.lines))
     clock = _clock(path, read, lines, memory.get("clock"), config)
     run.add_read(read, name)
     run.rows += len(read.lines)
-    dated = [prime_rl_log.split(line, clock) for line in lines]
+    dated = [log.split(line, clock) for line in lines]
     # Before its end a log has only older times, and progress bars have none.
-    if not read.more and any(map(prime_rl_log.has_local_time, lines[-NEWEST_WITHIN:])):
+    if not read.more and any(map(log.has_local_time, lines[-NEWEST_WITHIN:])):
         offset = memory.get("offset", 0.0)
         memory["offset"] = offset + clocks.offset(clock.now - offset, path.stat().st_mtime, now, local=True)
     if offset := memory.get("offset", 0.0):
         run.facts["clock_offset_seconds"] = offset
     for stamp, message in dated:
         ts = stamp - offset
-        run.samples += prime_rl_log.samples(message, ts, not config.batches_tokens)
+        run.samples += log.samples(message, ts, not config.batches_tokens)
         if found.printed_steps:
             _add_step_line(message, ts, memory, not any(name in TRAINER_LOGS for name in found.logs), run)
     if read.lines:
@@ -471,24 +467,22 @@ def _read_log(found: _Found, name: str, limits: Limits, config: Config, run: _Re
 
 def _add_step_line(message: str, ts: float, memory: dict[str, Any], alone: bool, run: _ReadResult) -> None:
     """``alone``: only the orchestrator's log is read; one log may also have the lines of both processes."""
-    step = step_lines.axis_and_step(message)
+    step = log.axis_and_step(message)
     if step is not None:
         axis, run.memory["steps"][axis] = step
-    for sample in step_lines.samples_of_step(
-        message, ts, memory, alone and step_lines.TRAINER not in run.memory["steps"]
-    ):
+    for sample in log.samples_of_step(message, ts, memory, alone and log.TRAINER not in run.memory["steps"]):
         run.samples.append(sample)
-        run.origins[sample.metric] = step_lines.ORIGINS[sample.metric]
-    if (steps := step_lines.max_steps(message)) is not None:
+        run.origins[sample.metric] = log.ORIGINS[sample.metric]
+    if (steps := log.max_steps(message)) is not None:
         run.facts["max_steps"] = run.memory["max_steps"] = steps
 
 
-def _clock(path: Path, read: textlog.Text, lines: list[str], previous_time: float | None, config: Config) -> LogClock:
+def _clock(path: Path, read: jsonl.Text, lines: list[str], previous_time: float | None, config: Config) -> LogClock:
     if previous_time is not None and (not read.restarted or config.modified <= previous_time):
         # Another log (a resume) without newer configs: it is only certain that it follows the previous one.
         return LogClock(float(previous_time))
     # configs/ is written once at the start; without it the start is estimated backwards from the log's own age.
-    start = config.modified or prime_rl_log.start(path, lines, not read.more)
+    start = config.modified or log.start(path, lines, not read.more)
     return LogClock(start, anchored=True)
 
 
@@ -513,7 +507,7 @@ def _finished(found: _Found, facts: Mapping[str, str | float], run: _ReadResult)
         # The newest file's: the older ones of a resumed run ended before.
         return str(ended[-1][0])
     for name in (*TRAINER_LOGS, *(found.logs if found.printed_steps else ())):
-        if any(map(prime_rl_log.is_finish_message, _closing_lines(found.folder / name))):
+        if any(map(log.is_finish_message, _closing_lines(found.folder / name))):
             return f"{name} reports that the {'orchestrator' if name in LOGS else 'trainer'} finished"
     return ""
 
@@ -522,7 +516,7 @@ def _closing_lines(path: Path) -> list[str]:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - CLOSING_BYTES))
-            return [textlog.strip(line) for line in file.read(CLOSING_BYTES).decode(errors="replace").splitlines()]
+            return [jsonl.strip(line) for line in file.read(CLOSING_BYTES).decode(errors="replace").splitlines()]
     except OSError:
         return []
 
@@ -534,11 +528,11 @@ def matches_path(path: Path) -> str | None:
             return "configs/rl.json"
         if path.is_file():
             printed = f"{path.name} with prime-rl's printed steps" if _is_printed(path) else None
-            return prime_rl_wandb.matches(path) or printed
+            return prime_rl_keys.matches(path) or printed
         names = (name for name, axis in METRICS.items() if (path / name).is_file() and _is_prime(path / name, axis))
         if name := next(names, ""):
             return f"{name} with prime-rl's keys"
-        if (reason := prime_rl_wandb.matches(path)) is not None:
+        if (reason := prime_rl_keys.matches(path)) is not None:
             return reason
         logs = (*_logs(path, LOGS), *_logs(path, TRAINER_LOGS))
         name = next((name for name in logs if _is_printed(path / name)), "")
@@ -553,13 +547,13 @@ def _is_printed(path: Path) -> bool:
     if not console.is_named_as_log(path):
         return False
     clock = LogClock(0.0)
-    lines = prime_rl_log.messages((*_first_lines(path), *_closing_lines(path)))
-    return any(step_lines.identifies(prime_rl_log.split(line, clock)[1]) for line in lines)
+    lines = log.messages((*_first_lines(path), *_closing_lines(path)))
+    return any(log.identifies(log.split(line, clock)[1]) for line in lines)
 
 
 def _first_lines(path: Path) -> list[str]:
     with path.open("rb") as file:
-        return [textlog.strip(line) for line in file.read(PRINTED_BYTES).decode(errors="replace").split("\n")]
+        return [jsonl.strip(line) for line in file.read(PRINTED_BYTES).decode(errors="replace").split("\n")]
 
 
 def _is_prime(path: Path, file_axis: str) -> bool:

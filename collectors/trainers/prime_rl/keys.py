@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from collectors.formats import wandb as wandb_log
+from collectors.formats import wandb
 from collectors.formats.jsonl import Row, number
 from collectors.formats.rows import Logs, newest
 from collectors.model import Basis, Cursor, Labels, Limits, Sample
@@ -269,13 +269,13 @@ class Wandb:
 def find(path: Path) -> list[Path]:
     """The run's files, the newest first: a file, one of W&B's folders, or those in a run directory."""
     if path.is_file() or path.name == "wandb" or _OF_WANDB.fullmatch(path.name):
-        return wandb_log.find(path)[:MOST_FILES]
+        return wandb.find(path)[:MOST_FILES]
     # Not searched recursively: a long run has thousands of folders of episodes.
     folders = (path / part / "wandb" for part in ("", "trainer", "orchestrator"))
-    return newest(file for folder in folders if folder.is_dir() for file in wandb_log.find(folder))[:MOST_FILES]
+    return newest(file for folder in folders if folder.is_dir() for file in wandb.find(folder))[:MOST_FILES]
 
 
-SINK = replace(wandb_log.SINK, find=find)
+SINK = replace(wandb.SINK, find=find)
 
 
 def matches(path: Path) -> str | None:
@@ -294,7 +294,7 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Wandb:
     Raises:
         ScrapeError: ``missing``, ``garbage``.
     """
-    logs = wandb_log.read(path, cursor, limits)
+    logs = wandb.read(path, cursor, limits)
     result = Wandb(logs=logs)
     if logs.config:
         part = "trainer" if _ORCHESTRATORS.isdisjoint(logs.config) else "orchestrator"

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from collectors.formats import jsonl
-from collectors.formats import jsonl as textlog
 from collectors.formats.jsonl import number
 from collectors.formats.log_times import CLOCK, LogClock, anchor_backwards
 from collectors.model import Labels, Sample
@@ -53,7 +52,7 @@ def start(path: Path, lines: list[str], whole: bool) -> float:
     if not whole:
         with path.open("rb") as file:
             head = file.read(ANCHOR_BYTES).decode(errors="replace")
-        lines = [text for text in messages(map(textlog.strip, head.splitlines())) if CLOCK.match(text)]
+        lines = [text for text in messages(map(jsonl.strip, head.splitlines())) if CLOCK.match(text)]
     return anchor_backwards(lines, status.st_mtime, clocks.is_other_zone)
 
 

@@ -10,7 +10,7 @@ import pytest
 from collectors.model import Event, Limits, Rollout, Turn
 from collectors.rollouts.pipeline_rl_rollouts import COLLECTOR
 from collectors.trainers import pipeline_rl
-from collectors.training_logs import tail as pipeline_versions
+from collectors.training_logs import tail
 from tests.collectors._reading import TESTDATA
 from tests.collectors.rollouts._written import merged, tailed
 
@@ -80,18 +80,18 @@ def test_a_version_is_an_update_and_not_the_samples_behind_it(tmp_path: Path) ->
     ],
 )
 def test_updates_are_counted(published: list[int], asked: list[int], versions: list[int | None]) -> None:
-    runs: pipeline_versions.Runs = []
+    runs: tail.Runs = []
     for at in range(0, len(published), 2):
-        pipeline_versions.add(runs, published[at : at + 2])
+        tail.add(runs, published[at : at + 2])
         runs = json.loads(json.dumps(runs))
-    assert [pipeline_versions.version_of(runs, samples) for samples in asked] == versions
+    assert [tail.version_of(runs, samples) for samples in asked] == versions
 
 
 def test_a_long_run_of_updates_takes_little() -> None:
-    runs: pipeline_versions.Runs = []
-    pipeline_versions.add(runs, range(0, 64 * 100_000, 64))
+    runs: tail.Runs = []
+    tail.add(runs, range(0, 64 * 100_000, 64))
     assert runs == [[0, 64, 100_000, 0]]
-    assert pipeline_versions.version_of(runs, 64 * 99_999) == 99_999
+    assert tail.version_of(runs, 64 * 99_999) == 99_999
 
 
 # ---- rollouts

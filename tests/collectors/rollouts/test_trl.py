@@ -13,7 +13,6 @@ from pyarrow import parquet as writer
 from collectors.formats import parquet
 from collectors.model import Consumption, Limits, Rollout, ScrapeError
 from collectors.rollouts import trl_completions, trl_traces
-from collectors.rollouts import trl_completions as trl_completions_groups
 from tests.collectors._reading import TESTDATA
 from tests.collectors.rollouts._written import EPOCH, merged, tailed
 
@@ -100,8 +99,8 @@ def test_what_is_logged_every_tenth_step_is_a_sample(tmp_path: Path) -> None:
 
 
 def test_a_prompt_drawn_twice_in_a_row_does_not_double_the_group() -> None:
-    assert trl_completions_groups.group_size([b"a"] * 4 + [b"b"] * 8 + [b"c"] * 4) == 4
-    assert trl_completions_groups.group_size([b"a"] * 3) == 3
+    assert trl_completions.group_size([b"a"] * 4 + [b"b"] * 8 + [b"c"] * 4) == 4
+    assert trl_completions.group_size([b"a"] * 3) == 3
 
 
 def test_rewards_with_weights_are_their_plain_sum(tmp_path: Path) -> None:
