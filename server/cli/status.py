@@ -89,8 +89,8 @@ def brief(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") ->
 def ended_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     """A finished run in one line: steps, time, reward, what limited it for how much of its time, and dollars."""
     steps, seconds, reward = summary.get("steps"), summary.get("seconds"), summary.get("reward")
-    figures = [f"{steps:,} steps"] if steps is not None else []
-    figures += [f"in {span(seconds)}"] if seconds is not None else []
+    figures = [f"last step {steps:,}"] if steps is not None else []
+    figures += [f"after {span(seconds)}"] if seconds is not None else []
     parts = [" ".join(figures)] if figures else []
     parts += [f"final reward {reward:.4g}"] if reward is not None else []
     limiters = summary.get("limiters") or {}

@@ -105,10 +105,10 @@ def _explained(value: Value) -> bool:
 
 
 # ---- restarts
-# A source that began anew, told by the time its process began.
+# Detects that a source restarted, by the start time of its process.
 
 STARTED = "generator_start_time_seconds"
-# Some work their start time out of the machine's clock anew for each page.
+# Some sources compute their start time from the machine's clock for each page, so it varies.
 JITTER_SECONDS = 1.0
 
 Series = Mapping[str, Mapping[tuple[str, Labels], Gauge]]

@@ -23,15 +23,16 @@ class RolloutRow:
     Attributes:
         target: the target that reported it last.
         life: number of the trainer incarnation in which it was generated.
-        state: where it is (census) while it has not left, else its exit; ``ended`` when it is over and nobody tells how
-            the trainer used it (evaluations; runs that tell no consumption). See `server.rollouts.state`.
+        state: where it is (census) while it has not left, else its exit; ``ended`` when it is over and its use by
+            the trainer is not reported (evaluations; runs that report no consumption). See `server.rollouts.state`.
         moved_at: newest time in its record, else `first_seen`; pages and windows are ordered by it.
         seconds: dispatched (or started) to its end, as far as reported.
         consumed: newest version it was consumed at; `consumed_at`: when.
         staleness: trajectory level, at its newest consumption, in versions, with its parts where known.
         token_staleness: mean over its loss tokens, versions.
         environment_staleness: mean over its turns, versions, since the oldest mutation; `environment_latest`: since
-            the latest one; `environment_bound`: an upper bound, for nobody told which turns changed anything.
+            the latest one; `environment_bound`: an upper bound, because no record reports which
+            turns changed the state.
         old_state_turns: turns played on state made by an older policy; of `judged_turns`.
         environment_ages: those turns by the age of their state, "versions:turns", ascending ("0:12 1:3"): what lets
             a window say its 95th percentile.

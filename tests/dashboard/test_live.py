@@ -207,7 +207,7 @@ def test_a_finished_run_is_summed_up_in_the_past_tense(reader: MemoryReader) -> 
     reader.set_verdict(fake.DONE, {"outcome": "sandbox_bound", "cause": "quota", **now})
     found = cells(reader, fake.DONE)
     # 9,090 s are 2.525 h, as a float a little less; the stall, a hundredth of it, is not worth a word.
-    assert (found["b.head"], found["b.usd"]) == ("212 steps in 2.52 h, final reward 0.53", "$41.50")
+    assert (found["b.head"], found["b.usd"]) == ("Last step 212 after 2.52 h, final reward 0.53", "$41.50")
     assert found["b.share"] == "for the whole run at its mean hourly rate, $12.25 of it idle"
     expected = "Limited by: sandbox-bound 59%, generator-bound 20% of the time. Balanced 9.9%. No verdict 9.9%."
     assert found["b.text"] == f"{expected} At the end: sandbox-bound (quota)."

@@ -73,7 +73,9 @@ def test_one_state_in_header_banner_and_runs(open_page: Open, reader: MemoryRead
     reader.change(run, lifecycle="finished")
     reader.set_state(run, RunState("finished", at, at), RunSummary(9090.0, 212, 41.5, None, {}, 0.5312))
     until(page, "() => document.getElementById('live').dataset.live === 'over'")
-    until(page, "() => document.querySelector('.banner h1').innerText === '212 steps in 2.52 h, final reward 0.53'")
+    until(
+        page, "() => document.querySelector('.banner h1').innerText === 'Last step 212 after 2.52 h, final reward 0.53'"
+    )
     assert header() == ("Finished", "ended 18 min ago")
 
 

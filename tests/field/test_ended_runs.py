@@ -97,7 +97,7 @@ def test_the_summary_of_an_ended_run(tmp_path: Path) -> None:
     assert set(found.limiters) == {"unknown", "trainer_bound", "balanced"}
     line = next(line for line in short(shape.status(status)).splitlines() if line.startswith("summary"))
     assert line == (
-        "summary: 39 steps in 28 min, final reward 0.645, unknown 64%, trainer-bound 29%, balanced 7%, "
+        "summary: last step 39 after 28 min, final reward 0.645, unknown 64%, trainer-bound 29%, balanced 7%, "
         "$18.61 at its mean hourly rate, $3.23 of it idle"
     )
 

@@ -103,11 +103,12 @@ def _over(facts: StatusFacts) -> View:
     cells |= {"b.meta": "", "b.age": None, **verdict.behind({})}
     cells |= {"b.at.w": "ended", "b.at": state.as_of} if state.as_of is not None else {}
     cells |= {"b.usd": "", "b.share": "", "b.num": "", "b.tail": ""}
-    steps = f"{found.steps:,} steps" if found and found.steps is not None else ""
+    steps = f"last step {found.steps:,}" if found and found.steps is not None else ""
     lasted = text(found.seconds, "seconds") if found and found.seconds is not None else ""
-    figures = " in ".join(filter(None, (steps, lasted)))
+    figures = " after ".join(filter(None, (steps, lasted)))
     reward = f"final reward {text(found.reward, '')}" if found and found.reward is not None else ""
-    cells["b.head"] = ", ".join(filter(None, (figures, reward))) or f"{lifecycle}: no step was recorded"
+    head = ", ".join(filter(None, (figures, reward)))
+    cells["b.head"] = head[:1].upper() + head[1:] or f"{lifecycle}: no step was recorded"
     last = verdict.named(str(_verdict(facts).get("outcome", "")), _verdict(facts).get("cause"))
     end = f"At the end: {_low(last)}." if _named(facts) else ""
     cells["b.text"] = " ".join(filter(None, (_limits(found) if found else "", end)))
