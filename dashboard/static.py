@@ -51,16 +51,16 @@ class Static:
     def __init__(self, app: ASGIApp, prefix: str = "") -> None:
         self.app = app
         self._folders = tuple(prefix.rstrip("/") + folder for folder in _FOLDERS)
-        self._kept: dict[tuple[str, bytes], CompressedFile] = {}
+        self._files: dict[tuple[str, bytes], CompressedFile] = {}
         self._locks: dict[tuple[str, bytes], asyncio.Lock] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD") or not self._ours(scope["path"]):
             await self.app(scope, receive, send)
             return
-        kept = await self._file(scope, receive, send)
-        if kept is not None:
-            await _answer(kept, scope, send)
+        found = await self._file(scope, receive, send)
+        if found is not None:
+            await _answer(found, scope, send)
 
     def _ours(self, path: str) -> bool:
         return path.startswith(self._folders)
@@ -68,12 +68,12 @@ class Static:
     async def _file(self, scope: Scope, receive: Receive, send: Send) -> CompressedFile | None:
         """The kept file; None when the app answered something else, which is then already sent."""
         key = (scope["path"], scope.get("query_string", b""))
-        if key in self._kept:
-            return self._kept[key]
+        if key in self._files:
+            return self._files[key]
         # One compression per file, however many browsers open at once after a start.
         async with self._locks.setdefault(key, asyncio.Lock()):
-            if key in self._kept:
-                return self._kept[key]
+            if key in self._files:
+                return self._files[key]
             try:
                 return await self._first(key, scope, receive, send)
             finally:
@@ -93,10 +93,10 @@ class Static:
             for message in messages:
                 await send(message)
             return None
-        kept = await asyncio.to_thread(_compress, messages)
-        if len(self._kept) < _MOST:
-            self._kept[key] = kept
-        return kept
+        found = await asyncio.to_thread(_compress, messages)
+        if len(self._files) < _MOST:
+            self._files[key] = found
+        return found
 
 
 class Packed:
@@ -141,37 +141,37 @@ def _compress(messages: list[Message]) -> CompressedFile:
     return CompressedFile(kind, etag, bodies)
 
 
-def _accepted(kept: CompressedFile, headers: dict[bytes, bytes]) -> str:
+def _accepted(found: CompressedFile, headers: dict[bytes, bytes]) -> str:
     """The best encoding that the browser takes; ``q=0`` forbids."""
     wanted: dict[str, Any] = {}
     for part in headers.get(b"accept-encoding", b"").decode("latin-1").split(","):
         name, _, quality = part.partition(";")
         wanted[name.strip().lower()] = re.fullmatch(r"\s*q=0(\.0*)?\s*", quality) is None
-    return next((name for name in ("br", "gzip") if wanted.get(name) and name in kept.bodies), "")
+    return next((name for name in ("br", "gzip") if wanted.get(name) and name in found.bodies), "")
 
 
-async def _answer(kept: CompressedFile, scope: Scope, send: Send) -> None:
+async def _answer(found: CompressedFile, scope: Scope, send: Send) -> None:
     request = dict(scope["headers"])
     fresh = _FINGERPRINT.search(scope["path"]) or scope.get("query_string", b"").startswith(b"m=")
     headers = [
-        (b"etag", kept.etag),
+        (b"etag", found.etag),
         # Without a fingerprint the browser revalidates each time and gets 304.
         (b"cache-control", (_FOREVER if fresh else "no-cache").encode()),
         (b"vary", b"accept-encoding"),
     ]
-    if _has(request.get(b"if-none-match", b""), kept.etag):
+    if _has(request.get(b"if-none-match", b""), found.etag):
         await _send(send, 304, headers, b"")
         return
-    name = _accepted(kept, request)
-    body = kept.bodies[name]
-    headers += [(b"content-type", kept.kind), (b"content-length", str(len(body)).encode())]
+    name = _accepted(found, request)
+    body = found.bodies[name]
+    headers += [(b"content-type", found.kind), (b"content-length", str(len(body)).encode())]
     headers += [(b"content-encoding", name.encode())] if name else []
     await _send(send, 200, headers, b"" if scope["method"] == "HEAD" else body)
 
 
-def _has(asked: bytes, etag: bytes) -> bool:
+def _has(given: bytes, etag: bytes) -> bool:
     # Proxies weaken tags; for a GET a weak match is a match.
-    return any(tag.strip().removeprefix(b"W/") in (etag, b"*") for tag in asked.split(b","))
+    return any(tag.strip().removeprefix(b"W/") in (etag, b"*") for tag in given.split(b","))
 
 
 async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

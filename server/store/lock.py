@@ -130,9 +130,9 @@ def _holder(serving: str) -> str:
     return json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "url": serving})
 
 
-def _locked(store: str, told: str) -> Locked:
+def _locked(store: str, holder: str) -> Locked:
     try:
-        who: dict[str, Any] = json.loads(told)
+        who: dict[str, Any] = json.loads(holder)
         name = f"pid {who['pid']} on {who['host']}" + (f", serving {who['url']}" if who["url"] else "")
         push = f"add a source to it with rollscope watch SOURCE --push {who['url']}, " if who["url"] else ""
     except (ValueError, KeyError, TypeError):
@@ -147,9 +147,9 @@ class _FileLease(Lease):
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            told = os.pread(self._file, 4096, 0).decode(errors="replace")
+            holder = os.pread(self._file, 4096, 0).decode(errors="replace")
             self.release()
-            raise _locked(str(path.with_suffix("")), told) from None
+            raise _locked(str(path.with_suffix("")), holder) from None
         self.descriptors = (self._file,)
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, _holder(serving).encode(), 0)
@@ -173,9 +173,9 @@ class _AdvisoryLease(Lease):
         except DBAPIError as error:
             raise StoreError(f"PostgreSQL at {engine.url.host or 'the local socket'}: {error.orig}") from None
         if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _KEY}).scalar():
-            told = _advisory_holder(connection)
+            holder = _advisory_holder(connection)
             connection.close()
-            raise _locked(f"database {engine.url.database}", told)
+            raise _locked(f"database {engine.url.database}", holder)
         connection.execute(text("SELECT set_config('application_name', :name, false)"), {"name": _short(serving)})
         self._connection = connection
 
@@ -209,7 +209,7 @@ def _advisory_holder(connection: Connection) -> str:
         "AND l.classid = CAST(:high AS oid) AND l.objid = CAST(:low AS oid)"
     )
     name = connection.execute(sql, {"high": _KEY >> 32, "low": _KEY & 0xFFFFFFFF}).scalar()
-    words = str(name or "").split(" ", 3)
-    if len(words) < 3:
+    fields = str(name or "").split(" ", 3)
+    if len(fields) < 3:
         return ""
-    return json.dumps({"pid": words[1], "host": words[2], "url": words[3] if len(words) > 3 else ""})
+    return json.dumps({"pid": fields[1], "host": fields[2], "url": fields[3] if len(fields) > 3 else ""})
