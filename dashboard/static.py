@@ -1,4 +1,4 @@
-"""Static files, compressed once and kept: Dash reads and hashes 4.8 MB of plotly.js on every load, uncompressed.
+"""Static files, compressed once and cached: Dash reads and hashes 4.8 MB of plotly.js on every load, uncompressed.
 
 An ASGI layer around the app. The first request of a file is answered by Dash, compressed on a thread and
 kept; later ones cost a dictionary look-up, and a browser that has the file gets 304.
@@ -58,15 +58,15 @@ class Static:
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD") or not self._ours(scope["path"]):
             await self.app(scope, receive, send)
             return
-        found = await self._file(scope, receive, send)
-        if found is not None:
-            await _answer(found, scope, send)
+        file = await self._file(scope, receive, send)
+        if file is not None:
+            await _answer(file, scope, send)
 
     def _ours(self, path: str) -> bool:
         return path.startswith(self._folders)
 
     async def _file(self, scope: Scope, receive: Receive, send: Send) -> CompressedFile | None:
-        """The kept file; None when the app answered something else, which is then already sent."""
+        """The cached file; None when the app answered something else, which is then already sent."""
         key = (scope["path"], scope.get("query_string", b""))
         if key in self._files:
             return self._files[key]
@@ -93,10 +93,10 @@ class Static:
             for message in messages:
                 await send(message)
             return None
-        found = await asyncio.to_thread(_compress, messages)
+        file = await asyncio.to_thread(_compress, messages)
         if len(self._files) < _MOST:
-            self._files[key] = found
-        return found
+            self._files[key] = file
+        return file
 
 
 class Packed:
@@ -141,37 +141,37 @@ def _compress(messages: list[Message]) -> CompressedFile:
     return CompressedFile(kind, etag, bodies)
 
 
-def _accepted(found: CompressedFile, headers: dict[bytes, bytes]) -> str:
+def _accepted(file: CompressedFile, headers: dict[bytes, bytes]) -> str:
     """The best encoding that the browser takes; ``q=0`` forbids."""
     wanted: dict[str, Any] = {}
     for part in headers.get(b"accept-encoding", b"").decode("latin-1").split(","):
         name, _, quality = part.partition(";")
         wanted[name.strip().lower()] = re.fullmatch(r"\s*q=0(\.0*)?\s*", quality) is None
-    return next((name for name in ("br", "gzip") if wanted.get(name) and name in found.bodies), "")
+    return next((name for name in ("br", "gzip") if wanted.get(name) and name in file.bodies), "")
 
 
-async def _answer(found: CompressedFile, scope: Scope, send: Send) -> None:
+async def _answer(file: CompressedFile, scope: Scope, send: Send) -> None:
     request = dict(scope["headers"])
     fresh = _FINGERPRINT.search(scope["path"]) or scope.get("query_string", b"").startswith(b"m=")
     headers = [
-        (b"etag", found.etag),
+        (b"etag", file.etag),
         # Without a fingerprint the browser revalidates each time and gets 304.
         (b"cache-control", (_FOREVER if fresh else "no-cache").encode()),
         (b"vary", b"accept-encoding"),
     ]
-    if _has(request.get(b"if-none-match", b""), found.etag):
+    if _has(request.get(b"if-none-match", b""), file.etag):
         await _send(send, 304, headers, b"")
         return
-    name = _accepted(found, request)
-    body = found.bodies[name]
-    headers += [(b"content-type", found.kind), (b"content-length", str(len(body)).encode())]
+    name = _accepted(file, request)
+    body = file.bodies[name]
+    headers += [(b"content-type", file.kind), (b"content-length", str(len(body)).encode())]
     headers += [(b"content-encoding", name.encode())] if name else []
     await _send(send, 200, headers, b"" if scope["method"] == "HEAD" else body)
 
 
-def _has(given: bytes, etag: bytes) -> bool:
+def _has(etags: bytes, etag: bytes) -> bool:
     # Proxies weaken tags; for a GET a weak match is a match.
-    return any(tag.strip().removeprefix(b"W/") in (etag, b"*") for tag in given.split(b","))
+    return any(tag.strip().removeprefix(b"W/") in (etag, b"*") for tag in etags.split(b","))
 
 
 async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
