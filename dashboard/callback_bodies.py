@@ -109,10 +109,10 @@ def _check_value(source: str, value: object) -> None:
 
 def _with_length(scope: Scope, length: int) -> Scope:
     replaced = (b"content-length", b"content-type", b"transfer-encoding")
-    kept = [(k, v) for k, v in scope["headers"] if k not in replaced]
+    rest = [(k, v) for k, v in scope["headers"] if k not in replaced]
     # Dash reads a body only if it is declared as JSON.
     new = [(b"content-length", str(length).encode()), (b"content-type", b"application/json")]
-    return {**scope, "headers": [*kept, *new]}
+    return {**scope, "headers": [*rest, *new]}
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -40,11 +40,11 @@ def register(
     app: Dash, reader: Reader, receivers: Sequence[str] | None = None, candidates: Candidates | None = None
 ) -> None:
     """Adds the callbacks to this app (never to Dash's global list, which all apps of a process share)."""
-    views, kept, shared = deltas.SentViews(), RuleCache(), TimedCache()
+    views, rules, shared = deltas.SentViews(), RuleCache(), TimedCache()
     places = [Output(f"page-{page.key}", "children") for page in PAGES]
 
     def look(run: str, everything: bool) -> Scope:
-        return Scope(reader, run, everything, receivers, kept, shared)
+        return Scope(reader, run, everything, receivers, rules, shared)
 
     @app.callback(
         Output("boot", "data"),
@@ -167,8 +167,8 @@ def run_links(
 
 def _about(run: RunInfo, state: RunState | None) -> str:
     mode = mode_words(run.mode, run.facts) if run.mode else ""
-    words = state_word(state, run.lifecycle) if state is not None else run.lifecycle
-    return joined(words, *(word for word in (system(run.framework), mode) if word and word != "unknown"))
+    state_text = state_word(state, run.lifecycle) if state is not None else run.lifecycle
+    return joined(state_text, *(word for word in (system(run.framework), mode) if word and word != "unknown"))
 
 
 def range_links(address: Address, run: RunInfo, tz: float = 0.0) -> list[Any]:

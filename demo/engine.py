@@ -285,8 +285,8 @@ class Engine:
             self.stats.generated += progress
             rollout.generated += progress
         self._fixed_kv, self._clocks_admitted = 0, 0.0
-        for kept in (self.running, self.waiting, self._order, self._first_tokens, self._prefixes):
-            kept.clear()
+        for table in (self.running, self.waiting, self._order, self._first_tokens, self._prefixes):
+            table.clear()
         self._aim()
         return held
 

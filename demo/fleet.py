@@ -183,8 +183,8 @@ class Ledger:
     def lost(self, request: Rollout) -> None:
         """A request starts over on another engine: its tokens are dropped."""
         owner = _owner(request)
-        kept = owner.generated if owner is not request else 0
-        while (extra := sum(count for _, count in owner.made) - kept) > 0:
+        saved = owner.generated if owner is not request else 0
+        while (extra := sum(count for _, count in owner.made) - saved) > 0:
             owner.made[-1][1] -= min(extra, owner.made[-1][1])
             if not owner.made[-1][1]:
                 owner.made.pop()

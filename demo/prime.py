@@ -70,13 +70,13 @@ def _matrix(environment: str, batch: Batch) -> Row:
     return row
 
 
-def _pool(kept: tuple[Group, ...], dropped: tuple[Group, ...], subset: str) -> Row:
+def _pool(trained: tuple[Group, ...], dropped: tuple[Group, ...], subset: str) -> Row:
     # Dropped groups arrived in the window, so `all` counts them; `effective` is what was shipped.
-    groups = (*kept, *dropped)
+    groups = (*trained, *dropped)
     members = [rollout for group in groups for rollout in group.rollouts]
     rewarded = [rollout for rollout in members if not rollout.error]
     rollouts = members if subset == "all" else rewarded
-    cancelled = 1 - len(kept) / len(groups)
+    cancelled = 1 - len(trained) / len(groups)
     lengths = _lengths(rollouts)
     row = dict(lengths)
     failed = 1 - len(rewarded) / len(members)

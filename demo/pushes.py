@@ -46,8 +46,8 @@ class Telling:
 
     def _say(self, rollout: Rollout, **values: object) -> None:
         """Adds a record without its None values, which are unknown."""
-        known = {key: value for key, value in values.items() if value is not None}
-        self._lines.append(json.dumps({"rollout_id": self._name(rollout), **known}, separators=(",", ":")))
+        present = {key: value for key, value in values.items() if value is not None}
+        self._lines.append(json.dumps({"rollout_id": self._name(rollout), **present}, separators=(",", ":")))
 
     def _name(self, rollout: Rollout) -> str:
         return trace_id(self._seed, rollout)

@@ -449,9 +449,9 @@ class RolloutTruth(Files, Observer):
 
     def window(self, now: float) -> Numbers:
         """Returns the truth over the last ten shipped batches, including what happened since then."""
-        known = list(self._shipped)
-        last = known[-WINDOW_STEPS:]
-        start = known[-WINDOW_STEPS - 1].at if len(known) > WINDOW_STEPS else -1.0
+        shipped = list(self._shipped)
+        last = shipped[-WINDOW_STEPS:]
+        start = shipped[-WINDOW_STEPS - 1].at if len(shipped) > WINDOW_STEPS else -1.0
         batches, tally = [one.batch for one in last], together([one.tally for one in last])
         groups = [one for one in self._groups if start < one.completed <= now]
         ended = [one for one in self._ended if start < one.finished]

@@ -62,12 +62,12 @@ def _main(panels: Sequence[Panel]) -> set[str]:
 def _source(load: Load) -> _Source | None:
     address, span = load.address, load.span
     if address.over in AGO:
-        seconds, words = AGO[address.over]
+        seconds, label = AGO[address.over]
         # The step axis has no position for future times.
         ahead = 0.0 if address.by_step else AHEAD * (span.end - span.start)
         signals = load.scope.status.signals
         end = span.end - seconds + ahead
-        return _Source(load.scope.run, words, signals, span.start - seconds, end, lambda ts: ts + seconds)
+        return _Source(load.scope.run, label, signals, span.start - seconds, end, lambda ts: ts + seconds)
     other = next((run for run in load.scope.reader.runs.all() if run.name == address.over), None)
     if other is None or other.first_ts is None or other.last_ts is None:
         return None
@@ -78,14 +78,14 @@ def _by_time(load: Load, other: RunInfo) -> _Source | None:
     """At its start, which is where runs are compared; or with its newest data at the end of the charts."""
     span, first, last = load.span, load.info.first_ts, other.last_ts
     if load.address.align == "now" and last is not None:
-        shift, words = span.end - last, "aligned at the end"
+        shift, alignment = span.end - last, "aligned at the end"
     elif first is not None and other.first_ts is not None:
-        shift, words = first - other.first_ts, "aligned at the start"
+        shift, alignment = first - other.first_ts, "aligned at the start"
     else:
         return None
     end = span.end - shift + AHEAD * (span.end - span.start)
     return _Source(
-        other.name, f"{other.name}, {words}", _signals(load, other), span.start - shift, end, lambda ts: ts + shift
+        other.name, f"{other.name}, {alignment}", _signals(load, other), span.start - shift, end, lambda ts: ts + shift
     )
 
 

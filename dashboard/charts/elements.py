@@ -167,5 +167,5 @@ def _legend(panel: Panel) -> Any:
 
 def _item(slot: str, line: PanelLine) -> Any:
     swatch = html.I(className=f"swatch c-{line.colour}" + (" thin" if line.thin else ""))
-    words = [swatch, t(html.Span, f"p.{slot}.l"), html.B(**{"data-t": f"p.{slot}.v", "data-slot": slot})]
-    return html.Span(words, className="item", **{"data-s": f"p.{slot}.s", "data-signal": line.want.signal})
+    parts = [swatch, t(html.Span, f"p.{slot}.l"), html.B(**{"data-t": f"p.{slot}.v", "data-slot": slot})]
+    return html.Span(parts, className="item", **{"data-s": f"p.{slot}.s", "data-signal": line.want.signal})

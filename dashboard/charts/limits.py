@@ -37,9 +37,9 @@ def fixed_limit(limit: str, facts: StatusFacts) -> str:
     """A limit of the run's configuration as text ("bound 8"); "" if there is none."""
     if limit not in _FACTS:
         return ""
-    name, unit, _, words = _FACTS[limit]
+    name, unit, _, note = _FACTS[limit]
     value = facts.number(name)
-    return f"{words} {text(value, unit).removesuffix(' ' + unit)}" if value is not None else ""
+    return f"{note} {text(value, unit).removesuffix(' ' + unit)}" if value is not None else ""
 
 
 def _initial(panel: Panel, facts: StatusFacts, infos: Mapping[str, SignalInfo]) -> list[Limit]:

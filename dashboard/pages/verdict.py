@@ -62,8 +62,8 @@ def because(cause: str | None) -> str:
 
 def named(outcome: str, cause: str | None) -> str:
     """``Generator-bound (long tail)``: both, for where there is room."""
-    known = because(cause) if outcome not in ("", "unknown") else ""
-    return word(outcome, cause) + (f" ({known})" if known else "")
+    reason = because(cause) if outcome not in ("", "unknown") else ""
+    return word(outcome, cause) + (f" ({reason})" if reason else "")
 
 
 def confidence(verdict: VerdictJson) -> str:
@@ -71,7 +71,7 @@ def confidence(verdict: VerdictJson) -> str:
     found = verdict.get("confidence")
     if not isinstance(found, (int, float)) or found <= 0:
         return ""
-    return next(words for least, words in _CONFIDENCE if found >= least) + " confidence"
+    return next(label for least, label in _CONFIDENCE if found >= least) + " confidence"
 
 
 def headline(summary: str) -> tuple[str, str, str]:
@@ -83,8 +83,8 @@ def headline(summary: str) -> tuple[str, str, str]:
 
 def rest(summary: str) -> str:
     """The rest of the summary, as a sentence."""
-    words = tight(summary.partition("; ")[2])
-    return words[:1].upper() + words[1:]
+    clause = tight(summary.partition("; ")[2])
+    return clause[:1].upper() + clause[1:]
 
 
 def behind(verdict: VerdictJson) -> View:
@@ -104,25 +104,25 @@ def behind(verdict: VerdictJson) -> View:
 
 def _contradiction(found: VerdictJson) -> str:
     """The sentence with both numbers: ``61% reported, 22% predicted``; where it names none, they follow it."""
-    words, values = tight(str(found.get("text") or "")), found.get("values") or {}
-    if len(re.findall(r"\d+(?:\.\d+)?", words)) >= len(values):
-        return words
+    message, values = tight(str(found.get("text") or "")), found.get("values") or {}
+    if len(re.findall(r"\d+(?:\.\d+)?", message)) >= len(values):
+        return message
     figures = ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in values.items())
-    return f"{words} ({figures})"
+    return f"{message} ({figures})"
 
 
 def _texts(verdict: VerdictJson) -> list[str]:
     # The wait is in the headline and in the bar of the step; the next limit is among the steps.
     beyond = str((verdict.get("next") or {}).get("text") or "").lower()
     items = (one for one in verdict.get("evidence") or () if _is_shown(verdict, one))
-    words = (str(one["text"]) for one in items if one.get("text"))
-    return [tight(text) for text in words if not beyond or not text.lower().startswith(beyond)]
+    texts = (str(one["text"]) for one in items if one.get("text"))
+    return [tight(text) for text in texts if not beyond or not text.lower().startswith(beyond)]
 
 
 def _is_shown(verdict: VerdictJson, item: Mapping[str, Any]) -> bool:
     """Whether the banner needs this evidence: a single wait is in the headline and on a card already."""
-    words = str(item.get("text"))
-    return item.get("signal") != "trainer_wait_ratio" and words.lower() not in str(verdict.get("summary") or "").lower()
+    line = str(item.get("text"))
+    return item.get("signal") != "trainer_wait_ratio" and line.lower() not in str(verdict.get("summary") or "").lower()
 
 
 def next_steps(verdict: VerdictJson) -> list[str]:
@@ -137,9 +137,9 @@ def next_steps(verdict: VerdictJson) -> list[str]:
     return [step for step in found if step]
 
 
-def _sentence(words: str) -> str:
+def _sentence(clause: str) -> str:
     """With a capital letter, except for a name such as ``p95``."""
-    return words[:1].upper() + words[1:] if words[1:2].isalpha() or words[1:2] == " " else words
+    return clause[:1].upper() + clause[1:] if clause[1:2].isalpha() or clause[1:2] == " " else clause
 
 
 def ribbon(reader: Reader, run: str, span: Span, shared: TimedCache) -> View:

@@ -81,8 +81,8 @@ def _count(page: Page) -> list[Any]:
 
 def _live() -> Any:
     dot = html.Span(className="dot")
-    words = [html.Span("…", id="live-word"), html.Span(id="live-age", className="age")]
-    return html.Button([dot, html.Span(words)], id="live", type="button", **{"data-live": "wait"})
+    parts = [html.Span("…", id="live-word"), html.Span(id="live-age", className="age")]
+    return html.Button([dot, html.Span(parts)], id="live", type="button", **{"data-live": "wait"})
 
 
 def _theme() -> Any:
@@ -96,5 +96,5 @@ def _keys() -> Any:
 
 
 def _message() -> Any:
-    words = [html.H1("Nothing to show", id="message-title"), html.P(id="message"), html.Ul(id="message-found")]
-    return html.Section(words, className="message")
+    parts = [html.H1("Nothing to show", id="message-title"), html.P(id="message"), html.Ul(id="message-found")]
+    return html.Section(parts, className="message")

@@ -110,9 +110,9 @@ class StatusFacts:
         return ("watch" if any(up) else "critical"), f"{up.count(False)} of {len(up)} down"
 
     def _dead_engines(self) -> str:
-        state, words = self.down("generator")
+        state, names = self.down("generator")
         error = next((t.error for t in self.targets if _plays(t) == "generator" and t.error), "")
-        return f"no engine answers ({words}{': ' + error if error else ''})" if state == "critical" else ""
+        return f"no engine answers ({names}{': ' + error if error else ''})" if state == "critical" else ""
 
     def newest(self) -> float | None:
         """When the newest measured number on the page was true: what "updated" and "ended" refer to."""
@@ -153,9 +153,9 @@ def engine_name(target: str, labels: Mapping[str, str]) -> str:
     return target + (f"/{replica}" if replica else "") + (f":{rank}" if rank != "0" else "")
 
 
-def joined(*words: str) -> str:
+def joined(*parts: str) -> str:
     """Joins texts with dots; empty ones are left out."""
-    return " · ".join(word for word in words if word)
+    return " · ".join(word for word in parts if word)
 
 
 def first_clause(why: str) -> str:

@@ -134,9 +134,9 @@ def text(value: float | None, unit: str) -> str:
     return f"{figure} {word}" if word else figure
 
 
-def tight(words: str) -> str:
+def tight(sentence: str) -> str:
     """A sentence with its factors as the page writes them: ``1.3×``, where it has ``1.3x``."""
-    return re.sub(r"(?<=\d)x(?!\w)", "×", words)
+    return re.sub(r"(?<=\d)x(?!\w)", "×", sentence)
 
 
 def escape(label: str) -> str:

@@ -165,9 +165,9 @@ def _origins(statuses: Iterable[Status]) -> Metric:
     for status in statuses:
         for target in status.trust:
             if target.source and target.gone_since is None:
-                known = {"run": status.run, "target": target.target, "source": target.source, "job": target.job}
+                labels = {"run": status.run, "target": target.target, "source": target.source, "job": target.job}
                 own = {f"label_{name}": value for name, value in target.labels.items()}
-                family.add_sample(PREFIX + "target_info", {**known, **own}, 1.0)
+                family.add_sample(PREFIX + "target_info", {**labels, **own}, 1.0)
     return family
 
 

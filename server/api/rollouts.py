@@ -128,8 +128,8 @@ def _pushes(api: FastAPI, store: Store, clock: Clock, admitted: Callable[[str], 
 
 
 def _documented(needed: str, names: tuple[str, ...]) -> dict[str, Any]:
-    known: dict[str, Any] = {name: {} for name in names}
-    item = {"type": "object", "required": [needed], "additionalProperties": False, "properties": known}
+    fields: dict[str, Any] = {name: {} for name in names}
+    item = {"type": "object", "required": [needed], "additionalProperties": False, "properties": fields}
     schema = {"schema": {"type": "array", "items": item}}
     return {"requestBody": {"content": {"application/json": schema, "application/x-ndjson": {"schema": item}}}}
 

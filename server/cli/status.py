@@ -393,8 +393,8 @@ def _head(status: Mapping[str, Any]) -> list[str]:
 
 def _unnamed(status: Mapping[str, Any]) -> str:
     """Whether a trainer reports without its framework's name, as one whose metrics are pushed does."""
-    known = (name for name, signal in _listed_signals(status) if signal["value"] is not None)
-    return "trainer without a name" if any(name.startswith(TRAINER) for name in known) else "no trainer yet"
+    names = (name for name, signal in _listed_signals(status) if signal["value"] is not None)
+    return "trainer without a name" if any(name.startswith(TRAINER) for name in names) else "no trainer yet"
 
 
 def _listed_signals(status: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -83,7 +83,7 @@ class SignalEvaluator:
 
     def states(self) -> dict[str, tuple[int, str]]:
         """Memories as JSON text with the version of the code."""
-        return {PREFIX + name: (self._versions[name], memory_json(kept)) for name, kept in self.memory.items()}
+        return {PREFIX + name: (self._versions[name], memory_json(memory)) for name, memory in self.memory.items()}
 
     def restore(self, signals: Iterable[Signal], states: Mapping[str, tuple[int, str]]) -> None:
         """Load stored memories. A memory of another version is dropped."""
@@ -128,15 +128,15 @@ def begun(
     return [(at, target, metric, own, 0.0) for metric, own in _counting(gauges, target, labels)]
 
 
-def _began(known: Gauge | None, ts: float, since: float) -> float | None:
+def _began(gauge: Gauge | None, ts: float, since: float) -> float | None:
     """When, on the clock of the pages, a process other than those known began; None: it is one of them.
 
     Two that answer by turns are no restarts: it must be younger than all of the last minutes.
     """
-    if known is None or since == known.last or since <= max(value for _, value in known.points) + JITTER_SECONDS:
+    if gauge is None or since == gauge.last or since <= max(value for _, value in gauge.points) + JITTER_SECONDS:
         return None
     # By its own machine's clock, where that can be right: after the last page of the one before.
-    return since if known.last_ts < since < ts else (known.last_ts + ts) / 2
+    return since if gauge.last_ts < since < ts else (gauge.last_ts + ts) / 2
 
 
 def _counting(gauges: Series, target: str, labels: Labels) -> Iterator[tuple[str, Labels]]:
@@ -453,9 +453,9 @@ class Deriver:
         self, axis: str, incarnation: int, number: int, ts: float, target: str, values: Mapping[StepKey, float]
     ) -> list[Emission]:
         """Add values of one step; returns the answers of every step signal that reads one, at the step's time."""
-        kept = self.book.get(axis, incarnation, number)
+        stored = self.book.get(axis, incarnation, number)
         counted = self._counted(Step(axis, incarnation, number, ts, _finite(values)), target)
-        if kept is not None and kept.values.items() >= counted.items():
+        if stored is not None and stored.values.items() >= counted.items():
             return []  # the row was read before, or its values rank lower
         window = self.facts.get("logging_steps") if axis == TRAINER else None
         self.counting.step(axis, incarnation, number, counted, window if isinstance(window, (int, float)) else None)
@@ -471,10 +471,10 @@ class Deriver:
             return []  # older than every window
         self.done[axis] = max(self.done.get(axis, (-1, -1)), (incarnation, number))
         if axis == TRAINER:
-            return self._answers(ts if kept is None else kept.ts, self._step_metrics)
+            return self._answers(ts if stored is None else stored.ts, self._step_metrics)
         metrics, trained = {metric for metric, _ in counted}, self.book.newest(TRAINER)
         if trained is None:
-            return self._answers(ts if kept is None else kept.ts, metrics)
+            return self._answers(ts if stored is None else stored.ts, metrics)
         # A row of another axis counts when the trainer has consumed its step; a later row counts at once.
         return self._answers(trained.ts, metrics) if number <= trained.number else []
 

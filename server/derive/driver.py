@@ -295,8 +295,8 @@ class RunDriver:
 
         Answering those again would be wrong at the window's edge: the steps before them are not here.
         """
-        known, fresh = recovery.steps(self._store, self.run, self.deriver.done)
-        for one in known:
+        counted, fresh = recovery.steps(self._store, self.run, self.deriver.done)
+        for one in counted:
             self.deriver.recall(one.axis, one.incarnation, one.number, one.ts, one.target, one.values)
         self._steps += fresh
 
@@ -507,9 +507,9 @@ class RunDriver:
         """Steps that wait for a tick beyond `t` are shown at once: a step is an event, not a state."""
         self._feed_steps(t, batch)
         # A signal without data has a reason from the start, and a new one with every new metric.
-        silent, lacking = self._answers.silent(), self._answers.lacking()
+        silent, missing = self._answers.silent(), self._answers.lacking()
         stale_mode = self._mode_changed()
-        gaps = self._answers.known.keys() if stale_mode else lacking
+        gaps = self._answers.known.keys() if stale_mode else missing
         answers = self.deriver.steps_now(t) if silent or gaps else []
         self._answers.write([a for a in answers if a[0] in silent or (a[0] in gaps and is_gap(a[2]))], batch)
         if not self.deriver.gauges and (silent or gaps):

@@ -55,17 +55,17 @@ def histograms(store: Store, run: str, deriver: Deriver, since: int) -> None:
 
 def steps(store: Store, run: str, done: Mapping[str, tuple[int, int]]) -> tuple[list[StepArrival], list[StepArrival]]:
     """(those of the window that were answered already, those that were not) of a run."""
-    known: list[StepArrival] = []
+    arrived: list[StepArrival] = []
     fresh: list[StepArrival] = []
     newest = store.runs.incarnation(run)
     for life in range(newest, -1, -1):
         rows = _steps_back_to(store, run, life, done)
         new = [row for row in rows if _is_new(row, done)]
-        known += _words(row for row in rows if life == newest and not _is_new(row, done))
+        arrived += _words(row for row in rows if life == newest and not _is_new(row, done))
         fresh += _words(new)
         if len(new) < len(rows):
             break
-    return known, fresh
+    return arrived, fresh
 
 
 def _steps_back_to(store: Store, run: str, life: int, done: Mapping[str, tuple[int, int]]) -> list[StepRow]:
@@ -161,17 +161,17 @@ def _count(store: Store, run: str, deriver: Deriver, pending: Iterable[RolloutAr
     more. And what left with another exit than it has now counts at once: nothing tells its time any longer.
     """
     due = {what: _due(store, run, deriver, what, *kind) for what, kind in _COUNTED.items()}
-    told: deque[RolloutArrival] = deque()
+    arrivals: deque[RolloutArrival] = deque()
     # The newest first: what is already counted is older.
     for arrival in reversed(list(pending)):
         counts = leaves(arrival.row) and _take(due["rollout_left"], arrival.row.state)
         closes = arrival.closed and arrival.group is not None and _take(due["group_closed"], arrival.group.outcome)
-        told.appendleft(replace(arrival, before=None if counts else arrival.row, closed=closes))
+        arrivals.appendleft(replace(arrival, before=None if counts else arrival.row, closed=closes))
     for what, left in due.items():
         for label, n in left.items():
             if n > 0:
                 deriver.counting.happened(what, label, n)
-    return told
+    return arrivals
 
 
 _COUNTED: Mapping[str, tuple[str, Sequence[str]]] = {

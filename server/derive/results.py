@@ -146,7 +146,7 @@ class SignalResults:
             self._new_states[series.id] = self._unsaved[series.id] = series
 
     def _write_values(self, name: str, ts: float, values: Sequence[Value], batch: Batch) -> None:
-        known, is_tick = self.known.setdefault(name, {}), name in self._ticks
+        stored, is_tick = self.known.setdefault(name, {}), name in self._ticks
         self._silent.pop(name, None)
         source, stamp = self._deriver.source(self._items[name]), round(ts * 1000)
         newest = round(self._deriver.data_time(name, ts) * 1000) if is_tick else stamp
@@ -155,10 +155,10 @@ class SignalResults:
             if number != number:
                 self._write_missing(name, value, stamp, (value.why, source), batch)
                 continue
-            series = known.get(labels)
+            series = stored.get(labels)
             if series is None:
                 self._latest(name, labels, newest, number, PointState.VALUE, (value.why, source))
-                series = known[labels]
+                series = stored[labels]
             else:
                 # As `_set`, without a call: a long log has a million values.
                 series.state = PointState.VALUE
@@ -167,16 +167,16 @@ class SignalResults:
                     series.source = source or series.source
                     self._new_states[series.id] = self._unsaved[series.id] = series
             batch.points.append((series.id, stamp, number, _VALUE))
-        if not len(values) == len(known) == 1:
+        if not len(values) == len(stored) == 1:
             self._end_others(name, values, stamp, source, batch)
 
     def _end_others(self, name: str, values: Sequence[Value], stamp: int, source: str, batch: Batch) -> None:
         """End the lines of label sets that the answer does not have."""
-        known = self.known[name]
+        stored = self.known[name]
         named = {value.labels for value in values}
-        if len(named) == len(known):
+        if len(named) == len(stored):
             return
-        for labels, at in list(known.items()):
+        for labels, at in list(stored.items()):
             if labels in named or at.why == NO_LONGER:
                 continue
             if at.state is PointState.VALUE:
@@ -200,9 +200,9 @@ class SignalResults:
         if self._silent.get(name) == gap:
             return
         state = PointState.NOT_APPLICABLE if isinstance(answer, NotApplicable) else PointState.UNKNOWN
-        known, stamp, reason = self.known.setdefault(name, {}), round(ts * 1000), (self._why(name, answer), source)
-        for labels in list(known) or [()]:
-            series = known.get(labels)
+        stored, stamp, reason = self.known.setdefault(name, {}), round(ts * 1000), (self._why(name, answer), source)
+        for labels in list(stored) or [()]:
+            series = stored.get(labels)
             texts = (self._lapsed(series, answer) or reason[0], reason[1])
             if series is not None and series.state is PointState.VALUE:
                 self._break(name, labels, stamp, state, texts, batch)
@@ -211,7 +211,7 @@ class SignalResults:
         if all(
             series.state is state
             and (series.why, series.source) == (self._lapsed(series, answer) or reason[0], reason[1])
-            for series in known.values()
+            for series in stored.values()
         ):
             self._silent[name] = gap
 
@@ -292,10 +292,10 @@ class SignalResults:
     def _missing(self) -> Iterator[tuple[str, Labels]]:
         """Yields the series of the emissions that `write` works on and that are not there yet."""
         for name, _, answer in self._emissions:
-            known = self.known.get(name, {})
+            stored = self.known.get(name, {})
             if not isinstance(answer, (Unknown, NotApplicable)):
-                yield from ((name, value.labels) for value in answer if value.labels not in known)
-            elif not known:
+                yield from ((name, value.labels) for value in answer if value.labels not in stored)
+            elif not stored:
                 yield name, ()
 
     def _create_ids(self, keys: Iterable[tuple[str, Labels]]) -> None:

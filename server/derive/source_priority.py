@@ -55,9 +55,9 @@ class SourcePriority:
     _forwarded: dict[str, Collector] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, targets: Iterable[Target], known: Mapping[str, Collector]) -> "SourcePriority":
+    def of(cls, targets: Iterable[Target], catalogue: Mapping[str, Collector]) -> "SourcePriority":
         """``targets``: in the order they were attached."""
-        return cls({one.name: _SourceValue(order, known[one.collector]) for order, one in enumerate(targets)})
+        return cls({one.name: _SourceValue(order, catalogue[one.collector]) for order, one in enumerate(targets)})
 
     def meet(self, target: str, collector: Collector) -> None:
         """Add a forwarded target of a running run, after the attached ones and in the order of names."""
@@ -84,26 +84,26 @@ class SourcePriority:
 
     # ---- steps
 
-    def counted(self, kept: Step | None, step: Step) -> dict[StepKey, float]:
+    def counted(self, stored: Step | None, step: Step) -> dict[StepKey, float]:
         """The values of a target's step that count. Contradictions with other targets are recorded.
 
         Args:
-            kept: the same step so far, each value with its source.
+            stored: the same step so far, each value with its source.
             step: the new values, all of one source.
         """
         position = (step.incarnation, step.number)
         self._newest[step.axis] = max(position, self._newest.get(step.axis, position))
-        if kept is None or not kept.sources:
+        if stored is None or not stored.sources:
             return step.values
-        return {key: value for key, value in step.values.items() if self._counts(kept, step, key, value)}
+        return {key: value for key, value in step.values.items() if self._counts(stored, step, key, value)}
 
-    def _counts(self, kept: Step, step: Step, key: StepKey, value: float) -> bool:
-        source, other = step.sources[key], kept.sources.get(key)
+    def _counts(self, stored: Step, step: Step, key: StepKey, value: float) -> bool:
+        source, other = step.sources[key], stored.sources.get(key)
         if other is None or other == source:
             return True
         better = self.rank(source, key) <= self.rank(other, key)
         loser, winner = (other, source) if better else (source, other)
-        low, high = (kept.values[key], value) if better else (value, kept.values[key])
+        low, high = (stored.values[key], value) if better else (value, stored.values[key])
         self._note(step, key, (loser, low), (winner, high))
         return better
 

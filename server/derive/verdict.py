@@ -135,11 +135,11 @@ class VerdictTracker:
         version, text = states.get(STATE, (0, ""))
         if version != RULES_VERSION:
             return
-        kept: dict[str, Any] = json.loads(text)
-        told, self._text = kept["verdict"], text
-        self._memory, self._as_of = kept["memory"], kept["as_of"]
-        self._key = told["outcome"], told["cause"] or ""
-        self._said = told["summary"], told["since"]
+        stored: dict[str, Any] = json.loads(text)
+        verdict, self._text = stored["verdict"], text
+        self._memory, self._as_of = stored["memory"], stored["as_of"]
+        self._key = verdict["outcome"], verdict["cause"] or ""
+        self._said = verdict["summary"], verdict["since"]
 
 
 def _seen(now: float, deriver: Deriver, answers: SignalResults) -> VerdictInput:

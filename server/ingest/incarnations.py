@@ -130,17 +130,17 @@ LATE = 3
 _GENERATED = ("version_dispatched", "version_start", "version_finish", "dispatched_at", "started_at", "finished_at")
 
 
-def incarnation_of_known(incarnations: Incarnations, known: Mapping[int, Rollout], record: Rollout) -> int | None:
-    """Returns the incarnation of the rollout that a record updates, among those ``known`` by its id; None: no match.
+def incarnation_of_known(incarnations: Incarnations, stored: Mapping[int, Rollout], record: Rollout) -> int | None:
+    """Returns the incarnation of the rollout that a record updates, among those ``stored`` by its id; None: no match.
 
     An incarnation uses an id once, so a record that began in another incarnation is another rollout. A record without
     a start time updates the newest rollout of its id.
     """
     reported = record.incarnation
-    if reported is not None and (not known or reported in known or _has_generation(record)):
+    if reported is not None and (not stored or reported in stored or _has_generation(record)):
         return reported
     begun = begun_at(record)
-    matches = (number for number, row in known.items() if begun is None or _same(incarnations, row, record))
+    matches = (number for number, row in stored.items() if begun is None or _same(incarnations, row, record))
     return max(matches, default=None)
 
 
@@ -164,12 +164,12 @@ def current_incarnation(incarnations: Incarnations, row: RolloutRow) -> int:
     return row.life if at is None else max(row.life, incarnations.at(at))
 
 
-def _same(incarnations: Incarnations, known: Rollout, record: Rollout) -> bool:
+def _same(incarnations: Incarnations, stored: Rollout, record: Rollout) -> bool:
     """May both describe one rollout? Start times decide; if only one has a start time, the other's last time does."""
-    for first, second in ((known.dispatched_at, record.dispatched_at), (known.started_at, record.started_at)):
+    for first, second in ((stored.dispatched_at, record.dispatched_at), (stored.started_at, record.started_at)):
         if first is not None and second is not None:
             return incarnations.at(first) == incarnations.at(second)
-    return not (_before(incarnations, known, record) or _before(incarnations, record, known))
+    return not (_before(incarnations, stored, record) or _before(incarnations, record, stored))
 
 
 def _before(incarnations: Incarnations, first: Rollout, second: Rollout) -> bool:
@@ -204,15 +204,15 @@ def with_incarnation(incarnations: Incarnations, record: Rollout, made_in: int) 
     return record if tuple(uses) == record.consumptions else replace(record, consumptions=distinct(uses))
 
 
-def in_incarnation(incarnations: Incarnations, record: Rollout, made_in: int, known: Rollout | None) -> Rollout:
+def in_incarnation(incarnations: Incarnations, record: Rollout, made_in: int, stored: Rollout | None) -> Rollout:
     """Sets the incarnation of each use: the reported one, else the run's incarnation at that time."""
     if not record.consumptions:
         return record if record.incarnation in (None, made_in) else replace(record, incarnation=None)
-    if incarnations.last is None and made_in == incarnations.newest and _unreported(record, known):
+    if incarnations.last is None and made_in == incarnations.newest and _unreported(record, stored):
         return record
-    previous = known.incarnation if known is not None else None
+    previous = stored.incarnation if stored is not None else None
     reported = record.incarnation if record.incarnation is not None else previous
-    uses, begun = [], begun_at(record, *([known] if known is not None else []))
+    uses, begun = [], begun_at(record, *([stored] if stored is not None else []))
     for use in record.consumptions:
         used_in = use.incarnation
         if used_in is None:
@@ -225,9 +225,9 @@ def in_incarnation(incarnations: Incarnations, record: Rollout, made_in: int, kn
     return replace(record, consumptions=tuple(uses), incarnation=own)
 
 
-def _unreported(record: Rollout, known: Rollout | None) -> bool:
+def _unreported(record: Rollout, stored: Rollout | None) -> bool:
     """Is no incarnation reported, neither of the rollout nor of its uses?"""
-    own = record.incarnation is None and (known is None or known.incarnation is None)
+    own = record.incarnation is None and (stored is None or stored.incarnation is None)
     return own and all([use.incarnation is None for use in record.consumptions])
 
 

@@ -262,13 +262,13 @@ class Ingest:
                 continue
             # A row is stamped before it is written, so a row that took seconds to commit is older than the last call.
             fresh = before - OVERLAP_MS
-            known = self._seen.get((row.record.provider, row.record.id))
+            stored = self._seen.get((row.record.provider, row.record.id))
             self._seen[(row.record.provider, row.record.id)] = row
             arrivals.sandboxes += arrivals_of(
                 row,
-                created=known is None and row.first_seen > fresh,
-                became_ready=(row.ready_seen or 0) > fresh and (known is None or known.ready_seen is None),
-                failed=(row.failed_seen or 0) > fresh and (known is None or known.failed_seen is None),
+                created=stored is None and row.first_seen > fresh,
+                became_ready=(row.ready_seen or 0) > fresh and (stored is None or stored.ready_seen is None),
+                failed=(row.failed_seen or 0) > fresh and (stored is None or stored.failed_seen is None),
             )
             arrivals.heard[PUSHED] = (now, math.inf)
         self._pushed = _ms(now)

@@ -65,11 +65,11 @@ def ages(
     return environments.judge(complete, made_in, start(complete, first_seen))
 
 
-def affected_sandboxes(record: Rollout, known: Sequence[Rollout]) -> Iterator[tuple[str, float]]:
-    """Yields (sandbox, since): rollouts that used it later may change. ``known``: previous records of the same id."""
-    boxes = dict.fromkeys([box for part in (record, *known) for box in sandboxes(part)])
+def affected_sandboxes(record: Rollout, stored: Sequence[Rollout]) -> Iterator[tuple[str, float]]:
+    """Yields (sandbox, since): rollouts that used it later may change. ``stored``: previous records of the same id."""
+    boxes = dict.fromkeys([box for part in (record, *stored) for box in sandboxes(part)])
     if boxes and (record.turns or start(record, math.inf) < math.inf):
-        starts = [begun for part in (record, *known) if (begun := start(part, math.inf)) < math.inf]
+        starts = [begun for part in (record, *stored) if (begun := start(part, math.inf)) < math.inf]
         for sandbox in boxes:
             yield sandbox, min(starts, default=-math.inf)
 
@@ -79,11 +79,11 @@ def _with_turns(record: Rollout, turns: tuple[Turn, ...]) -> Rollout:
     return record if record.turns or not turns else replace(record, turns=turns)
 
 
-def without_old_turns(environments: Environments, record: Rollout, known: Rollout, made_in: int) -> Rollout:
+def without_old_turns(environments: Environments, record: Rollout, stored: Rollout, made_in: int) -> Rollout:
     """Removes turns that were evaluated and then dropped, unless the record has new turns."""
-    if not record.turns or len(record.turns) > (known.turn_count or 0):
+    if not record.turns or len(record.turns) > (stored.turn_count or 0):
         return record
-    if len(record.turns) == known.turn_count:
+    if len(record.turns) == stored.turn_count:
         environments.remember((record.rollout_id, made_in), record.turns)
     return replace(record, turns=())
 
@@ -372,10 +372,10 @@ class RolloutIngest:
         result: dict[GroupKey, None] = {}
         for record in records:
             number = self._incarnation_of(record)
-            known = self._known.get(record.rollout_id[:200], {}).get(number)
-            group = record.group_id[:200] or (known.record.group_id if known is not None else "")
+            stored = self._known.get(record.rollout_id[:200], {}).get(number)
+            group = record.group_id[:200] or (stored.record.group_id if stored is not None else "")
             numbers = (number,)
-            if known is None and record.incarnation is None and self.incarnations.last is not None:
+            if stored is None and record.incarnation is None and self.incarnations.last is not None:
                 # Siblings may have an older number of the same incarnation.
                 numbers = (number, *new_incarnations(self.incarnations, record)[1])
             for candidate in numbers if group else ():
@@ -385,8 +385,8 @@ class RolloutIngest:
 
     def later_in_sandboxes(self, records: Iterable[Rollout]) -> list[Rollout]:
         """Returns later rollouts of the same sandboxes, whose ages may change; only the id if not in memory."""
-        known = ((record, self._known.get(record.rollout_id[:200], {}).values()) for record in records)
-        affected = (box for record, rows in known for box in affected_sandboxes(record, [row.record for row in rows]))
+        stored = ((record, self._known.get(record.rollout_id[:200], {}).values()) for record in records)
+        affected = (box for record, rows in stored for box in affected_sandboxes(record, [row.record for row in rows]))
         later = dict.fromkeys(key for box in affected for key in self._environments.after(*box))
         rows = (self._known.get(name, {}).get(number) for name, number in later)
         return [Rollout(name) if row is None else row.record for (name, _), row in zip(later, rows, strict=True)]
@@ -473,32 +473,32 @@ class RolloutIngest:
         rows = self._known.get(name, {})
         if record.incarnation is None and self.incarnations.last is None:  # nothing separates incarnations
             return max(rows, default=self.incarnations.newest)
-        known = {number: (work or {}).get((name, number), row.record) for number, row in rows.items()}
-        if (number := incarnation_of_known(self.incarnations, known, record)) is not None:
+        stored = {number: (work or {}).get((name, number), row.record) for number, row in rows.items()}
+        if (number := incarnation_of_known(self.incarnations, stored, record)) is not None:
             return number
         at, numbers = new_incarnations(self.incarnations, record)
         for number in numbers if record.group_id else ():
             group = self._groups.get((record.group_id[:200], number))
-            if group is not None and any_in(self.incarnations, at, group.times()) and number not in known:
+            if group is not None and any_in(self.incarnations, at, group.times()) and number not in stored:
                 return number
         # A late restart may give two incarnations one number; two rollouts with one id then need different numbers.
         candidates = (*numbers, *range(self.incarnations.newest, -1, -1))
-        return next((number for number in candidates if number not in known), numbers[0])
+        return next((number for number in candidates if number not in stored), numbers[0])
 
     def _fold(self, record: Rollout, work: dict[Key, Rollout]) -> None:
         number = self._incarnation_of(record, work)
         key = (record.rollout_id, number)
         row = self._known.get(record.rollout_id, {}).get(number)
-        known = work.get(key) or (row.record if row is not None else None)
-        record = in_incarnation(self.incarnations, record, number, known)
-        if known is None:
+        stored = work.get(key) or (row.record if row is not None else None)
+        record = in_incarnation(self.incarnations, record, number, stored)
+        if stored is None:
             complete = record
             # A placeholder row, so that later records of this batch match it.
             self._known.setdefault(record.rollout_id, {}).setdefault(number, _blank(record, number))
         else:
-            if row is not None and row.judged_turns is not None and not known.turns:
-                record = without_old_turns(self._environments, record, known, number)
-            complete = merged(known, record)
+            if row is not None and row.judged_turns is not None and not stored.turns:
+                record = without_old_turns(self._environments, record, stored, number)
+            complete = merged(stored, record)
         work[key] = with_incarnation(self.incarnations, complete, number)
 
     def _group(self, work: Mapping[Key, Rollout]) -> dict[GroupKey, tuple[bool, int | None, float | None]]:

@@ -211,15 +211,15 @@ def _merged(before: Sandbox | None, record: Sandbox, now: float) -> Sandbox:
     if before.state == "failed":
         # Providers list a failed sandbox as terminated after their cleanup; it stays failed.
         record = replace(record, state="failed", cause=before.cause)
-    known = {name: _first(getattr(before, name), getattr(record, name)) for name in _TIMES}
-    kept = {
+    times = {name: _first(getattr(before, name), getattr(record, name)) for name in _TIMES}
+    others = {
         field.name: getattr(before, field.name)
         for field in fields(Sandbox)
         if field.name not in _TIMES and getattr(record, field.name) in (None, "")
     }
     # The first times are retained, so their source is too.
     source = before.latency_source or record.latency_source
-    merged = replace(record, **{**kept, **known, "latency_source": source})
+    merged = replace(record, **{**others, **times, "latency_source": source})
     if merged.ready_at is None and record.state == "running" and before.state in PENDING:
         # The provider reports no time: the sandbox became usable between the previous poll and this one.
         merged = replace(merged, ready_at=now, latency_source="poll_bound")
@@ -234,8 +234,8 @@ def _ended(record: Sandbox, now: float) -> Sandbox:
     return replace(record, cause="unknown") if record.state == "failed" and record.cause is None else record
 
 
-def _first(known: float | None, reported: float | None) -> float | None:
-    return reported if known is None else known
+def _first(stored: float | None, reported: float | None) -> float | None:
+    return reported if stored is None else stored
 
 
 def _clean(record: Sandbox) -> Sandbox:

@@ -113,10 +113,10 @@ def quota(inputs: Inputs) -> Check:
         if account.error and account.error.kind == "quota"
     ]
     resources = [answer for name in SIZES if (answer := _resource(inputs, name)) is not None]
-    known = _fits(planned, seats.free, QUOTA_SPARE, seats.exact) if seats.free is not None else "unknown"
+    outcome = _fits(planned, seats.free, QUOTA_SPARE, seats.exact) if seats.free is not None else "unknown"
     if seats.limit is None and any(answer.status == "ok" and answer.sure for answer in resources):
-        known = "ok"  # some providers count cores, not sandboxes
-    status = "fail" if refused else worst([known, *(answer.status for answer in resources)])
+        outcome = "ok"  # some providers count cores, not sandboxes
+    status = "fail" if refused else worst([outcome, *(answer.status for answer in resources)])
     return Check(
         "quota", status, _seats_words(seats, planned), _quota_fix(status, seats, planned),
         value=planned, limit=seats.free, unit="sandboxes",

@@ -205,8 +205,8 @@ def _counts(value: str | float) -> bool:
 
 def _synchronous_note(mode: str) -> str:
     """A synchronous step is generation and training one after the other: no queue, and another arithmetic."""
-    words = "synchronous run: trainer and generator take turns, so neither waits for the other at a queue"
-    return words if mode.startswith("sync") else ""
+    note = "synchronous run: trainer and generator take turns, so neither waits for the other at a queue"
+    return note if mode.startswith("sync") else ""
 
 
 def _one_pool(mode: str) -> str:

@@ -107,10 +107,10 @@ _When = tuple[float, int, int, str]
 _Episode = tuple[_When, Effect]
 
 
-def start(record: Rollout, met: float) -> float:
-    """When it began to change anything, epoch seconds; ``met``: used if the record has no time."""
+def start(record: Rollout, first_seen: float) -> float:
+    """When it began to change anything, epoch seconds; ``first_seen``: used if the record has no time."""
     times = [at for at in (record.started_at, record.dispatched_at, record.first_token_at) if at is not None]
-    return min(times) if times else met
+    return min(times) if times else first_seen
 
 
 def when(record: Rollout, life: int, begun: float) -> _When:
@@ -118,8 +118,8 @@ def when(record: Rollout, life: int, begun: float) -> _When:
     acted = {turn.version for turn in record.turns} or {None}
     if None not in acted:
         return begun, life, min(acted), record.rollout_id  # type: ignore[type-var, return-value]
-    told = [version for one in acted if (version := _only_version(record) if one is None else one) is not None]
-    return begun, life, min(told, default=-1), record.rollout_id
+    versions = [version for one in acted if (version := _only_version(record) if one is None else one) is not None]
+    return begun, life, min(versions, default=-1), record.rollout_id
 
 
 def basis(record: Rollout) -> tuple[object, ...]:
@@ -190,11 +190,11 @@ class Environments:
 
     def note(self, sandbox: str, at: _When, effect: Effect) -> None:
         """Records what a rollout did there; a newer report replaces it. Affected rollouts are marked for evaluation."""
-        known = self._of.pop(sandbox, [])
-        found = [one for one in known if _key(one[0]) != _key(at)]
+        entries = self._of.pop(sandbox, [])
+        found = [one for one in entries if _key(one[0]) != _key(at)]
         insort(found, (at, effect), key=lambda one: one[0])
-        if found[-1][0] != at or (len(known) == len(found) and known[-1][0] != at):
-            old = _states(known)
+        if found[-1][0] != at or (len(entries) == len(found) and entries[-1][0] != at):
+            old = _states(entries)
             for key, state in _states(found).items():
                 if key != _key(at) and state != old[key]:
                     self._changed[key] = None

@@ -73,8 +73,8 @@ def complete(members: Collection[Member], size: int | None) -> bool:
     unknown. A group that was aborted because others were faster is never complete: its members are no measure of the
     curriculum.
     """
-    kept = sum(not one.aborted for one in members)
-    if kept < 2 and kept < len(members):
+    finished = sum(not one.aborted for one in members)
+    if finished < 2 and finished < len(members):
         return False
     if any(one.complete_at is not None for one in members):
         return True
@@ -115,9 +115,9 @@ def _solved(one: Member, max_reward: float | None) -> bool | None:
 
 def completed_at(members: Sequence[Member], size: int | None) -> float | None:
     """When it was complete: as reported, else the end of the last member."""
-    told = [one.complete_at for one in members if one.complete_at is not None]
-    if told:
-        return max(told)
+    times = [one.complete_at for one in members if one.complete_at is not None]
+    if times:
+        return max(times)
     ends = sorted(one.ended_at for one in members if one.ended and one.ended_at is not None)
     if not ends:
         return None
@@ -126,9 +126,9 @@ def completed_at(members: Sequence[Member], size: int | None) -> float | None:
 
 def version_complete(members: Sequence[Member], size: int | None) -> int | None:
     """The policy version when the last member ended, from the members: versions ascend within an incarnation."""
-    known = [one.version_finish for one in members if one.version_finish is not None]
-    whole = len(members) >= (size or 2) and len(known) == len(members)
-    return max(known) if whole else None
+    versions = [one.version_finish for one in members if one.version_finish is not None]
+    whole = len(members) >= (size or 2) and len(versions) == len(members)
+    return max(versions) if whole else None
 
 
 # ---- spread

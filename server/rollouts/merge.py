@@ -54,36 +54,36 @@ _EMPTY: tuple[Any, ...] = (None, "", ())
 
 def cleaned(record: Rollout) -> Rollout:
     """The same as the store would give it back: times in whole milliseconds, texts and lists of a bounded length."""
-    told: list[Any] = [
+    values: list[Any] = [
         usual if value in _EMPTY else value for value, usual in zip(_values(record), _USUAL, strict=True)
     ]
     for at in _TIMES:
-        if (time := told[at]) is not None:
-            told[at] = round(time * 1000) / 1000
+        if (time := values[at]) is not None:
+            values[at] = round(time * 1000) / 1000
     for at in _NUMBERS:
-        if (number := told[at]) is not None:
-            told[at] = float(number) if math.isfinite(number) else None
+        if (number := values[at]) is not None:
+            values[at] = float(number) if math.isfinite(number) else None
     for at, length in _TEXTS:
-        if len(told[at]) > length:
-            told[at] = told[at][:length]
+        if len(values[at]) > length:
+            values[at] = values[at][:length]
     for at, clean in _LISTS:
-        if told[at]:
-            told[at] = clean(told[at])
-    if told[_TURNS]:
-        _count_turns(told)
-    found: Rollout = _made(*told)
+        if values[at]:
+            values[at] = clean(values[at])
+    if values[_TURNS]:
+        _count_turns(values)
+    found: Rollout = _made(*values)
     return found
 
 
-def _count_turns(told: list[Any]) -> None:
+def _count_turns(values: list[Any]) -> None:
     """Turns are not kept of every rollout; how many they were, and how many calls they made, is."""
-    turns = told[_TURNS]
-    told[_TURN_COUNT] = max(len(turns), told[_TURN_COUNT] or 0)
-    if told[_TOOL_CALLS] is None:
+    turns = values[_TURNS]
+    values[_TURN_COUNT] = max(len(turns), values[_TURN_COUNT] or 0)
+    if values[_TOOL_CALLS] is None:
         calls = [turn.tool_calls for turn in turns]
-        told[_TOOL_CALLS] = None if None in calls else sum(calls)
-    if not told[_BOXES] and (boxes := dict.fromkeys([turn.sandbox_id for turn in turns if turn.sandbox_id])):
-        told[_BOXES] = tuple(boxes)[:BOXES]
+        values[_TOOL_CALLS] = None if None in calls else sum(calls)
+    if not values[_BOXES] and (boxes := dict.fromkeys([turn.sandbox_id for turn in turns if turn.sandbox_id])):
+        values[_BOXES] = tuple(boxes)[:BOXES]
 
 
 def _ms(seconds: float) -> float:
@@ -116,29 +116,29 @@ _LISTS = [(_NAMES.index(name), clean) for name, clean in _CLEANED.items()]
 _TIMES, _NUMBERS = [[_NAMES.index(name) for name in names] for names in (TIMES, NUMBERS)]
 
 
-def merged(known: Rollout, said: Rollout) -> Rollout:
+def merged(stored: Rollout, reported: Rollout) -> Rollout:
     """Merges one more partial record (both `cleaned`): the later value wins, with these exceptions.
 
     First times stay first and last ones last; the first cause of an exit stays; consumptions are a set; of turns,
     spans and versions the longer list wins. It is sampled only while all its sources sample.
     """
-    values = list(_values(known))
-    for at, new in enumerate(_values(said)):
+    values = list(_values(stored))
+    for at, new in enumerate(_values(reported)):
         old = values[at]
         if new in _EMPTY or new == old:
             continue
         rule = _RULES.get(_NAMES[at])
         values[at] = new if old in _EMPTY or rule is None else rule(old, new)
-    values[_SAMPLED] = known.sampled and said.sampled
+    values[_SAMPLED] = stored.sampled and reported.sampled
     found: Rollout = _made(*values)
     return found
 
 
 def begun_at(*records: Rollout) -> float | None:
     """When a rollout was dispatched, else when it began, from its partial records (epoch seconds)."""
-    told = [record.dispatched_at for record in records if record.dispatched_at is not None]
-    told = told or [record.started_at for record in records if record.started_at is not None]
-    return float(min(told)) if told else None
+    times = [record.dispatched_at for record in records if record.dispatched_at is not None]
+    times = times or [record.started_at for record in records if record.started_at is not None]
+    return float(min(times)) if times else None
 
 
 def told_last(record: Rollout) -> float | None:
@@ -152,8 +152,8 @@ def told_last(record: Rollout) -> float | None:
 
 def told_first(record: Rollout) -> float | None:
     """The oldest time in its record: it began before."""
-    told = [*_times(record), *[use.at for use in record.consumptions]]
-    return min([at for at in told if at is not None], default=None)
+    times = [*_times(record), *[use.at for use in record.consumptions]]
+    return min([at for at in times if at is not None], default=None)
 
 
 def stripped(record: Rollout) -> Rollout:

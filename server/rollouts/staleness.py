@@ -107,25 +107,25 @@ _judged_made, _use_made = maker(Judged), maker(Use)
 
 def oldest(record: Rollout) -> int | None:
     """The oldest policy version that produced one of its kept tokens."""
-    kept = [version for version, tokens in record.token_versions if tokens > 0]
-    if kept:
-        return min(kept)
+    versions = [version for version, tokens in record.token_versions if tokens > 0]
+    if versions:
+        return min(versions)
     return record.version_start if record.version_start is not None else record.version_dispatched
 
 
 def made_by(record: Rollout) -> tuple[tuple[int, int], ...]:
     """(version, tokens) of every version that generated it; () if several did and the split is not reported."""
-    kept = tuple([pair for pair in record.token_versions if pair[1] > 0])
-    if kept or record.version_start is None or record.version_start != record.version_finish:
-        return kept
+    pairs = tuple([pair for pair in record.token_versions if pair[1] > 0])
+    if pairs or record.version_start is None or record.version_start != record.version_finish:
+        return pairs
     return ((record.version_start, record.loss_tokens or record.response_tokens or 1),)
 
 
 def mixed(record: Rollout) -> bool | None:
     """Did more than one version make it?"""
-    kept = {version for version, tokens in record.token_versions if tokens > 0}
-    if kept:
-        return len(kept) > 1
+    versions = {version for version, tokens in record.token_versions if tokens > 0}
+    if versions:
+        return len(versions) > 1
     if record.version_start is not None and record.version_finish is not None:
         return record.version_start != record.version_finish
     acted = {turn.version for turn in record.turns}
@@ -137,9 +137,9 @@ def uses(record: Rollout, life: int) -> Iterator[Use]:
     origin = oldest(record)
     for use in record.consumptions:
         own = use.incarnation is None or use.incarnation == life
-        known = own and origin is not None and use.version is not None and use.version >= origin
+        is_comparable = own and origin is not None and use.version is not None and use.version >= origin
         consumed_in = life if use.incarnation is None else use.incarnation
-        yield _use_made(use.version, consumed_in, use.at, use.version - origin if known else None)  # type: ignore[operator]
+        yield _use_made(use.version, consumed_in, use.at, use.version - origin if is_comparable else None)  # type: ignore[operator]
 
 
 def newest_use(record: Rollout) -> Consumption | None:
@@ -183,16 +183,16 @@ def judge(
         gap = consumed is None or origin is None
         hint = FINISH_HINT if record.version_finish is None and not record.token_versions else TOKEN_HINT
         words.append(f"{TOKEN}: {BACKWARDS if own and back else _why(use, own, origin) if gap else hint}")
-    known = ages if ages is not None and not ages.unknown else None
-    if record.consumptions and known is None:
+    valid = ages if ages is not None and not ages.unknown else None
+    if record.consumptions and valid is None:
         words.append(f"{ENVIRONMENT}: {ages.unknown if ages is not None else ENVIRONMENT_HINT}")
     parts = _parts(record, clock, origin, whole, alone, group_version, group_at)
-    judged = known.judged if known is not None else None
+    judged = valid.judged if valid is not None else None
     found: Judged = _judged_made(
         whole, *parts, token,
-        known.mean() if known is not None else None, known.latest / judged if known is not None and judged else None,
-        ages.bound if ages is not None else False, known.old if known is not None else None, judged,
-        ages_text(known), mixed(record), "; ".join(words),
+        valid.mean() if valid is not None else None, valid.latest / judged if valid is not None and judged else None,
+        ages.bound if ages is not None else False, valid.old if valid is not None else None, judged,
+        ages_text(valid), mixed(record), "; ".join(words),
     )  # fmt: skip
     return found
 

@@ -84,9 +84,9 @@ def ended_at(record: Rollout) -> float | None:
     """When it ended, as its siblings see it (epoch seconds)."""
     # What was lost has no score to wait for: it ended when it was given up.
     lost = record.exited_at if record.exit in FAILED else None
-    told = [at for at in (record.finished_at, record.scored_at, lost) if at is not None]
-    if told:
-        return max(told)
+    times = [at for at in (record.finished_at, record.scored_at, lost) if at is not None]
+    if times:
+        return max(times)
     if record.group_complete_at is not None:
         return record.group_complete_at
     return min((use.at for use in record.consumptions if use.at is not None), default=None)

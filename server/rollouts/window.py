@@ -132,8 +132,8 @@ class Slot:
 
     def put(self, key: Key, note: Note) -> None:
         if key in self.notes:
-            for kept in (self._parts, self._kinds, self._sums, self._fresh):
-                kept.clear()
+            for tables in (self._parts, self._kinds, self._sums, self._fresh):
+                tables.clear()
         else:
             self._fresh.append(note)
         self.notes[key] = note
@@ -282,16 +282,16 @@ class TimedNotes(Timed[Note]):
         return sum(len(_made(self._inside(minute, start, end), sampled)) for minute in touched)
 
     def _minute(self, minute: int, sampled: bool) -> WindowPart:
-        kept = self._parts.setdefault(minute, {})
-        if sampled not in kept:
-            kept[sampled] = part_of(_made(self._all(minute), sampled))
-        return kept[sampled]
+        parts = self._parts.setdefault(minute, {})
+        if sampled not in parts:
+            parts[sampled] = part_of(_made(self._all(minute), sampled))
+        return parts[sampled]
 
     def _minute_values(self, minute: int, name: str, sampled: bool) -> list[float]:
-        kept = self._values.setdefault(minute, {})
-        if (name, sampled) not in kept:
-            kept[name, sampled] = sorted(_values(name, _made(self._all(minute), sampled)))
-        return kept[name, sampled]
+        values = self._values.setdefault(minute, {})
+        if (name, sampled) not in values:
+            values[name, sampled] = sorted(_values(name, _made(self._all(minute), sampled)))
+        return values[name, sampled]
 
     def _all(self, minute: int) -> Iterator[Note]:
         return (one for _, one in self.minutes[minute].values())
@@ -443,8 +443,11 @@ class Window:
     def rate(self, what: str) -> float | None:
         """Rollouts per second that were ``dispatched`` or ``completed`` within it; None where it has no length, or
         nobody tells when."""
-        seconds, told = self.end - self.start, self._book.begin_told if what == "dispatched" else self._book.end_told
-        if self.sampled or not told or not 0 < seconds < math.inf:
+        seconds, reported = (
+            self.end - self.start,
+            self._book.begin_told if what == "dispatched" else self._book.end_told,
+        )
+        if self.sampled or not reported or not 0 < seconds < math.inf:
             return None
         if what == "dispatched":
             return self._book.dispatched.count(self.start, self.end) / seconds
@@ -558,10 +561,10 @@ class RolloutBook:
             self.groups.pop(key, None)
             return
         record, before = row.record, self.groups.get(key)
-        told = any(at is not None for at in (record.finished_at, record.scored_at, record.group_complete_at))
-        told = told or (before is not None and before.completed is not None)
+        has_end = any(at is not None for at in (record.finished_at, record.scored_at, record.group_complete_at))
+        has_end = has_end or (before is not None and before.completed is not None)
         difficulty = max(record.difficulty, before.difficulty if before is not None else "")
-        self.groups[key] = group_note(group, difficulty, told)
+        self.groups[key] = group_note(group, difficulty, has_end)
 
     def _trim(self) -> None:
         while len(self._versions) > KEPT_VERSIONS:

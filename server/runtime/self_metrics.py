@@ -110,8 +110,8 @@ def _written() -> int | None:
 class SelfMetrics:
     """Families of this server's own numbers, for one scrape each."""
 
-    def __init__(self, store: Store | None, numbers: "Numbers", kept: RetentionSettings | None = None) -> None:
-        self._store, self._numbers, self._kept = store, numbers, kept or RetentionSettings()
+    def __init__(self, store: Store | None, numbers: "Numbers", retention: RetentionSettings | None = None) -> None:
+        self._store, self._numbers, self._kept = store, numbers, retention or RetentionSettings()
         self._sizes: Mapping[str, int] = {}
         self._sizes_due = -math.inf
 

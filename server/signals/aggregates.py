@@ -27,8 +27,8 @@ STEP_STALE_FACTOR = 6.0
 
 def stale_seconds(steps: Iterable[float]) -> float:
     """How old a step signal's answer may be, from what steps take (seconds)."""
-    known = list(steps)
-    return max(STEP_STALE_SECONDS, STEP_STALE_FACTOR * median(known)) if known else STEP_STALE_SECONDS
+    rows = list(steps)
+    return max(STEP_STALE_SECONDS, STEP_STALE_FACTOR * median(rows)) if rows else STEP_STALE_SECONDS
 
 
 def row_limit(steps: StepBook) -> float:
@@ -149,10 +149,10 @@ def window_sum(view: View, gauges: list[Gauge]) -> float:
 
 def step_mean(view: View, gauge: Gauge) -> float:
     """Mean over 5 minutes of whole steps. Cached per view, because several signals need it for each engine."""
-    known: dict[int, float] = view.once("step_mean", lambda _: {})
-    if id(gauge) not in known:
-        known[id(gauge)] = gauge.mean(view.now, view.once("whole_steps", whole_steps))
-    return known[id(gauge)]
+    means: dict[int, float] = view.once("step_mean", lambda _: {})
+    if id(gauge) not in means:
+        means[id(gauge)] = gauge.mean(view.now, view.once("whole_steps", whole_steps))
+    return means[id(gauge)]
 
 
 def whole_steps(view: View) -> float:

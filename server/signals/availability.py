@@ -67,8 +67,10 @@ def missing_metrics(item: signals.Signal, words: str, reports: Callable[[str], b
     # Before the first row no metric is known to be missing.
     if words != item.hint or not absent or not any(map(reports, TRAINED)):
         return words
-    known = collectors.load()
-    trainers = [known[name] for name in dict.fromkeys(kinds) if name in known and known[name].actor == "trainer"]
+    catalogue = collectors.load()
+    trainers = [
+        catalogue[name] for name in dict.fromkeys(kinds) if name in catalogue and catalogue[name].actor == "trainer"
+    ]
     for one in trainers:
         if how := next((one.hints[name] for name in absent if name in one.hints), ""):
             return f"not reported by {one.name}: {how}"
@@ -89,11 +91,11 @@ def of_records(collector: Collector) -> Iterator[str]:
         yield f"does not give {', '.join(names)}: its records do not contain {' or '.join(missing)}"
 
 
-def plain(words: str) -> str:
+def plain(reason: str) -> str:
     """A signal's reason without its examples from frameworks, because the keys of another framework do not help."""
-    kept = re.sub(r" \(([^()]*)\)", lambda match: "" if _framework().search(match[1]) else match[0], words)
-    named = _framework().search(kept)
-    return kept if named is None else kept[: named.start()].rpartition(":")[0] or kept
+    shortened = re.sub(r" \(([^()]*)\)", lambda match: "" if _framework().search(match[1]) else match[0], reason)
+    named = _framework().search(shortened)
+    return shortened if named is None else shortened[: named.start()].rpartition(":")[0] or shortened
 
 
 @cache
@@ -113,8 +115,8 @@ def cells(name: str) -> dict[str, Cell]:
 def _cell(item: signals.Signal | signals.Counter, collector: Collector) -> Cell:
     own = [key for key, basis in collector.gives.items() if basis == "native"]
     if isinstance(item, signals.Counter):
-        known = (item.metric, ()) in collector.gives
-        return "-" if not known else collector.gives[item.metric, ()]
+        is_given = (item.metric, ()) in collector.gives
+        return "-" if not is_given else collector.gives[item.metric, ()]
     answers: list[Cell] = [_of_mode(item, mode, own, list(collector.gives)) for mode in modes(collector)]
     order: tuple[Cell, ...] = ("native", "derived", "-", "n/a")
     return min(answers, key=order.index)
@@ -131,8 +133,8 @@ def _of_mode(item: signals.Signal, mode: str, own: list[StepKey], every: list[St
     if isinstance(item.compute(_view(mode, every, FACTS)), NotApplicable):
         return "n/a"
     # A value without a number comes from the topology, not from a key.
-    told = is_gap(item.compute(_view(mode, [], {}))) and item.inputs[0] in {metric for metric, _ in own}
-    if told and not is_gap(item.compute(_view(mode, own, {}))):
+    is_missing = is_gap(item.compute(_view(mode, [], {}))) and item.inputs[0] in {metric for metric, _ in own}
+    if is_missing and not is_gap(item.compute(_view(mode, own, {}))):
         return "native"
     return "-" if is_gap(item.compute(_view(mode, every, FACTS))) else "derived"
 

@@ -232,13 +232,13 @@ def _shared(view: View) -> Idle:
 def _of_steps(view: View, wait: str, no_wait: str, overheads: Sequence[tuple[str, str]]) -> Idle:
     """Shares of the last 10 steps: ratios of sums. A stalled trainer is idle completely."""
     rows, stalled = window(view, "trainer_step_seconds"), _stalled(view)
-    lacking = stalled if isinstance(stalled, Unknown) else too_few(rows, _NO_STEPS)
-    if lacking is not None:
-        return _whole("stalled", {}) if stalled is True else Idle(unknown={"trainer_wait": lacking.why})
+    missing = stalled if isinstance(stalled, Unknown) else too_few(rows, _NO_STEPS)
+    if missing is not None:
+        return _whole("stalled", {}) if stalled is True else Idle(unknown={"trainer_wait": missing.why})
     waited = window(view, wait, "trainer_step_seconds") if wait else []
     found = {"trainer_wait": _share(waited, wait)} if waited else {}
-    told = [(cause, metric) for cause, metric in overheads if any((metric, ()) in row.values for row in rows)]
-    found |= {cause: _share(rows, metric) for cause, metric in told}
+    reported = [(cause, metric) for cause, metric in overheads if any((metric, ()) in row.values for row in rows)]
+    found |= {cause: _share(rows, metric) for cause, metric in reported}
     if stalled:
         return _whole("stalled", found)
     if not found and not wait:
@@ -287,16 +287,18 @@ def _engines(view: View) -> Idle:
 
 
 def _of_engines(view: View) -> Idle:
-    known = [one for one in engines(view) if one.state in ("down", "silent") or _RUNNING in one.series]
-    if all(one.state in ("down", "silent") for one in known):
+    reporting = [one for one in engines(view) if one.state in ("down", "silent") or _RUNNING in one.series]
+    if all(one.state in ("down", "silent") for one in reporting):
         # A network failure looks the same, so an engine that does not answer does not count as idle.
-        return Idle(unknown=dict.fromkeys(_OF_ENGINES, "no engine answers") if known else {_OF_ENGINES[0]: _NO_ENGINE})
+        return Idle(
+            unknown=dict.fromkeys(_OF_ENGINES, "no engine answers") if reporting else {_OF_ENGINES[0]: _NO_ENGINE}
+        )
     start = max(view.now - whole_steps(view), view.running_since or 0.0)
     sums = dict.fromkeys(_OF_ENGINES, 0.0)
-    for engine in known:
+    for engine in reporting:
         for cause, share in _of_engine(engine, start, view.now):
-            sums[cause] = sums.get(cause, 0.0) + share / len(known)
-    down = sum(one.state in ("down", "silent") for one in known) / len(known)
+            sums[cause] = sums.get(cause, 0.0) + share / len(reporting)
+    down = sum(one.state in ("down", "silent") for one in reporting) / len(reporting)
     underused, why = _underused(view, 1 - sum(sums.values()), 1 - down)
     return Idle(sums, {}, underused, why)
 

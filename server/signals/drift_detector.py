@@ -137,14 +137,14 @@ MOST_SLIDING = 256
 
 def _slopes(ordered: tuple[tuple[float, float], ...]) -> list[float]:
     """Slopes of all pairs with different x, ascending."""
-    known = _SLIDING.pop(ordered[:-1], None)
-    if known is None:
+    cached = _SLIDING.pop(ordered[:-1], None)
+    if cached is None:
         slopes: list[float] = []
         for at, (x, y) in enumerate(ordered):
             slopes += [(value - y) / (step - x) for step, value in ordered[at + 1 :] if step > x]
         slopes.sort()
     else:
-        (x, y), slopes = known
+        (x, y), slopes = cached
         both = ordered[:-1]
         for slope in [(value - y) / (step - x) for step, value in both if step > x]:
             del slopes[bisect_left(slopes, slope)]

@@ -120,8 +120,8 @@ def _engines(view: View) -> list[Engine]:
     keys = sorted(engine_keys(pages))
     under = Counter((target, above) for target, labels in keys for above in labels_above(labels))
     found = [_engine(view, key, pages, under, health.get(key[0])) for key in keys]
-    told = {one.target for one in found}
-    lost = [one for one in view.targets if one.actor == "generator" and one.name not in told]
+    targets = {one.target for one in found}
+    lost = [one for one in view.targets if one.actor == "generator" and one.name not in targets]
     found = _without_stale(view, found)
     found += _unanswered(view, found)
     return found + list(_missed(view, found)) + [engine for one in lost for engine in _lost(view, one)]
@@ -145,12 +145,12 @@ def engine_keys(pages: Mapping[Key, Mapping[str, object]]) -> list[Key]:
     A page may report running requests without the engine's label that tokens and cache have: then these are the keys.
     """
     running, counting = ([key for key, series in pages.items() if metric in series] for metric in LOAD)
-    told = {target for target, _ in running}
+    targets = {target for target, _ in running}
     below: dict[Key, list[Key]] = {}
     for (target, labels), series in pages.items():
         for above in labels_above(labels) if not series.keys().isdisjoint(SIGNS) else ():
             below.setdefault((target, above), []).append((target, labels))
-    found = running + [key for key in counting if key[0] not in told]
+    found = running + [key for key in counting if key[0] not in targets]
     return list({one for key in found for one in below.get(key, [key])})
 
 
@@ -189,8 +189,8 @@ def _without_stale(view: View, found: list[Engine]) -> list[Engine]:
     since = max(_stands_since(one) for one in hang)
     if _steps_after(view, since) < STEPS_AFTER + math.ceil(_batches_before(view, since)):
         return found
-    kept = [replace(one, series=_but_step_gauges(one.series), state="stale") for one in hang]
-    return sorted([*(one for one in found if one.state != "hung"), *kept], key=lambda one: (one.target, one.labels))
+    rest = [replace(one, series=_but_step_gauges(one.series), state="stale") for one in hang]
+    return sorted([*(one for one in found if one.state != "hung"), *rest], key=lambda one: (one.target, one.labels))
 
 
 def current(view: View, metric: str) -> list[Gauge]:
@@ -299,11 +299,13 @@ def _busy_since(running: Gauge) -> float:
 
 def _unanswered(view: View, found: Collection[Engine]) -> list[Engine]:
     """Engines of targets that answer but whose only fresh series is that the engine is down: as they were last seen."""
-    told = {(one.target, pair) for one in found for pair in one.labels}
-    silent = [one for one in view.fresh(UP) if not one.last and not any((one.target, p) in told for p in one.labels)]
-    kept = view.gauges.get("generator_requests_running", ()) if silent else ()
-    last = {(up.target, one.labels) for up in silent for one in kept if _is_of(one, up)}
-    bare = {(up.target, up.labels) for up in silent if not any(_is_of(one, up) for one in kept)}
+    answered = {(one.target, pair) for one in found for pair in one.labels}
+    silent = [
+        one for one in view.fresh(UP) if not one.last and not any((one.target, p) in answered for p in one.labels)
+    ]
+    gauges = view.gauges.get("generator_requests_running", ()) if silent else ()
+    last = {(up.target, one.labels) for up in silent for one in gauges if _is_of(one, up)}
+    bare = {(up.target, up.labels) for up in silent if not any(_is_of(one, up) for one in gauges)}
     return [Engine(target, labels, {}, "down") for target, labels in sorted(last | bare)]
 
 
@@ -330,8 +332,8 @@ def _missed(view: View, found: list[Engine]) -> Iterator[Engine]:
 def _lost(view: View, health: TargetHealth) -> Iterator[Engine]:
     """Engines of a target without fresh series: down, or silent where the target answers without metrics."""
     state = "silent" if health.up or health.alive else "down"
-    kept = view.gauges.get("generator_requests_running", ())
-    last = sorted({gauge.labels for gauge in kept if gauge.target == health.name})
+    gauges = view.gauges.get("generator_requests_running", ())
+    last = sorted({gauge.labels for gauge in gauges if gauge.target == health.name})
     if not last and health.kind in KINDS and (state == "down" or health.alive or health.last_ok_ts is not None):
         last = [()]
     return (Engine(health.name, labels, {}, state) for labels in last)

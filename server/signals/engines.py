@@ -51,11 +51,11 @@ _GENERATOR_ENGINE_STATE_NAMED = 10
 
 
 def _generator_engine_state(view: View) -> Answer:
-    known = engines(view)
-    if not known:
+    every = engines(view)
+    if not every:
         return Unknown(_GENERATOR_ENGINE_STATE_HINT)
     found = defaultdict(list)
-    for engine in known:
+    for engine in every:
         found[engine.state].append(tuple(sorted((*engine.named, ("state", engine.state)))))
     values = [
         Value(1.0, labels)
@@ -89,8 +89,8 @@ _GENERATOR_ENGINE_REQUESTS_HINT = "no engine that is awake reports running reque
 
 def _generator_engine_requests(view: View) -> Answer:
     means = (engine.mean("generator_requests_running", view) for engine in awake(view))
-    known = [mean for mean in means if mean is not None]
-    return spread(known) if known else Unknown(_GENERATOR_ENGINE_REQUESTS_HINT)
+    measured = [mean for mean in means if mean is not None]
+    return spread(measured) if measured else Unknown(_GENERATOR_ENGINE_REQUESTS_HINT)
 
 
 GENERATOR_ENGINE_REQUESTS = Signal(
@@ -115,9 +115,9 @@ _GENERATOR_ENGINE_TOKENS_PER_SECOND_HINT = "no engine reports generated tokens: 
 
 def _generator_engine_tokens_per_second(view: View) -> Answer:
     fleet = awake(view)
-    known = [found for engine in fleet if (found := rate(engine, view)) is not None]
-    if known:
-        return spread(known)
+    measured = [found for engine in fleet if (found := rate(engine, view)) is not None]
+    if measured:
+        return spread(measured)
     if any("generator_tokens_total" in engine.shared for engine in fleet):
         return Unknown("the page counts the tokens of all its engines together")
     return Unknown(
@@ -217,11 +217,11 @@ def _loads(view: View) -> list[_Load]:
 
 def _slow(loads: Sequence[_Load]) -> Iterator[tuple[float, Engine]]:
     """(speed over the others' median, engine) of each that is slower than half of it."""
-    known = [(speed, one) for one in loads if (speed := one.speed) is not None]
-    speeds = sorted(speed for speed, _ in known)
-    requests = sorted(one.requests for _, one in known)
-    tokens = sorted(one.tokens or 0.0 for _, one in known)
-    for speed, one in known if len(known) > 1 else ():
+    measured = [(speed, one) for one in loads if (speed := one.speed) is not None]
+    speeds = sorted(speed for speed, _ in measured)
+    requests = sorted(one.requests for _, one in measured)
+    tokens = sorted(one.tokens or 0.0 for _, one in measured)
+    for speed, one in measured if len(measured) > 1 else ():
         usual = _others(speeds, bisect_left(speeds, speed))
         if speed >= _SLOW * usual:
             continue
@@ -269,12 +269,14 @@ _FULL, _KV_CACHE_ENGINE_USAGE_RATIO_NAMED = 0.90, 3
 
 def _kv_cache_engine_usage_ratio(view: View) -> Answer:
     means = ((engine.mean("kv_cache_usage_ratio", view), engine) for engine in awake(view))
-    known = sorted(((mean, one) for mean, one in means if mean is not None), key=lambda pair: (-pair[0], pair[1].named))
-    if not known:
+    measured = sorted(
+        ((mean, one) for mean, one in means if mean is not None), key=lambda pair: (-pair[0], pair[1].named)
+    )
+    if not measured:
         return Unknown(_KV_CACHE_ENGINE_USAGE_RATIO_HINT)
-    full = [(mean, engine) for mean, engine in known[:_KV_CACHE_ENGINE_USAGE_RATIO_NAMED] if mean >= _FULL]
+    full = [(mean, engine) for mean, engine in measured[:_KV_CACHE_ENGINE_USAGE_RATIO_NAMED] if mean >= _FULL]
     named = [Value(mean, tuple(sorted((*engine.named, ("stat", "full"))))) for mean, engine in full]
-    return [*spread([mean for mean, _ in known]), *named]
+    return [*spread([mean for mean, _ in measured]), *named]
 
 
 KV_CACHE_ENGINE_USAGE_RATIO = Signal(

@@ -30,10 +30,12 @@ _TOKENS = "generator_tokens_total"
 
 def rates(view: View) -> list[float]:
     """Tokens per second of the parts of the fleet: engines, and pages that count for all of their engines together."""
-    known = [(engine, rate(engine, view)) for engine in engines(view)]
-    found = [(engine.target, own) for engine, own in known if own is not None]
-    told = {target for target, _ in found}
-    shared = {id(one): one for engine, _ in known if engine.target not in told and (one := engine.shared.get(_TOKENS))}
+    measured = [(engine, rate(engine, view)) for engine in engines(view)]
+    found = [(engine.target, own) for engine, own in measured if own is not None]
+    targets = {target for target, _ in found}
+    shared = {
+        id(one): one for engine, _ in measured if engine.target not in targets and (one := engine.shared.get(_TOKENS))
+    }
     together = [engine_state.rate(gauge, view) for gauge in shared.values()]
     return [own for _, own in found] + [one for one in together if one is not None]
 
@@ -43,9 +45,9 @@ def rate(engine: Engine, view: View) -> float | None:
 
     SGLang before 0.5.9 counts tokens when a request ends: none for minutes, then all. It also reports its throughput.
     """
-    told = engine.series.get("generator_token_throughput")
-    if told is not None and engine.state == "up" and _in_jumps(engine):
-        return told.mean(view.now)
+    gauge = engine.series.get("generator_token_throughput")
+    if gauge is not None and engine.state == "up" and _in_jumps(engine):
+        return gauge.mean(view.now)
     return engine.rate(_TOKENS, view)
 
 

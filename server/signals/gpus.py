@@ -87,8 +87,8 @@ def fleet(facts: Mapping[str, str | float], mode: str) -> Fleet:
     """The run's GPUs by what is known of them."""
     own, whole = {role: _positive(facts, f"{role}_gpus") for role in ROLES}, _positive(facts, "gpus")
     if mode in COLOCATED:
-        told = [count for count in (whole, *own.values()) if count is not None]
-        pool = _pool(facts, "trainer", max(told, default=None), "gpus")
+        counts = [count for count in (whole, *own.values()) if count is not None]
+        pool = _pool(facts, "trainer", max(counts, default=None), "gpus")
         return Fleet(pool, pool)
     trainer = own["trainer"] or _rest(whole, own["generator"])
     generator = own["generator"] or _rest(whole, own["trainer"])

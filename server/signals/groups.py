@@ -44,8 +44,8 @@ def ratios(found: Window) -> list[float]:
 
 
 def _solve_ratio(_: View, found: Window) -> Answer:
-    known = ratios(found)
-    return spread(known, "mean", "p50") if known else Unknown(SOLVE_RATIO_HINT)
+    solved = ratios(found)
+    return spread(solved, "mean", "p50") if solved else Unknown(SOLVE_RATIO_HINT)
 
 
 SOLVE_RATIO = Signal(
@@ -73,8 +73,8 @@ LOW, HIGH = 0.2, 0.8
 
 
 def _solve_band_ratio(_: View, found: Window) -> Answer:
-    known = ratios(found)
-    return [Value(sum(LOW <= ratio <= HIGH for ratio in known) / len(known))] if known else Unknown(SOLVE_RATIO_HINT)
+    solved = ratios(found)
+    return [Value(sum(LOW <= ratio <= HIGH for ratio in solved) / len(solved))] if solved else Unknown(SOLVE_RATIO_HINT)
 
 
 SOLVE_BAND_RATIO = Signal(

@@ -47,9 +47,9 @@ def _fleet(view: View) -> list[LiveSequences]:
 
 def length(engines: Iterable[LiveSequences]) -> float | None:
     """Mean tokens of a running sequence, prompt and answer so far: a ratio of sums."""
-    told = [(one.tokens, one.running) for one in engines if one.tokens is not None]
-    running = sum(count for _, count in told)
-    return sum(tokens for tokens, _ in told) / running if running > 0 else None
+    loads = [(one.tokens, one.running) for one in engines if one.tokens is not None]
+    running = sum(count for _, count in loads)
+    return sum(tokens for tokens, _ in loads) / running if running > 0 else None
 
 
 def _live(engine: Engine, view: View) -> LiveSequences | None:
@@ -62,8 +62,8 @@ def _live(engine: Engine, view: View) -> LiveSequences | None:
     by_usage = usage * capacity if usage is not None and capacity is not None else None
     # The engine's sum of lengths has precedence, because its cache counts a shared prompt once. A sum of 0 is not
     # reported: SGLang's sum is 0 until the first decode log.
-    told = (mean("live_sequence_tokens"), mean("kv_cache_used_tokens"), by_usage)
-    tokens = next((one for one in told if one), None if running else 0.0)
+    sources = (mean("live_sequence_tokens"), mean("kv_cache_used_tokens"), by_usage)
+    tokens = next((one for one in sources if one), None if running else 0.0)
     if usage is None and tokens is not None and capacity:
         usage = tokens / capacity
     return LiveSequences(engine, running, tokens, usage, capacity)
@@ -107,18 +107,18 @@ def ceiling(view: View) -> Ceiling | Unknown:
 
 
 def _ceiling(view: View) -> Ceiling | Unknown:
-    known = [one for one in fleet(view) if one.capacity and one.usage is not None and one.tokens is not None]
-    if not known:
+    measured = [one for one in fleet(view) if one.capacity and one.usage is not None and one.tokens is not None]
+    if not measured:
         asleep = any(engine.state == "asleep" for engine in engines(view))
         return Unknown("every engine is asleep" if asleep else HINT)
-    mix = length(one for one in known if one.judged)
+    mix = length(one for one in measured if one.judged)
     if mix is None:
         return Unknown(
             f"less than {LOWEST_USAGE:.0%} of the KV cache is in use, too little to estimate the length of sequences"
         )
     stated = view.fact("max_num_seqs")
-    holds = [_holds(one, mix) for one in known]
-    requests = sum(_limited(one, held, stated) for one, held in zip(known, holds, strict=True))
+    holds = [_holds(one, mix) for one in measured]
+    requests = sum(_limited(one, held, stated) for one, held in zip(measured, holds, strict=True))
     return Ceiling(requests, sum(holds), mix)
 
 
@@ -133,8 +133,8 @@ def _holds(one: LiveSequences, others: float) -> float:
 
 def _limited(one: LiveSequences, holds: float, stated: float | None) -> float:
     """``stated``: the engines' limit by the run's configuration; the limit that an engine reports has precedence."""
-    told = one.engine.series.get("generator_request_limit")
-    limit = told.last if told is not None else stated
+    gauge = one.engine.series.get("generator_request_limit")
+    limit = gauge.last if gauge is not None else stated
     return min(holds, limit) if limit is not None else holds
 
 
@@ -348,11 +348,11 @@ _LIVE_SEQUENCE_LENGTH_TOKENS_HINT = (
 
 
 def _live_sequence_length_tokens(view: View) -> Answer:
-    known = [one for one in fleet(view) if one.tokens is not None]
-    found = length(known)
+    measured = [one for one in fleet(view) if one.tokens is not None]
+    found = length(measured)
     if found is not None:
         return [Value(found)]
-    return Unknown("no request ran within 5 minutes" if known else _LIVE_SEQUENCE_LENGTH_TOKENS_HINT)
+    return Unknown("no request ran within 5 minutes" if measured else _LIVE_SEQUENCE_LENGTH_TOKENS_HINT)
 
 
 LIVE_SEQUENCE_LENGTH_TOKENS = Signal(

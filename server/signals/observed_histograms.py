@@ -55,9 +55,9 @@ class Pool:
         return now <= self.until
 
     def add(self, minute: int, grown: Sequence[float]) -> None:
-        known = self.minutes.get(minute)
-        if known is not None:
-            self.minutes[minute] = list(map(add, known, grown))
+        bins = self.minutes.get(minute)
+        if bins is not None:
+            self.minutes[minute] = list(map(add, bins, grown))
             return
         self.minutes[minute] = [*grown]
         for old in [at for at in self.minutes if at <= minute - KEPT_MINUTES]:
@@ -104,8 +104,8 @@ class Histograms:
 
     def pool(self, target: str, metric: str, labels: Labels, edges: Edges) -> Pool:
         """The pool that receives the observations of a series."""
-        kept = WINDOWED.get(metric, ())
-        own = tuple(pair for pair in sorted((*labels, ("target", target))) if pair[0] in kept)
+        windowed = WINDOWED.get(metric, ())
+        own = tuple(pair for pair in sorted((*labels, ("target", target))) if pair[0] in windowed)
         key = (metric, own, edges)
         if key not in self.pools:
             self.pools[key] = Pool(metric, own, edges)
@@ -148,8 +148,8 @@ def observed(pools: Iterable[Pool], now: float) -> list[Bucket]:
     layouts: dict[Edges, list[float]] = {}
     for pool in pools:
         grown = pool.within(now)[:-1]
-        known = layouts.get(pool.edges)
-        layouts[pool.edges] = grown if known is None else [a + b for a, b in zip(known, grown, strict=True)]
+        layout = layouts.get(pool.edges)
+        layouts[pool.edges] = grown if layout is None else [a + b for a, b in zip(layout, grown, strict=True)]
     edges, counts = max(layouts.items(), key=lambda item: item[1][-1], default=((), [0.0]))
     return list(zip((*edges, math.inf), counts, strict=True)) if counts[-1] > 0 else []
 

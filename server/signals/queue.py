@@ -133,17 +133,19 @@ def _trainable(view: View, found: Window, seconds: float) -> Value:
     """Samples per second that are fresh enough and have a gradient; unknown where no record reports a gradient."""
     bound = view.fact("max_staleness_versions")
     kinds = [(kind[2], found.fruitless(kind), count) for kind, count in found.kinds]
-    told = [(stale, idle, count) for stale, idle, count in kinds if idle is not None]
-    if not told:
+    present = [(stale, idle, count) for stale, idle, count in kinds if idle is not None]
+    if not present:
         return missing("no record reports `advantage`, or the group from which it follows", _STAGE["trainable"])[0]
     # Staleness matters only where the run has a bound. Records without it are assumed to be like those that report it.
-    known = [(stale, idle, count) for stale, idle, count in told if bound is None or stale is not None]
-    if not known:
+    comparable = [(stale, idle, count) for stale, idle, count in present if bound is None or stale is not None]
+    if not comparable:
         why = f"no record reports how stale it is against the run's bound: {ORIGIN_HINT}"
         return missing(why, _STAGE["trainable"])[0]
-    fresh = sum(n for stale, idle, n in known if not idle and (bound is None or (stale is not None and stale <= bound)))
+    fresh = sum(
+        n for stale, idle, n in comparable if not idle and (bound is None or (stale is not None and stale <= bound))
+    )
     # Records without an advantage are assumed to carry a gradient as often as the others.
-    return Value(fresh / sum(n for _, _, n in known) * found.used.count / seconds, _STAGE["trainable"])
+    return Value(fresh / sum(n for _, _, n in comparable) * found.used.count / seconds, _STAGE["trainable"])
 
 
 PRODUCTION_SAMPLES_PER_SECOND = Signal(
@@ -363,11 +365,11 @@ def _live_growth(view: View, rows: Sequence[Step]) -> tuple[float, Sequence[Step
         if not gauges:
             continue
         since = max(gauge.points[0][0] for gauge in gauges) + usual
-        kept = [row for row in rows if row.ts >= since - _SAME_SECONDS]
-        if usual <= 0 or len(kept) < STEP_MINIMUM:
+        recent = [row for row in rows if row.ts >= since - _SAME_SECONDS]
+        if usual <= 0 or len(recent) < STEP_MINIMUM:
             return None
-        first, last = (sum(_level(gauge, row.ts, usual) for gauge in gauges) for row in (kept[0], kept[-1]))
-        return (last - first) * unit, kept
+        first, last = (sum(_level(gauge, row.ts, usual) for gauge in gauges) for row in (recent[0], recent[-1]))
+        return (last - first) * unit, recent
     return None
 
 

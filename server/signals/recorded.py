@@ -84,14 +84,14 @@ def either(
             return reported(view)
         found = window(view)
         own = Unknown(found.why) if found.why else compute(view, found)
-        told = reported(view)
-        first, second = (told, own) if log_first or found.sampled or not covers(view, found) else (own, told)
+        targets = reported(view)
+        first, second = (targets, own) if log_first or found.sampled or not covers(view, found) else (own, targets)
         if known(first):
             return _joined(first, second) if log_first else _filled(first, second)
         if known(second):
             return second
         # A user with records needs the reason why they do not suffice.
-        return told if isinstance(told, NotApplicable) else own
+        return targets if isinstance(targets, NotApplicable) else own
 
     return asked
 

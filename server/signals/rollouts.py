@@ -246,9 +246,9 @@ _PARTS = (("rollouts", "rollout_error_ratio"), ("tool_calls", "tool_failure_rati
 
 def _failure_ratio(view: View) -> Answer:
     windows = {of: (metric, window(view, metric)) for of, metric in _PARTS}
-    known = [Value(mean(rows, m), (("of", of),)) for of, (m, rows) in windows.items() if len(rows) >= STEP_MINIMUM]
+    measured = [Value(mean(rows, m), (("of", of),)) for of, (m, rows) in windows.items() if len(rows) >= STEP_MINIMUM]
     longest = max((rows for _, rows in windows.values()), key=len)
-    return known or too_few(longest, _FAILURE_RATIO_HINT) or []
+    return measured or too_few(longest, _FAILURE_RATIO_HINT) or []
 
 
 FAILURE_RATIO = Signal(
@@ -488,14 +488,14 @@ OF = ("response_tokens", "seconds")
 
 
 def _tail_index_ratio(_: View, found: Window) -> Answer:
-    known = [(name, found.ended_values(name)) for name in OF]
-    told = [(name, values) for name, values in known if len(values) >= LEAST and quantile(values, 0.5) > 0]
-    if not told:
+    measured = [(name, found.ended_values(name)) for name in OF]
+    sufficient = [(name, values) for name, values in measured if len(values) >= LEAST and quantile(values, 0.5) > 0]
+    if not sufficient:
         return Unknown(
             f"fewer than {LEAST} ended rollouts report their length: log `response_tokens`, `dispatched_at` "
             "and `finished_at`"
         )
-    return [Value(quantile(values, 0.99) / quantile(values, 0.5), (("of", name),)) for name, values in told]
+    return [Value(quantile(values, 0.99) / quantile(values, 0.5), (("of", name),)) for name, values in sufficient]
 
 
 TAIL_INDEX_RATIO = Signal(

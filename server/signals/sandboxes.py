@@ -476,9 +476,9 @@ def _sandbox_credit_hours(view: View) -> Answer:
         spent, seconds = _burned(gauge)
         if seconds >= SHORTEST_SECONDS:
             rates.append((gauge.last, spent / seconds))
-    told = [gauge.last for gauge in view.fresh("sandbox_cost_usd_per_hour")]
-    if told and sum(told) > 0:
-        return [Value(min(MOST_HOURS, sum(gauge.last for gauge in gauges) / sum(told)))]
+    reported = [gauge.last for gauge in view.fresh("sandbox_cost_usd_per_hour")]
+    if reported and sum(reported) > 0:
+        return [Value(min(MOST_HOURS, sum(gauge.last for gauge in gauges) / sum(reported)))]
     if not rates:
         return Unknown("the credit must be observed for a minute to measure its decrease")
     hours = [credit / rate / 3600 if rate > 0 else MOST_HOURS for credit, rate in rates]
@@ -509,15 +509,15 @@ _SANDBOX_COST_USD_PER_HOUR_HINT = "no provider reports a spending rate or prices
 
 
 def _sandbox_cost_usd_per_hour(view: View) -> Answer:
-    told = view.fresh("sandbox_cost_usd_per_hour")
-    if told:
-        return [Value(last_sum(told))]
+    reported = view.fresh("sandbox_cost_usd_per_hour")
+    if reported:
+        return [Value(last_sum(reported))]
     gap = missing(view)
     if gap is not None:
         return gap
     prices = [record.cost_usd_per_hour for record in view.sandboxes.own.values()]
-    known = [price for price in prices if price is not None]
-    return [Value(sum(known))] if known else Unknown(_SANDBOX_COST_USD_PER_HOUR_HINT)
+    measured = [price for price in prices if price is not None]
+    return [Value(sum(measured))] if measured else Unknown(_SANDBOX_COST_USD_PER_HOUR_HINT)
 
 
 SANDBOX_COST_USD_PER_HOUR = Signal(

@@ -188,9 +188,9 @@ def _in_flight(found: Window) -> float | None:
 
 def _published(book: RolloutBook, found: Window) -> float | None:
     """Versions per second: as published, else as consumed."""
-    told = book.clock.per_second(found.start, found.end)
-    if told is not None:
-        return told
+    rates = book.clock.per_second(found.start, found.end)
+    if rates is not None:
+        return rates
     (_, first), (_, last) = found.versions[0], found.versions[-1]
     seconds = found.end - found.first_end
     return (last - first) / seconds if seconds > 0 else None

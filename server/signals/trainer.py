@@ -42,14 +42,14 @@ _OVERHEADS = ("trainer_weight_sync_seconds", "trainer_checkpoint_seconds", "trai
 
 def _phase(rows: Sequence[Step], phase: str, metric: str) -> list[Value]:
     """Mean over the steps that report the phase: a missing value is not zero."""
-    known = [step for step in rows if (metric, ()) in step.values]
-    return [Value(mean(known, metric), (("phase", phase),))] if known else []
+    measured = [step for step in rows if (metric, ()) in step.values]
+    return [Value(mean(measured, metric), (("phase", phase),))] if measured else []
 
 
 def _overhead(rows: Sequence[Step]) -> list[Value]:
     """Mean over all steps of the window: a step without a checkpoint or a weight sync spent no time on it."""
-    known = [metric for metric in _OVERHEADS if any((metric, ()) in step.values for step in rows)]
-    return [Value(sum(mean(rows, metric) for metric in known), (("phase", "overhead"),))] if known else []
+    measured = [metric for metric in _OVERHEADS if any((metric, ()) in step.values for step in rows)]
+    return [Value(sum(mean(rows, metric) for metric in measured), (("phase", "overhead"),))] if measured else []
 
 
 def _fetch(view: View, rows: Sequence[Step]) -> list[Value]:
@@ -176,12 +176,12 @@ PHASES = {
 
 def _trainer_overhead_seconds(view: View) -> Answer:
     rows = window(view, "trainer_step_seconds")
-    known = {phase: metric for phase, metric in PHASES.items() if any((metric, ()) in row.values for row in rows)}
-    missing = too_few(rows if known else [], _TRAINER_OVERHEAD_SECONDS_HINT)
+    measured = {phase: metric for phase, metric in PHASES.items() if any((metric, ()) in row.values for row in rows)}
+    missing = too_few(rows if measured else [], _TRAINER_OVERHEAD_SECONDS_HINT)
     if missing is not None:
         return missing
     # A step without a checkpoint spent none of its time on one: the mean is over all steps of the window.
-    seconds = {phase: mean(rows, metric) for phase, metric in known.items()}
+    seconds = {phase: mean(rows, metric) for phase, metric in measured.items()}
     if "eval" in seconds and "other" in seconds:
         # An evaluation inside the step is part of the remainder.
         seconds["other"] = max(0.0, seconds["other"] - seconds["eval"])

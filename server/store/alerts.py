@@ -89,8 +89,8 @@ def write(connection: Connection, batch: Batch, run: int) -> None:
 def _write_alerts(connection: Connection, rows: Sequence[AlertRow], run: int) -> None:
     # Merged batches may hold an episode twice: only how it ends counts.
     last = {(row.fingerprint, row.active_at): row for row in rows}
-    kept = [(run, *(_alert_value(row, name) for name in _ALERT)) for row in last.values() if row.state != "inactive"]
-    upsert(connection, alerts, ("run", *_ALERT), kept, [name for name in _ALERT if name not in _ALERT_KEY])
+    changed = [(run, *(_alert_value(row, name) for name in _ALERT)) for row in last.values() if row.state != "inactive"]
+    upsert(connection, alerts, ("run", *_ALERT), changed, [name for name in _ALERT if name not in _ALERT_KEY])
     for key in (key for key, row in last.items() if row.state == "inactive"):
         c = alerts.c
         connection.execute(delete(alerts).where(c.run == run, c.fingerprint == key[0], c.active_at == key[1]))
@@ -107,13 +107,13 @@ def _alert_value(row: AlertRow, name: str) -> Any:
 
 def _write_groups(connection: Connection, rows: Sequence[GroupRow], run: int) -> None:
     last = {(row.receiver, row.group_key): row for row in rows}
-    kept = [
+    changed = [
         (run, text_hash(row.group_key), *(_group_value(row, name) for name in _GROUP))
         for row in last.values()
         if not row.ended
     ]
     changing = [name for name in _GROUP if name != "receiver"]
-    upsert(connection, alert_groups, ("run", "group_hash", *_GROUP), kept, changing)
+    upsert(connection, alert_groups, ("run", "group_hash", *_GROUP), changed, changing)
     for receiver, key in (key for key, row in last.items() if row.ended):
         c = alert_groups.c
         connection.execute(

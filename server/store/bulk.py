@@ -188,15 +188,15 @@ def among(column: Column[Any], values: Iterable[int] | Iterable[str]) -> ColumnE
 
 
 @compiles(_Among, "sqlite")
-def _sqlite(element: _Among, compiler: SQLCompiler, **words: Any) -> str:
-    column, told = (compiler.process(part, **words) for part in element.clauses)
-    return f"{column} IN (SELECT value FROM json_each({told}))"
+def _sqlite(element: _Among, compiler: SQLCompiler, **options: Any) -> str:
+    column, value = (compiler.process(part, **options) for part in element.clauses)
+    return f"{column} IN (SELECT value FROM json_each({value}))"
 
 
 @compiles(_Among, "postgresql")
-def _postgresql(element: _Among, compiler: SQLCompiler, **words: Any) -> str:
-    column, told = (compiler.process(part, **words) for part in element.clauses)
-    return f"{column} = ANY({told})"
+def _postgresql(element: _Among, compiler: SQLCompiler, **options: Any) -> str:
+    column, value = (compiler.process(part, **options) for part in element.clauses)
+    return f"{column} = ANY({value})"
 
 
 # ---- labels

@@ -141,8 +141,8 @@ def _minutes(connection: Connection, scope: dict[str, object], run: str, at: int
 
 def _added(rows: Sequence[tuple[int, float, int | None, float | None]]) -> Minutes:
     count = sum(n for n, *_ in rows)
-    known = [(ts, last) for _, _, ts, last in rows if ts is not None and last is not None]
-    return (sum(total for _, total, _, _ in rows) / count if count else None), tuple(known)
+    bounds = [(ts, last) for _, _, ts, last in rows if ts is not None and last is not None]
+    return (sum(total for _, total, _, _ in rows) / count if count else None), tuple(bounds)
 
 
 # ---- fleet

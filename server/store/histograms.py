@@ -63,8 +63,8 @@ def merge(deltas: Iterable[HistogramDelta]) -> list[HistogramDelta]:
     """Deltas summed per edge layout, in the order the layouts appear. Different edges cannot be summed."""
     sums: dict[Edges, HistogramDelta] = {}
     for delta in deltas:
-        known = sums.get(delta.edges)
-        sums[delta.edges] = delta if known is None else _add(known, delta)
+        total = sums.get(delta.edges)
+        sums[delta.edges] = delta if total is None else _add(total, delta)
     return list(sums.values())
 
 
@@ -190,8 +190,8 @@ def _store_last(connection: Connection, last: dict[int, Total], layouts: dict[Ed
     upsert(connection, hist_last, names, rows, names[1:])
 
 
-def _intern_layouts(connection: Connection, edges: set[Edges], known: dict[Edges, int]) -> None:
-    digests = {_digest(some): some for some in edges if some not in known}
+def _intern_layouts(connection: Connection, edges: set[Edges], ids: dict[Edges, int]) -> None:
+    digests = {_digest(some): some for some in edges if some not in ids}
     if not digests:
         return
     for digest, some in digests.items():
@@ -200,7 +200,7 @@ def _intern_layouts(connection: Connection, edges: set[Edges], known: dict[Edges
         select(hist_layouts.c.digest, hist_layouts.c.id).where(among(hist_layouts.c.digest, digests))
     )
     # Read back, not returned by the insert: another process may have been first.
-    known.update({digests[digest]: number for digest, number in rows})
+    ids.update({digests[digest]: number for digest, number in rows})
 
 
 def _digest(edges: Edges) -> str:

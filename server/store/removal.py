@@ -56,8 +56,8 @@ def remove(engines: Engines, name: str, now: int, progress: Callable[[str], None
 def _tables(dialect: str) -> list[Table]:
     """Every table with rows of runs but `samples`: what refers to a run comes before the run."""
     found = [table for part in metadata(dialect) for table in reversed(part.sorted_tables)]
-    kept = {"samples", "hist_layouts", "silences"}
-    return [table for table in found if table.name not in kept and table is not runs and table is not series]
+    excluded = {"samples", "hist_layouts", "silences"}
+    return [table for table in found if table.name not in excluded and table is not runs and table is not series]
 
 
 def _samples(engine: Engine, run: int, first: int | None, last: int | None) -> None:

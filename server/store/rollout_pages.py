@@ -143,10 +143,10 @@ def by_value(
     value = passed[0] if passed else _next(connection, order, wanted, None)
     within, pays = passed[1:] if passed else None, True
     while value is not None and pays:
-        met, last, pays = 0, value, within is not None
-        for met, key in enumerate(heads(connection, order, wanted, alike(order, "= ?", value), within, most), 1):  # noqa: B007
+        place, last, pays = 0, value, within is not None
+        for place, key in enumerate(heads(connection, order, wanted, alike(order, "= ?", value), within, most), 1):  # noqa: B007
             yield (value, *key)
-        pays, within = pays or met >= _TIES, None
+        pays, within = pays or place >= _TIES, None
         value = _next(connection, order, wanted, value)
     if value is not None:
         end = -WHOLE if order.descending else WHOLE
@@ -164,11 +164,11 @@ def _next(connection: Connection, order: Order, wanted: RowFilter, value: Any) -
         f"AND {order.column} {beyond} ORDER BY {order.column} {way} LIMIT 1"
     )
     most = "max" if order.descending else "min"
-    named, told = f"unnest(CAST(? AS {_type(wanted)}[])) AS c (klass)", array(wanted.classes)
+    named, bound = f"unnest(CAST(? AS {_type(wanted)}[])) AS c (klass)", array(wanted.classes)
     if connection.dialect.name == "sqlite":
-        named, told = "(SELECT value AS klass FROM json_each(?)) AS c", json.dumps(list(wanted.classes))
+        named, bound = "(SELECT value AS klass FROM json_each(?)) AS c", json.dumps(list(wanted.classes))
     sql = f"SELECT {most}(value) FROM (SELECT ({one}) AS value FROM {named}) AS found"
-    return fetched(connection, sql, (wanted.run, *values, told))[0][0]
+    return fetched(connection, sql, (wanted.run, *values, bound))[0][0]
 
 
 def heads(
@@ -208,9 +208,9 @@ def _looked_at(
 
 def fitting(connection: Connection, order: Order, wanted: RowFilter, ids: list[int]) -> set[int]:
     """The rows that match the conditions not covered by the order's index."""
-    among, told = listed(connection, ids)
+    among, values = listed(connection, ids)
     sql = f"SELECT id FROM {source(connection, order, '')} WHERE id {among.format('?')} AND {wanted.sql}"
-    return {row[0] for row in fetched(connection, sql, (told, *wanted.values))}
+    return {row[0] for row in fetched(connection, sql, (values, *wanted.values))}
 
 
 def listed(connection: Connection, ids: Sequence[int]) -> tuple[str, str]:
@@ -485,15 +485,15 @@ def _counts(
 ) -> tuple[int, ...]:
     # What the indexes alone answer, in one question.
     parts: list[str] = []
-    told: list[Any] = []
+    parameters: list[Any] = []
     for lookup in lookups:
         classes, values = classes_of(connection, order, wanted) if lookup.index == wanted.window else ("", ())
         parts.append(
             f"(SELECT count(*) FROM (SELECT 1 FROM {source(connection, order, lookup.index)} "
             f"WHERE run = ? AND {classes}{lookup.sql} LIMIT {most}) AS found)"
         )
-        told += (wanted.run, *values, *lookup.values)
-    return fetched(connection, f"SELECT {', '.join(parts)}", told)[0]
+        parameters += (wanted.run, *values, *lookup.values)
+    return fetched(connection, f"SELECT {', '.join(parts)}", parameters)[0]
 
 
 def _often(connection: Connection, order: Order, wanted: RowFilter) -> Met | None:

@@ -104,14 +104,14 @@ def _class_of(row: RolloutRow) -> ClassKey:
 
 def _classes(connection: Connection, wanted: set[ClassKey], run: int) -> dict[ClassKey, int]:
     """The number of each class, created where new."""
-    known = known_classes(connection, run)
-    if new := wanted - known.keys():
-        names = {key[0] for key in known}
+    classes = known_classes(connection, run)
+    if new := wanted - classes.keys():
+        names = {key[0] for key in classes}
         made = {key: _placed(key, names) for key in sorted(new)}
         upsert(connection, rollout_classes, ("run", *_CLASS), [(run, *key) for key in set(made.values())])
-        known = known_classes(connection, run)
-        known.update({key: known[place] for key, place in made.items()})
-    return known
+        classes = known_classes(connection, run)
+        classes.update({key: classes[place] for key, place in made.items()})
+    return classes
 
 
 def _placed(key: ClassKey, names: set[str]) -> ClassKey:
@@ -230,10 +230,10 @@ class Find:
         if self.find:
             span = (clean(self.find), clean(self.find) + _LAST)
             found = tuple(Lookup(index, _BEGINS.format(name), span, name) for name, index in _IDS.items())
-            met = f"({' OR '.join(f'({one.sql})' for one in found)})"
+            condition = f"({' OR '.join(f'({one.sql})' for one in found)})"
             if self.group:
-                return wanted.also(met, (*span, *span))
-            return replace(wanted, lookups=found, met=(met, (*span, *span)))
+                return wanted.also(condition, (*span, *span))
+            return replace(wanted, lookups=found, met=(condition, (*span, *span)))
         timed = order.column and (self.start is not None or self.end is not None)
         return replace(wanted, window="ix_rollouts_moved") if timed else wanted
 
@@ -266,8 +266,8 @@ class RolloutStore:
     def live(self, run: str, most: int = LIVE_MOST) -> list[RolloutRow]:
         """Rollouts in flight, of any incarnation, with details; of more than ``most`` those that moved last."""
         with self._engines.reading() as connection:
-            number, known = _known(connection, run)
-            wanted = [number for key, number in known.items() if key[2] not in LEAVING]
+            number, classes = _known(connection, run)
+            wanted = [number for key, number in classes.items() if key[2] not in LEAVING]
             c = rollouts.c
             query = _select().where(c.run == number, c["class"].in_(wanted))
             return _with_details(connection, number, query.order_by(c.moved_at.desc()).limit(most))
@@ -407,10 +407,10 @@ class RolloutStore:
                 connection.execute(select(func.min(c.bucket)).where(c.run == number, c.tier == tier)).scalar()
                 for tier in (MINUTE, HOUR)
             ]
-        known = [int(first) for first in firsts if first is not None]
-        if len(known) < 2:
-            return next(iter(known), None)
-        minute, hour = known
+        moments = [int(first) for first in firsts if first is not None]
+        if len(moments) < 2:
+            return next(iter(moments), None)
+        minute, hour = moments
         # Minutes are kept for a shorter time than hours: the hour that holds the first minute began before it.
         return minute if minute - hour < HOUR else hour
 
@@ -427,8 +427,8 @@ class RolloutStore:
         """(state, purpose, count, start of the oldest) of rollouts in flight, of one incarnation."""
         c = rollouts.c
         with self._engines.reading() as connection:
-            number, known = _known(connection, run)
-            live = {n: key for key, n in known.items() if key[2] not in LEAVING}
+            number, classes = _known(connection, run)
+            live = {n: key for key, n in classes.items() if key[2] not in LEAVING}
             query = select(c["class"], func.count(), func.min(c.moved_at)).where(
                 c.run == number, c["class"].in_(list(live)), c.life == life
             )
@@ -451,8 +451,8 @@ class RolloutStore:
             number = _number(connection, run)
             # The rollout of each class that moved last: one look-up per class, independent of the number of rollouts.
             last = select(c.life).where(c.run == number, c["class"] == k.id).order_by(c.moved_at.desc()).limit(1)
-            lives = select(last.scalar_subquery().label("life")).where(k.run == number).subquery()
-            return connection.execute(select(func.max(lives.c.life))).scalar() or 0
+            newest = select(last.scalar_subquery().label("life")).where(k.run == number).subquery()
+            return connection.execute(select(func.max(newest.c.life))).scalar() or 0
 
     def _rows(self, run: str, where: ColumnElement[bool], *, detailed: bool = False) -> list[RolloutRow]:
         with self._engines.reading() as connection:
@@ -478,8 +478,8 @@ _KNOWN = (
 def _known(connection: Connection, run: str) -> tuple[int, dict[ClassKey, int]]:
     """A run's number (-1: there is none), and that of each of its classes."""
     rows = connection.execute(_KNOWN, {"run": run}).all()
-    known = {(row[1], row[2], row[3], row[4]): row[5] for row in rows if row[5] is not None}
-    return rows[0][0] if rows else -1, known
+    classes = {(row[1], row[2], row[3], row[4]): row[5] for row in rows if row[5] is not None}
+    return rows[0][0] if rows else -1, classes
 
 
 _ALL = (rollouts.c.id, *(rollouts.c[name] for name in rollout_tables.COLUMNS))

@@ -150,8 +150,8 @@ def buckets(
     found: dict[int, Bucket] = {}
     for tier, begin, stop in _segments(floor(start, width), -(-end // width) * width, width, rolled, expired):
         for bucket in _segment(connection, series, tier, begin, stop, width):
-            known = found.get(bucket.ts)
-            found[bucket.ts] = bucket if known is None else _join(known, bucket)
+            before = found.get(bucket.ts)
+            found[bucket.ts] = bucket if before is None else _join(before, bucket)
     return list(found.values())
 
 

@@ -139,10 +139,10 @@ class SandboxStore:
             met_ended = int(connection.execute(late).scalar_one())
         sources = [tuple(map(int, row[:6])) for row in rows]
         requested, started, ready, ended, failed, ran = (sum(column) for column in zip(*sources, (0,) * 6, strict=True))
-        told = sum(source[0] for source in sources if source[-1])
+        reported = sum(source[0] for source in sources if source[-1])
         return {
-            "requested": requested, "started": started, "ready": ready, "first_exec": ran if told else None,
-            "first_exec_of": told, "ended": ended, "failed": failed, "met_ended": met_ended,
+            "requested": requested, "started": started, "ready": ready, "first_exec": ran if reported else None,
+            "first_exec_of": reported, "ended": ended, "failed": failed, "met_ended": met_ended,
         }  # fmt: skip
 
     def _rows(

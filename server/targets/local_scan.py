@@ -153,9 +153,9 @@ class _Search:
         if self._inspected > FOLDERS or self._clock() > self._deadline:
             self.partial = f"the scan stopped after {FOLDERS} folders or {SECONDS:.0f} s"
             return ""
-        known = collectors.load()
+        catalogue = collectors.load()
         try:
-            names = [name for name, _ in detect_path(folder) if known[name].actor == "trainer"]
+            names = [name for name, _ in detect_path(folder) if catalogue[name].actor == "trainer"]
         except (ScrapeError, OSError):
             return ""  # a database being written, or a directory without permission
         # `rollscope watch` refuses logs of several frameworks: the folder is above runs of different frameworks.

@@ -76,7 +76,7 @@ class PendingSources:
         taken: Collection[str],
     ) -> None:  # fmt: skip
         self._attach = attach
-        known = {row.name: row for row in rows if row.origin is None and not row.gone} if awaited else {}
+        by_name = {row.name: row for row in rows if row.origin is None and not row.gone} if awaited else {}
         self._sources: list[_Source] = []
         # Two spellings of one address are one target, which shows only when both answer.
         self._identities: set[object] = set()
@@ -86,7 +86,7 @@ class PendingSources:
                 kinds = {target.collector for target in source.found}
                 self._sources.append(_Source(source, source.name, "", (), kinds))
                 continue
-            assumed = [target for target in self._remembered(source, known) if target.name not in names]
+            assumed = [target for target in self._remembered(source, by_name) if target.name not in names]
             name = assumed[0].name if assumed else _free(source.name, names)
             names |= {name, *(target.name for target in assumed)}
             self._sources.append(_Source(source, name, source.error, assumed))

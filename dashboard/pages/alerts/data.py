@@ -55,16 +55,16 @@ def key(alert: AlertInfo) -> str:
 
 def brief(alerts: Sequence[AlertInfo], history: Sequence[AlertInfo], state: RunState) -> View:
     """The overview's short list: what fires, what is pending, and below it what was resolved last."""
-    known = [alert for alert in alerts if not alert.muted]
-    shown = [*known, *history][:_BRIEF]
+    unmuted = [alert for alert in alerts if not alert.muted]
+    shown = [*unmuted, *history][:_BRIEF]
     if state.name in NOT_EVALUATED:
         note = _unevaluated(alerts, state)
         return {"o.al": [], "o.sum": "Not evaluated now", "o.s": "unknown", "o.more": [0, note]}
-    open_, muted = firing(alerts), len(alerts) - len(known)
-    hidden = len(known) - len(known[:_BRIEF])
+    open_, muted = firing(alerts), len(alerts) - len(unmuted)
+    hidden = len(unmuted) - len(unmuted[:_BRIEF])
     cells: View = {
         "o.al": [key(alert) for alert in shown],
-        **_summed(open_, known, alerts, state),
+        **_summed(open_, unmuted, alerts, state),
         # The browser adds to them those that the card has no room for.
         "o.more": [hidden, f"{muted} muted" if muted else ""],
     }
@@ -89,9 +89,9 @@ def _unevaluated(alerts: Sequence[AlertInfo], state: RunState) -> str:
     return f"{count} fired when the run was last collected" if count else "None fired when the run was last collected"
 
 
-def _summed(open_: int, known: Sequence[AlertInfo], alerts: Sequence[AlertInfo], state: RunState) -> View:
+def _summed(open_: int, unmuted: Sequence[AlertInfo], alerts: Sequence[AlertInfo], state: RunState) -> View:
     """Keys ``o.sum``, ``o.s``."""
-    pending = [alert for alert in known if alert.state == "pending"]
+    pending = [alert for alert in unmuted if alert.state == "pending"]
     if open_:
         return {"o.sum": f"{open_} firing", "o.s": worst(alerts)}
     if pending:
@@ -144,12 +144,12 @@ def _head(alerts: Sequence[AlertInfo], rules: Sequence[RuleInfo], state: RunStat
     pending = sum(alert.state == "pending" for alert in alerts)
     muted = sum(alert.state == "firing" and bool(alert.muted) for alert in alerts)
     silent = len(rules) - able
-    words = f"{count} alert{'s' if count > 1 else ''} firing" if count else "No alert is firing"
+    headline = f"{count} alert{'s' if count > 1 else ''} firing" if count else "No alert is firing"
     if not count and not pending:
-        words = "No active alerts"
+        headline = "No active alerts"
     watch = f"{able} rule{'s' if able != 1 else ''} active"
     return {
-        "al.head": words,
+        "al.head": headline,
         "al.s": worst(alerts) if count else gravest(alert for alert in alerts if alert.state == "pending"),
         "al.sub": joined(
             f"{pending} pending" if pending else "",
@@ -219,9 +219,9 @@ def _round(at: float | None) -> int | None:
 
 def title(name: str) -> str:
     """``TrainerStarved`` as ``Trainer starved``; abbreviations (``KVCache``) stay as they are."""
-    words = re.findall(r"[A-Z]{2,}(?=[A-Z][a-z]|\b|\d)|[A-Z]?[a-z]+|\d+|[A-Z]|[^A-Za-z\d]+", name)
-    rest = [word if word.isupper() else word.lower() for word in words[1:]]
-    return " ".join(part for part in (words[:1] + rest) if part.strip(" _-")) or name
+    parts = re.findall(r"[A-Z]{2,}(?=[A-Z][a-z]|\b|\d)|[A-Z]?[a-z]+|\d+|[A-Z]|[^A-Za-z\d]+", name)
+    rest = [word if word.isupper() else word.lower() for word in parts[1:]]
+    return " ".join(part for part in (parts[:1] + rest) if part.strip(" _-")) or name
 
 
 _LASTS = re.compile(r" for (?:more|longer) than .*$")
@@ -310,8 +310,8 @@ def _outcome(sent: DeliveryInfo) -> list[Any]:
     """[state, text, time]."""
     if sent.status == "pending":
         again = sent.attempts and sent.next_at is not None
-        words, at = (f"retry {sent.attempts}", sent.next_at) if again else ("sending", sent.created_at)
-        return ["watch" if again else "unknown", words, _round(at)]
+        outcome, at = (f"retry {sent.attempts}", sent.next_at) if again else ("sending", sent.created_at)
+        return ["watch" if again else "unknown", outcome, _round(at)]
     at = sent.sent_at if sent.sent_at is not None else sent.created_at
     return [_SENT.get(sent.status, "unknown"), sent.status, round(at)]
 

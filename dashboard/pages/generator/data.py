@@ -256,8 +256,8 @@ def _measured(facts: StatusFacts, fleet: list[Engine]) -> str:
     return joined(held, ("At the end: " if facts.over else "5 min means: ") + measured)
 
 
-def _low(words: str) -> str:
-    return words[:1].lower() + words[1:]
+def _low(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
 
 
 def _why(found: SignalNow | None) -> str:
@@ -331,11 +331,11 @@ def _room(facts: StatusFacts) -> View:
         ("running and waiting", wanted, "over" if _beyond(wanted, limit) else "load"),
         ("configured in flight", asked, "over" if _beyond(asked, limit) else "load"),
     ]
-    known = [(words, value, state) for words, value, state in rows if value is not None]
-    top = max((value for _, value, _ in known), default=0.0) or 1.0
+    shown = [(label, value, state) for label, value, state in rows if value is not None]
+    top = max((value for _, value, _ in shown), default=0.0) or 1.0
     cells: View = {
-        f"gk.{i}": [words, number(value), round(100 * value / top, 1), state]
-        for i, (words, value, state) in enumerate(known)
+        f"gk.{i}": [label, number(value), round(100 * value / top, 1), state]
+        for i, (label, value, state) in enumerate(shown)
     }
     silent = "" if limit is not None else _why(ceiling) or "KV ceiling not reported"
     return cells | _ahead(facts) | {"gk.none": silent[:1].upper() + silent[1:]}

@@ -82,9 +82,9 @@ def fleet(scope: Scope) -> list[Engine]:
 def _read(scope: Scope, at: float | None) -> list[Engine]:
     found, facts = scope.reader.engines.now(scope.run, at), scope.facts
     live = at is None and not facts.over
-    known = list(judged(found, facts, live))
-    known += _unmet(known, facts) if live else []
-    return sorted(_compared(known), key=_order)
+    rows = list(judged(found, facts, live))
+    rows += _unmet(rows, facts) if live else []
+    return sorted(_compared(rows), key=_order)
 
 
 def _order(one: Engine) -> tuple[int, bool, list[tuple[int, str]]]:
@@ -133,9 +133,9 @@ def _identity(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 def _unmet(found: Sequence[Engine], facts: StatusFacts) -> Iterator[Engine]:
     """Targets of the generator that are down and of which no engine is known."""
-    known = {one.info.target for one in found}
+    targets = {one.info.target for one in found}
     for target in facts.targets:
-        if target.actor == "generator" and not target.records and not target.up and target.target not in known:
+        if target.actor == "generator" and not target.records and not target.up and target.target not in targets:
             yield Engine(EngineInfo(target.target, target.target, {}), "down", target.error)
 
 
@@ -153,8 +153,8 @@ def _compared(found: Sequence[Engine]) -> list[Engine]:
 
 
 def _median(values: Any) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if len(known) > 1 else None
+    measured = [value for value in values if value is not None]
+    return median(measured) if len(measured) > 1 else None
 
 
 def _speed(info: EngineInfo) -> float | None:
@@ -174,11 +174,11 @@ Odd = tuple[str, str, str, float]
 
 
 def _odd(info: EngineInfo, middles: Mapping[str, float | None], newest: float | None) -> Iterator[Odd]:
-    for name, (words, value, unit) in _MEASURES.items():
+    for name, (label, value, unit) in _MEASURES.items():
         own, middle = value(info), middles[name]
         if own is not None and middle is not None and _far(name, own, middle):
             ratio = own / middle if middle else float("inf")
-            yield words, text(own, unit), text(middle, unit), ratio
+            yield label, text(own, unit), text(middle, unit), ratio
     if info.version is not None and newest is not None and info.version < newest:
         yield "weights", f"v{info.version:,.0f}", f"v{newest:,.0f}", 1.0
 
@@ -248,8 +248,8 @@ def heat_of(search: str) -> EngineMetric:
 def heat(scope: Scope, found: Sequence[Engine]) -> View:
     """Keys ``gh.*``: ``gh.names`` the rows from above, ``gh.N`` values of column N in their order."""
     metric = heat_of(scope.search)
-    words, unit = HEATS[metric]
-    cells: View = {"gh.metric": metric, "gh.unit": unit, "gh.title": words}
+    title, unit = HEATS[metric]
+    cells: View = {"gh.metric": metric, "gh.unit": unit, "gh.title": title}
     if scope.span is None:
         return cells
     columns = grid(scope.span)
@@ -262,15 +262,15 @@ def heat(scope: Scope, found: Sequence[Engine]) -> View:
         "gh.names": [[one.name, one.state if one.state != "up" else "odd" if one.odd else "up"] for one in shown],
         "gh.width": columns.width,
         "gh.top": short(top),
-        "gh.none": "" if values else _no_history(words, found),
+        "gh.none": "" if values else _no_history(title, found),
         "gh.more": f"{len(shown)} of {len(found):,} engines shown, outliers first" if more > 0 else "",
     }
 
 
-def _no_history(words: str, found: Sequence[Engine]) -> str:
+def _no_history(reason: str, found: Sequence[Engine]) -> str:
     if not found:
         return "No engine has reported yet: add the engines' /metrics as targets."
-    return f"No engine reported {words if words.startswith('KV') else words.lower()} in this range."
+    return f"No engine reported {reason if reason.startswith('KV') else reason.lower()} in this range."
 
 
 def _columns(scope: Scope, metric: EngineMetric, keys: Sequence[str], columns: Grid) -> dict[int, dict[str, float]]:

@@ -46,15 +46,15 @@ def _head() -> Any:
 
 def _heat() -> Any:
     buttons = [
-        html.Button(words, type="button", **{"data-heat": name, "aria-pressed": "false"})
-        for name, (words, _) in HEATS.items()
+        html.Button(heading, type="button", **{"data-heat": name, "aria-pressed": "false"})
+        for name, (heading, _) in HEATS.items()
     ]
     choice = html.Div(buttons, className="choice", role="group", **{"aria-label": "What the map shows"})
-    words = [html.H2("Engines over time"), t(html.Span, "gh.unit", "unit"), html.Span(className="at")]
+    heading = [html.H2("Engines over time"), t(html.Span, "gh.unit", "unit"), html.Span(className="at")]
     scale = html.Span(className="shades", **{"data-shades": "fleet"})
     legend = html.P([scale, t(html.Span, "gh.more")], className="legend")
     drawn = [html.Div(className="heat fleet", **{"data-draw": "fleet"}), t(html.P, "gh.none", "note")]
-    head = html.Div([html.Div(words, className="row"), choice], className="head-row")
+    head = html.Div([html.Div(heading, className="row"), choice], className="head-row")
     return html.Section([head, legend, *drawn], className="card panel", id="gen-heat")
 
 
@@ -62,8 +62,8 @@ def _sick() -> Any:
     head = html.Div([html.H2("Outliers"), t(html.Span, "gx.p", "pill", s="gx.s")], className="row")
     rows = html.Ul(className="complaints", **{"data-rows": "gen-sick"})
     notes = [t(html.P, "gx.none", "note"), t(html.P, "gx.more", "note")]
-    words = html.P("5 min means compared with the fleet's median.", className="note")
-    return html.Section([head, rows, *notes, words], className="card side", id="gen-sick")
+    note = html.P("5 min means compared with the fleet's median.", className="note")
+    return html.Section([head, rows, *notes, note], className="card side", id="gen-sick")
 
 
 def _room() -> Any:
@@ -81,8 +81,8 @@ def _table() -> Any:
     table = html.Table([head, html.Tbody(**{"data-rows": "engines"})], **{"aria-labelledby": "engines-title"})
     # It scrolls where there are many: the keyboard must get there, too.
     frame = html.Div(table, className="frame", tabIndex="0", role="region", **{"aria-labelledby": "engines-title"})
-    words = html.Span("now; tokens and preemptions: 5 min means", className="unit")
-    title = html.Div([html.H2("Engines", id="engines-title"), words], className="row")
+    unit = html.Span("now; tokens and preemptions: 5 min means", className="unit")
+    title = html.Div([html.H2("Engines", id="engines-title"), unit], className="row")
     notes = [t(html.P, "ge.none", "note"), t(html.P, "ge.more", "note")]
     return html.Section([title, frame, *notes], className="card grid", id="engines")
 

@@ -28,26 +28,26 @@ _CADENCE = {
 
 def cells(scope: Scope) -> View:
     """Keys ``hp.0`` ..: a row per signal."""
-    infos, known = scope.reader.signals.infos, coverage()
+    infos, collected = scope.reader.signals.infos, coverage()
     # Signals are constant, so their rows are made once for all browsers.
-    return {f"hp.{i}": _cached_row(info, known) for i, info in enumerate(infos.values())} | {"newest": None}
+    return {f"hp.{i}": _cached_row(info, collected) for i, info in enumerate(infos.values())} | {"newest": None}
 
 
 _ROWS: dict[SignalInfo, list[Any]] = {}
 
 
-def _cached_row(info: SignalInfo, known: Coverage) -> list[Any]:
+def _cached_row(info: SignalInfo, collected: Coverage) -> list[Any]:
     if info not in _ROWS:
-        _ROWS[info] = row(info, known)
+        _ROWS[info] = row(info, collected)
     return _ROWS[info]
 
 
-def row(info: SignalInfo, known: Coverage) -> list[Any]:
+def row(info: SignalInfo, collected: Coverage) -> list[Any]:
     """[name, title, actor, unit, what it means, bands, when, inputs, how to enable, frameworks, the rest's hints]."""
-    by_framework = known.cells.get(info.name, {})
+    by_framework = collected.cells.get(info.name, {})
     reported = [[system(name), _REPORTED[cell]] for name, cell in by_framework.items() if cell in _REPORTED]
     not_applicable = [system(name) for name, cell in by_framework.items() if cell == "n/a"]
-    hints = [[system(name), how] for name, how in known.hints.get(info.name, {}).items()]
+    hints = [[system(name), how] for name, how in collected.hints.get(info.name, {}).items()]
     return [
         info.name,
         info.title,

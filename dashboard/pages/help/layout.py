@@ -15,24 +15,24 @@ def tree() -> list[Any]:
 
 
 def _head() -> Any:
-    words = html.Div(
+    heading = html.Div(
         [
             html.H1("Signals, glossary and shortcuts"),
             html.P("What each number means and how to get it reported.", className="text"),
         ]
     )
-    return html.Section([words, html.Div(id="hp-find", className="find")], className="banner card help-head")
+    return html.Section([heading, html.Div(id="hp-find", className="find")], className="banner card help-head")
 
 
 def _signals() -> Any:
-    said = html.P(id="hp-said", role="status", className="note")
+    status = html.P(id="hp-said", role="status", className="note")
     return html.Section(
-        [html.H2("Signals"), said, html.Div(className="meanings", **{"data-rows": "help"})], className="card helplist"
+        [html.H2("Signals"), status, html.Div(className="meanings", **{"data-rows": "help"})], className="card helplist"
     )
 
 
 def _shortcuts() -> Any:
-    rows = [html.Div([html.Dt(_keys(key)), html.Dd(words)]) for key, words in SHORTCUTS]
+    rows = [html.Div([html.Dt(_keys(key)), html.Dd(description)]) for key, description in SHORTCUTS]
     return html.Section([html.H2("Keyboard"), html.Dl(rows, className="keys")], className="card side", id="shortcuts")
 
 

@@ -55,13 +55,13 @@ def _past(facts: StatusFacts, at: float) -> View:
     cells: View = {**_NO_CLOCK, "b.chip": verdict.word(outcome, cause), "b.chip.s": verdict.colour(outcome)}
     cells |= {"b.cause": verdict.because(cause) if named else "", "b.since": None, "b.age": None}
     cells |= {"b.meta": verdict.confidence(found), "b.at.w": "as of", "b.at": at, "b.usd": "", "b.share": ""}
-    known = wait is not None
+    has_wait = wait is not None
     cells |= {
-        "b.head": "The trainer waited " if known else "Trainer wait unknown",
-        "b.tail": " of each step" if known else "",
+        "b.head": "The trainer waited " if has_wait else "Trainer wait unknown",
+        "b.tail": " of each step" if has_wait else "",
     }
     cells |= {
-        "b.num": text(wait, "ratio") if known else "",
+        "b.num": text(wait, "ratio") if has_wait else "",
         "b.text": "All numbers are as of the end of this time range.",
     }
     return cells | verdict.behind({})
@@ -119,8 +119,8 @@ def _over(facts: StatusFacts) -> View:
     return cells
 
 
-def _low(words: str) -> str:
-    return words[:1].lower() + words[1:]
+def _low(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
 
 
 def _limits(found: RunSummary) -> str:
@@ -132,10 +132,12 @@ def _limits(found: RunSummary) -> str:
     bound = [(share, outcome) for share, outcome in shares if outcome not in ("balanced", "unknown")]
     named = [f"{verdict.word(name).lower()} {text(share, 'ratio')}" for share, name in bound if share >= LEAST_SHARE]
     rest = {name: seconds / total for name, seconds in found.limiters.items() if name in ("balanced", "unknown")}
-    words = [f"Limited by: {', '.join(named)} of the time." if named else "No limiter for more than 5% of the time."]
-    words += [f"Balanced {text(rest['balanced'], 'ratio')}."] if rest.get("balanced", 0) >= LEAST_SHARE else []
-    words += [f"No verdict {text(rest['unknown'], 'ratio')}."] if rest.get("unknown", 0) >= LEAST_SHARE else []
-    return " ".join(words)
+    sentences = [
+        f"Limited by: {', '.join(named)} of the time." if named else "No limiter for more than 5% of the time."
+    ]
+    sentences += [f"Balanced {text(rest['balanced'], 'ratio')}."] if rest.get("balanced", 0) >= LEAST_SHARE else []
+    sentences += [f"No verdict {text(rest['unknown'], 'ratio')}."] if rest.get("unknown", 0) >= LEAST_SHARE else []
+    return " ".join(sentences)
 
 
 def _verdict(facts: StatusFacts) -> verdict.VerdictJson:
@@ -214,9 +216,9 @@ def split(facts: StatusFacts) -> dict[str, float]:
     seconds = {"wait": waiting} | {
         phase: facts.value("trainer_phase_seconds", phase=phase) for phase in ("compute", "overhead")
     }
-    known = {phase: value for phase, value in seconds.items() if value is not None}
-    total = sum(known.values())
-    return {phase: value / total for phase, value in known.items()} if len(known) > 1 and total > 0 else {}
+    measured = {phase: value for phase, value in seconds.items() if value is not None}
+    total = sum(measured.values())
+    return {phase: value / total for phase, value in measured.items()} if len(measured) > 1 and total > 0 else {}
 
 
 def _split(facts: StatusFacts) -> View:
@@ -250,10 +252,10 @@ def _measured(facts: StatusFacts) -> str:
     """Measured values without a cause, because only the verdict names one."""
     if not facts.signals:
         return "No signal has been computed for this run yet."
-    words = joined(*(_of_synchronous(facts) if facts.synchronous else _of_queue(facts)))
+    details = joined(*(_of_synchronous(facts) if facts.synchronous else _of_queue(facts)))
     down = facts.down("generator")[1]
     means = "" if facts.synchronous else "5 min means: "
-    measured = means + words if words else ""
+    measured = means + details if details else ""
     return joined(f"Engines: {down}" if down else "", measured) or _why(facts)
 
 

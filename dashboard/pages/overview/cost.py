@@ -25,21 +25,21 @@ _MILLION, _HOUR, _IDLE = "cost_usd_per_million_tokens", "cost_usd_per_hour", "id
 def cost(facts: StatusFacts) -> View:
     """The card's texts; where nothing is priced, what to set."""
     idle = {cause: facts.value(_IDLE, cause=cause) for cause in CAUSES}
-    known = {cause: usd for cause, usd in idle.items() if usd is not None}
+    by_cause = {cause: usd for cause, usd in idle.items() if usd is not None}
     hour = facts.find(_HOUR)
     priced = hour is not None and hour.value is not None
     return {
-        "m.s": "known" if priced or known else "unknown",
-        "m.w": "" if priced or known else _why(facts),
+        "m.s": "known" if priced or by_cause else "unknown",
+        "m.w": "" if priced or by_cause else _why(facts),
         "m.hour": money(hour.value) if hour is not None and hour.value is not None else "–",
         "m.basis": hour.why if hour is not None and priced else first_clause(hour.why) if hour is not None else "",
-    } | _million(facts) | _idle(facts, known)  # fmt: skip
+    } | _million(facts) | _idle(facts, by_cause)  # fmt: skip
 
 
 def _why(facts: StatusFacts) -> str:
     silent = facts.find(_HOUR)
-    words = facts.silence(_HOUR) or (silent.why if silent is not None else "")
-    return words or "set [run.NAME.cost]: how many GPUs, and their type or price"
+    reason = facts.silence(_HOUR) or (silent.why if silent is not None else "")
+    return reason or "set [run.NAME.cost]: how many GPUs, and their type or price"
 
 
 def _million(facts: StatusFacts) -> View:
@@ -59,33 +59,33 @@ def _million(facts: StatusFacts) -> View:
     }
 
 
-def _idle(facts: StatusFacts, known: Mapping[str, float]) -> View:
+def _idle(facts: StatusFacts, by_cause: Mapping[str, float]) -> View:
     """The causes that cost anything, as parts of their sum; below it what of the rest is not known."""
-    total, bill = sum(known.values()), facts.value(_HOUR)
-    cells: View = {"m.idle": money(total) if known else "–"}
-    cells["m.share"] = f"{text(total / bill, 'ratio')} of the bill" if known and bill else ""
-    for cause, words in CAUSES.items():
-        usd = known.get(cause, 0.0)
+    total, bill = sum(by_cause.values()), facts.value(_HOUR)
+    cells: View = {"m.idle": money(total) if by_cause else "–"}
+    cells["m.share"] = f"{text(total / bill, 'ratio')} of the bill" if by_cause and bill else ""
+    for cause, label in CAUSES.items():
+        usd = by_cause.get(cause, 0.0)
         key = f"m.c.{cause}"
         cells |= {
-            f"{key}.l": words,
+            f"{key}.l": label,
             f"{key}.v": money(usd) if usd else "",
             f"{key}.w": round(100 * usd / total, 1) if total else 0,
             f"{key}.s": "known" if usd else "none",
         }
     silent = any(one.signal == _IDLE and one.value is None for one in facts.signals)
-    cells["m.none"] = "Nothing is idle." if known and not (total or silent) else ""
-    return cells | {"m.also": _also(facts, known)}
+    cells["m.none"] = "Nothing is idle." if by_cause and not (total or silent) else ""
+    return cells | {"m.also": _also(facts, by_cause)}
 
 
-def _also(facts: StatusFacts, known: Mapping[str, float]) -> str:
+def _also(facts: StatusFacts, by_cause: Mapping[str, float]) -> str:
     """Notes on the sum: dollars so far, underused GPUs, and causes without data."""
     totals = (facts.value("idle_usd_total", cause=cause) for cause in CAUSES)
     sums = [usd for usd in totals if usd is not None]
     under = facts.value("underused_usd_per_hour")
-    lacking = (one for one in facts.signals if one.signal == _IDLE and one.value is None)
+    missing = (one for one in facts.signals if one.signal == _IDLE and one.value is None)
     # Several causes may have the same reason: it is shown once.
-    gaps = {one.why: CAUSES.get(one.labels.get("cause", ""), "") for one in lacking if one.labels} if known else {}
+    gaps = {one.why: CAUSES.get(one.labels.get("cause", ""), "") for one in missing if one.labels} if by_cause else {}
     return joined(
         f"{money(sum(sums))} so far" if sums else "",
         f"{money(under)}/h underused on running engines" if under is not None else "",

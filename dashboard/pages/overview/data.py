@@ -89,10 +89,10 @@ def _limiter_cells(facts: StatusFacts, cells: View) -> View:
 def drift_text(facts: StatusFacts, of: str) -> tuple[str, str]:
     """(text, state) of a behaviour's drift: ``x2.3 since step 12 (2,656)``; of several environments the farthest."""
     moved = [one for one in facts.signals if one.signal == f"{of}_drift_ratio"]
-    known = [one for one in moved if one.value is not None]
-    if not known:
+    measured = [one for one in moved if one.value is not None]
+    if not measured:
         return (moved[0].why if moved else ""), "unknown"
-    farthest = max(known, key=lambda one: abs(math.log(one.value)) if one.value else 0.0)
+    farthest = max(measured, key=lambda one: abs(math.log(one.value)) if one.value else 0.0)
     labels = {"of": of, **farthest.labels}
     since, base = facts.value("drift_since_step", **labels), facts.value("drift_baseline", **labels)
     against = f" ({number(base)})" if base is not None else ""
@@ -117,7 +117,7 @@ def _note(facts: StatusFacts, card: Card, found: SignalNow | None, infos: Infos)
     flags = [(word, want) for word, want in card.flags if _flagged(facts, want)]
     beside = joined(drift, *(_beside(facts, word, want) for word, want in (*card.notes, *flags)))
     judged = [one for want in card.judges if (one := want.explain(facts.signals)) is not None]
-    limit = next((words for one in (found, *judged) if (words := _bands(infos.get(one.signal), one.state))), "")
+    limit = next((sentence for one in (found, *judged) if (sentence := _bands(infos.get(one.signal), one.state))), "")
     # Cards with a window are figures of the first screen, which show their limit, too.
     return joined(beside, fixed_limit(card.limit, facts), limit) if card.window else beside or limit
 
@@ -182,8 +182,8 @@ def panel_cells(facts: StatusFacts, panel: Panel, infos: Infos) -> View:
     cells |= {f"{key}.p": STATE_WORDS[health], f"{key}.h": health}
     cells[f"{key}.w"] = "" if first else silent.why if silent else absent(panel.lines[0].want.signal, infos)
     cells[f"{key}.src"] = _source(panel, first or silent)
-    known = {level: words for level, _, words in limits(panel, facts, infos)}
-    cells |= {f"{key}.{level}": known.get(level, "") for level in ("watch", "critical", "base")}
+    notes = {level: note for level, _, note in limits(panel, facts, infos)}
+    cells |= {f"{key}.{level}": notes.get(level, "") for level in ("watch", "critical", "base")}
     if panel.drift:
         drift, state = drift_text(facts, panel.drift)
         cells |= {f"{key}.d": drift if first else "", f"{key}.ds": state}
@@ -196,10 +196,10 @@ def _silent_state(first: SignalNow | None, silent: SignalNow | None) -> str:
 
 def _line(cells: View, facts: StatusFacts, slot: str, line: PanelLine) -> SignalNow | None:
     found = line.want.explain(facts.signals)
-    known = found is not None and found.value is not None
-    cells[f"p.{slot}.v"] = _bare(found) if found is not None and known else ""
-    cells[f"p.{slot}.f"] = found.source if found is not None and known else ""
-    cells[f"p.{slot}.s"] = "known" if known else "silent"
+    has_value = found is not None and found.value is not None
+    cells[f"p.{slot}.v"] = _bare(found) if found is not None and has_value else ""
+    cells[f"p.{slot}.f"] = found.source if found is not None and has_value else ""
+    cells[f"p.{slot}.s"] = "known" if has_value else "silent"
     if line.named_by and found is not None:
         cells[f"p.{slot}.l"] = found.labels.get(line.named_by, line.label)
     else:

@@ -32,10 +32,10 @@ def _actor(key: str, sub: str, state: str, bar: float | None, numbers: list[tupl
 
 def _numbers(facts: StatusFacts, *wanted: tuple[str, str, dict[str, str]]) -> list[tuple[str, str]]:
     """(figure, label) of the signals that have a value."""
-    found = ((facts.value(signal, **labels), signal, words, labels) for signal, words, labels in wanted)
+    found = ((facts.value(signal, **labels), signal, label, labels) for signal, label, labels in wanted)
     return [
-        (parts(value, _unit(facts, signal, labels))[0], words.format(u=parts(value, _unit(facts, signal, labels))[1]))
-        for value, signal, words, labels in found
+        (parts(value, _unit(facts, signal, labels))[0], label.format(u=parts(value, _unit(facts, signal, labels))[1]))
+        for value, signal, label, labels in found
         if value is not None
     ]
 

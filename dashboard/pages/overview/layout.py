@@ -120,8 +120,8 @@ def _opens(key: str, title: str) -> Any:
 
 
 def _arrow(key: str) -> Any:
-    words = [t(html.B, f"f.{key}"), html.I(className="shaft"), t(html.Span, f"f.{key}.sub", "note")]
-    return html.Div(words, className=f"arrow {key}")
+    parts = [t(html.B, f"f.{key}"), html.I(className="shaft"), t(html.Span, f"f.{key}.sub", "note")]
+    return html.Div(parts, className=f"arrow {key}")
 
 
 def _next() -> Any:

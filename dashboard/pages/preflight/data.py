@@ -77,16 +77,16 @@ def cells(scope: Scope) -> View:
 def _head(scope: Scope, found: PreflightInfo) -> View:
     needs_none = scope.facts.number("has_sandbox") == 0
     if found.state == "not_configured":
-        words = "No configuration on this server contains this run, so its targets cannot be read."
-        return _head_cells("Not configured here", words, "not_applicable" if needs_none else "unknown", None)
+        sentence = "No configuration on this server contains this run, so its targets cannot be read."
+        return _head_cells("Not configured here", sentence, "not_applicable" if needs_none else "unknown", None)
     if not found.checks:
         begin = "Reading every target once" if found.state == "running" else "Not checked yet"
-        words = (
+        sentence = (
             "This run uses no sandboxes: only engines, run directory and clocks are checked."
             if needs_none
             else "Preflight reads every target once and compares it with your plan. Read-only."
         )
-        return _head_cells(begin, joined(words, found.error), "unknown", None)
+        return _head_cells(begin, joined(sentence, found.error), "unknown", None)
     counts = [f"{n} {word.lower()}" for status, (word, *_) in GROUPS.items() if (n := _count(found.checks, status))]
     state = GROUPS[found.outcome][1] if found.outcome in GROUPS else "unknown"
     skipped = _count(found.checks, "unknown")
@@ -96,8 +96,8 @@ def _head(scope: Scope, found: PreflightInfo) -> View:
     return _head_cells(head, joined(*counts, found.error), state, found.finished_at)
 
 
-def _head_cells(head: str, words: str, state: str, at: float | None) -> View:
-    return {"pf.head": head, "pf.text": words, "pf.s": state, "pf.at": at}
+def _head_cells(head: str, sentence: str, state: str, at: float | None) -> View:
+    return {"pf.head": head, "pf.text": sentence, "pf.s": state, "pf.at": at}
 
 
 def _count(checks: Sequence[CheckInfo], status: str) -> int:
@@ -148,9 +148,9 @@ def _row(check: CheckInfo, word: str, state: str, run: str) -> dict[str, Any]:
     }
 
 
-def here(words: str, run: str) -> str:
+def here(sentence: str, run: str) -> str:
     """A check's text for the page: command-line options become keys of the configuration file under the run's name."""
-    plain = _IN_PARENTHESES.sub(lambda found: "" if _key(found[1]) else found[0], words)
+    plain = _IN_PARENTHESES.sub(lambda found: "" if _key(found[1]) else found[0], sentence)
     replaced = _OPTION.sub(lambda found: f"set {_example(found[1])}" if _key(found[1]) else found[0], plain)
     section = f"[run.{toml_key(run)}.preflight]"
     under = f" under {section}" if replaced != plain and "[run.NAME.preflight]" not in replaced else ""

@@ -15,7 +15,7 @@ def tree() -> list[Any]:
 
 def _head() -> Any:
     title = html.H1([t(html.Span, "pf.head")])
-    words = html.P(
+    paragraph = html.P(
         [
             t(html.Span, "pf.text"),
             html.Span(html.Span(className="ago", **{"data-a": "pf.at"}), className="meta when-read"),
@@ -24,9 +24,9 @@ def _head() -> Any:
     )
     button = html.Button(t(html.Span, "pf.btn"), id="pf-run", type="button", className="strong")
     wait = html.P(id="pf-wait", className="note")
-    said = html.P(id="pf-said", role="status", className="said")
+    status = html.P(id="pf-said", role="status", className="said")
     return html.Section(
-        [html.Div([title, words]), html.Div([button, wait], className="start"), said],
+        [html.Div([title, paragraph]), html.Div([button, wait], className="start"), status],
         className="banner card pf-head",
         **{"data-s": "pf.s"},
     )

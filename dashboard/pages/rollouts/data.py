@@ -63,12 +63,12 @@ WORDS: Mapping[str, str] = {
 def cells(scope: Scope) -> View:
     """All texts of the page. Its ``ro.mode`` is ``none`` (no rollout is reported) or ``ok``."""
     facts, infos, records = scope.facts, scope.reader.signals.infos, RolloutRecords(scope, parse(scope.search))
-    known = records.any()
-    found: View = {"ro.mode": "ok" if known else "none"}
+    has_records = records.any()
+    found: View = {"ro.mode": "ok" if has_records else "none"}
     for card in CARDS:
         found |= _whole(card_cells(facts, card, infos), card.key)
-    found |= _head(facts, infos, records, known) | _bound(facts) | _zero(facts) | _mixed(facts) | _tail(facts)
-    if not known:
+    found |= _head(facts, infos, records, has_records) | _bound(facts) | _zero(facts) | _mixed(facts) | _tail(facts)
+    if not has_records:
         return found | _how(facts.status.run)
     found |= {"ro.words": dict(WORDS), "ro.envs": list(records.environments())}
     found |= _census(records, facts.status.now) | _environments(facts) | tables(records)
@@ -87,14 +87,14 @@ def _whole(card: View, key: str) -> View:
 # ---- head
 
 
-def _head(facts: StatusFacts, infos: Mapping[str, SignalInfo], records: RolloutRecords, known: bool) -> View:
-    census = records.census() if known else ()
+def _head(facts: StatusFacts, infos: Mapping[str, SignalInfo], records: RolloutRecords, has_records: bool) -> View:
+    census = records.census() if has_records else ()
     counted = facts.value("rollouts_in_flight")
     live = sum(row.rollouts for row in census if row.state not in WAITS) if counted is None else round(counted)
     flight = f"{live:,} in flight now" if census else ""
     down = facts.down(RECORDS)[1]
     flight = joined(flight, f"record sources: {down}" if down else "")
-    found = _headline(facts, infos, known)
+    found = _headline(facts, infos, has_records)
     return found | _split(facts) | {"ro.live": flight if not facts.over else "", "ro.s": _judged(facts)}
 
 
@@ -103,9 +103,9 @@ def _judged(facts: StatusFacts) -> str:
     return found.state if found else "unknown"
 
 
-def _headline(facts: StatusFacts, infos: Mapping[str, SignalInfo], known: bool) -> View:
+def _headline(facts: StatusFacts, infos: Mapping[str, SignalInfo], has_records: bool) -> View:
     mean = _MEAN.explain(facts.signals)
-    if not known and (mean is None or mean.value is None):
+    if not has_records and (mean is None or mean.value is None):
         return _line(
             "No rollout records",
             "",
@@ -116,8 +116,8 @@ def _headline(facts: StatusFacts, infos: Mapping[str, SignalInfo], known: bool) 
         why = mean.why if mean else absent(_STALE, infos)
         return _line("Staleness unknown", "", "", why[:1].upper() + why[1:])
     if facts.synchronous and not mean.value:
-        words = "Synchronous: staleness is 0 by definition. The policy that generated a rollout trains on it."
-        return _line(f"Every rollout {'was' if facts.over else 'is'} fresh", "", "", words) | {
+        sentence = "Synchronous: staleness is 0 by definition. The policy that generated a rollout trains on it."
+        return _line(f"Every rollout {'was' if facts.over else 'is'} fresh", "", "", sentence) | {
             "k.ro_policy.n": "synchronous: by definition"
         }
     figure = f"{number(mean.value)} version{'' if mean.value == 1 else 's'}"
@@ -125,8 +125,8 @@ def _headline(facts: StatusFacts, infos: Mapping[str, SignalInfo], known: bool) 
     return _line(f"Trained rollouts {verb} ", figure, " behind", _beside(facts))
 
 
-def _line(head: str, num: str, tail: str, words: str) -> View:
-    return {"ro.head": head, "ro.num": num, "ro.tail": tail, "ro.text": words}
+def _line(head: str, num: str, tail: str, note: str) -> View:
+    return {"ro.head": head, "ro.num": num, "ro.tail": tail, "ro.text": note}
 
 
 def _beside(facts: StatusFacts) -> str:
@@ -146,16 +146,16 @@ def _part(facts: StatusFacts, part: str) -> float | None:
 def _split(facts: StatusFacts) -> View:
     """Widths and labels of the bar of three parts; ``ro.split.s`` is "unknown" where one is missing."""
     parts = {name: _part(facts, name) for name in _PARTS}
-    known = {name: value for name, value in parts.items() if value is not None}
-    total = sum(known.values())
-    found: View = {"ro.split.s": "known" if total > 0 and len(known) == len(_PARTS) else "unknown"}
+    measured = {name: value for name, value in parts.items() if value is not None}
+    total = sum(measured.values())
+    found: View = {"ro.split.s": "known" if total > 0 and len(measured) == len(_PARTS) else "unknown"}
     for name in _PARTS:
-        value = known.get(name, 0.0)
-        words = name.replace("_", " ").removeprefix("in ")
+        value = measured.get(name, 0.0)
+        label = name.replace("_", " ").removeprefix("in ")
         found[f"ro.w.{name}"] = round(100 * value / total, 1) if total > 0 else 0
-        found[f"ro.l.{name}"] = f"In {words} {number(value)}" if value else ""
+        found[f"ro.l.{name}"] = f"In {label} {number(value)}" if value else ""
     # In the bar a word that has no room is left out.
-    found["ro.split.n"] = " + ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in known.items())
+    found["ro.split.n"] = " + ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in measured.items())
     return found
 
 
@@ -183,8 +183,8 @@ def _zero(facts: StatusFacts) -> View:
 
 def _mixed(facts: StatusFacts) -> View:
     turns = facts.say("old_state_turn_ratio")
-    known = facts.value("mixed_version_ratio") is not None and turns
-    return {"k.ro_mixed.n": f"{turns} of turns on state of an older policy"} if known else {}
+    has_ratio = facts.value("mixed_version_ratio") is not None and turns
+    return {"k.ro_mixed.n": f"{turns} of turns on state of an older policy"} if has_ratio else {}
 
 
 def _tail(facts: StatusFacts) -> View:
@@ -250,8 +250,8 @@ def _lost(usd: float | None, unrecorded: float) -> str:
     return f"{money(usd)} is not linked to trained rollouts{rest}."
 
 
-def _sentence(words: str) -> str:
-    return words[:1].upper() + words[1:] + "." if words else ""
+def _sentence(clause: str) -> str:
+    return clause[:1].upper() + clause[1:] + "." if clause else ""
 
 
 def _cut(value: float | None) -> float | None:
@@ -265,20 +265,20 @@ def _census(records: RolloutRecords, now: float) -> View:
     A fifth cell replaces the state's name: an orchestrator that reports one number of rollouts in flight counts those
     that boot, use a tool or are scored as generating.
     """
-    known = {row.state: row for row in records.census()}
-    order = [*CENSUS, *sorted(known.keys() - set(CENSUS))]
-    most = max((row.rollouts for row in known.values()), default=0)
+    by_state = {row.state: row for row in records.census()}
+    order = [*CENSUS, *sorted(by_state.keys() - set(CENSUS))]
+    most = max((row.rollouts for row in by_state.values()), default=0)
     found: View = {}
     for i, state in enumerate(order):
-        row = known.get(state)
+        row = by_state.get(state)
         count = row.rollouts if row is not None else None
         since = (
             round(now - row.oldest_seconds) if row is not None and row.oldest_seconds is not None and count else None
         )
         cells: list[str | float | None] = [state, count, round(100 * (count or 0) / most, 1) if most else 0, since]
-        whole = state == "generating" and count and since is None and known.keys().isdisjoint(_STAGES)
+        whole = state == "generating" and count and since is None and by_state.keys().isdisjoint(_STAGES)
         found[f"ro.c.{i}"] = [*cells, "in flight, stage not reported"] if whole else cells
-    none = "" if most else "Nothing is in flight." if known else "No source reports rollouts in flight."
+    none = "" if most else "Nothing is in flight." if by_state else "No source reports rollouts in flight."
     return found | {"ro.c.none": none, "ro.c.order": list(CENSUS)}
 
 
@@ -288,8 +288,8 @@ _ENVIRONMENTS = 8
 
 def _environments(facts: StatusFacts) -> View:
     """Keys ``ro.z.N``: [environment and difficulty, share as text, width in percent], the worst first."""
-    known = [s for s in facts.signals if s.signal == "zero_advantage_environment_ratio" and s.value is not None]
-    rows = sorted(((s.value or 0.0, _named(s)) for s in known), key=lambda row: (-row[0], row[1]))[:_ENVIRONMENTS]
+    measured = [s for s in facts.signals if s.signal == "zero_advantage_environment_ratio" and s.value is not None]
+    rows = sorted(((s.value or 0.0, _named(s)) for s in measured), key=lambda row: (-row[0], row[1]))[:_ENVIRONMENTS]
     found: View = {
         f"ro.z.{i}": [name, text(value, "ratio"), round(100 * min(1.0, value), 1)]
         for i, (value, name) in enumerate(rows)
@@ -351,7 +351,7 @@ def _solved(found: Cells, size: int | None) -> View:
             tenths[min(TENTHS - 1, max(0, int(tenth)))] += n
     total = sum(tenths)
     share = text(sum(tenths[i] for i in _BAND) / total, "ratio") if total else ""
-    words = f"{share} of {total:,} groups have a solve rate of 20% to 80%, the useful range." if total else ""
+    note = f"{share} of {total:,} groups have a solve rate of 20% to 80%, the useful range." if total else ""
     places = _places(size)
     labels = {at: str(k) for k, at in enumerate(places)} or {i: f"{10 * i}% to {10 * i + 10}%" for i in range(TENTHS)}
     counts = dict.fromkeys(labels, 0)
@@ -362,7 +362,7 @@ def _solved(found: Cells, size: int | None) -> View:
     return {
         "ro.solve": rows if total else [],
         "ro.solve.of": size if places else None,
-        "ro.solve.n": words or "No group with a solve rate in this range.",
+        "ro.solve.n": note or "No group with a solve rate in this range.",
     }
 
 

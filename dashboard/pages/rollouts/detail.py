@@ -28,18 +28,18 @@ def ages(turns: Sequence[Mapping[str, Any]]) -> list[Age]:
 
     What other rollouts did to the same sandbox is in the numbers above the table (the ingest remembers it), not here.
     """
-    known: dict[str, _State] = {}
-    return [_turn(known, turn) for turn in turns]
+    states: dict[str, _State] = {}
+    return [_turn(states, turn) for turn in turns]
 
 
-def _turn(known: dict[str, _State], turn: Mapping[str, Any]) -> Age:
+def _turn(states: dict[str, _State], turn: Mapping[str, Any]) -> Age:
     name = str(turn.get("sandbox_id") or "")
-    parent = known.get(str(turn.get("forked_from") or "")) if turn.get("forked_from") else None
+    parent = states.get(str(turn.get("forked_from") or "")) if turn.get("forked_from") else None
     if turn.get("reset"):
-        known[name] = _State()
-    elif name not in known:
-        known[name] = _State(parent.oldest, parent.latest) if parent else _State()
-    state, version = known[name], turn.get("version")
+        states[name] = _State()
+    elif name not in states:
+        states[name] = _State(parent.oldest, parent.latest) if parent else _State()
+    state, version = states[name], turn.get("version")
     age = _since(version, state.oldest), _since(version, state.latest)
     if _changed(turn) and isinstance(version, int):
         state.oldest = version if state.oldest is None else min(state.oldest, version)
@@ -116,8 +116,8 @@ def _boxes(found: RolloutDetail) -> list[list[str]]:
 
 
 def _span(span: tuple[str, float, float | None, int | None, str]) -> list[Any]:
-    kind, start, end, version, words = span
-    return [kind, round(start, 3), None if end is None else round(end, 3), version, words]
+    kind, start, end, version, note = span
+    return [kind, round(start, 3), None if end is None else round(end, 3), version, note]
 
 
 def _turns(turns: Sequence[Mapping[str, Any]]) -> list[list[Any]]:

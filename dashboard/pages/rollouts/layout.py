@@ -31,8 +31,8 @@ _READERS = (
 def tree() -> list[Any]:
     """The page's elements; which of them are seen depends on ``ro.mode``."""
     cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
-    known = html.Div([_funnel(), _census(), _stale(), _length(), _groups(), _side(), _table()], className="known")
-    return [html.Div([_head(), cards, _how(), known, _panel()], className="rollouts", **{"data-s": "ro.mode"})]
+    content = html.Div([_funnel(), _census(), _stale(), _length(), _groups(), _side(), _table()], className="known")
+    return [html.Div([_head(), cards, _how(), content, _panel()], className="rollouts", **{"data-s": "ro.mode"})]
 
 
 def charts(load: Load) -> Json:
@@ -99,8 +99,8 @@ def _heat(key: str, title: str, unit: str, colour: str, *legend: Any) -> Any:
     return html.Section([head, line, drawn, t(html.P, f"{key}.none", "note")], className="card panel", id=f"ro-{key}")
 
 
-def _key(name: str, words: str) -> Any:
-    return html.Span([html.I(className=f"swatch {name}"), words], className="item")
+def _key(name: str, label: str) -> Any:
+    return html.Span([html.I(className=f"swatch {name}"), label], className="item")
 
 
 def _stale() -> Any:
@@ -118,8 +118,8 @@ def _length() -> Any:
 
 def _side() -> Any:
     rows = html.Ul(className="bars", **{"data-rows": "ro-zero"})
-    words = html.Span("by environment", className="unit")
-    head = html.Div([html.H2("Zero advantage"), words], className="row")
+    unit = html.Span("by environment", className="unit")
+    head = html.Div([html.H2("Zero advantage"), unit], className="row")
     zero = html.Section([head, rows, t(html.P, "ro.z.none", "note")], className="card panel", id="ro-zero")
     return html.Div([_solve(), zero], className="ro-side")
 
@@ -157,13 +157,13 @@ def _table() -> Any:
         ],
         className="exports",
     )
-    words = html.Span([t(html.Span, "rt.n")], className="unit")
-    head = html.Div([html.H2("Rollouts", id="ro-title"), words, exports], className="row")
+    unit = html.Span([t(html.Span, "rt.n")], className="unit")
+    head = html.Div([html.H2("Rollouts", id="ro-title"), unit, exports], className="row")
     table = html.Table([_heads(COLUMNS), html.Tbody(**{"data-rows": "rollouts"})], **{"aria-labelledby": "ro-title"})
     frame = html.Div(table, className="frame")
-    said = html.P(id="ro-said", role="status", className="note")
+    status = html.P(id="ro-said", role="status", className="note")
     filters = html.Div(id="ro-filters", className="filters", role="search")
-    return html.Section([head, filters, said, frame, _more("rollouts")], className="card grid", id="ro-table")
+    return html.Section([head, filters, status, frame, _more("rollouts")], className="card grid", id="ro-table")
 
 
 def _more(name: str) -> Any:

@@ -86,8 +86,8 @@ def _number(found: SignalNow | None) -> list[Any]:
     if found is None or found.value is None:
         na = found is not None and found.state == "not_applicable"
         return ["n/a" if na else DASH, found.state if found else "unknown", found.why if found else "", None]
-    words = text(found.value, found.unit if found.unit in ("ratio", "seconds") else "")
-    return [words, found.state, "", float(f"{found.value:.5g}")]
+    value_text = text(found.value, found.unit if found.unit in ("ratio", "seconds") else "")
+    return [value_text, found.state, "", float(f"{found.value:.5g}")]
 
 
 def _head(fleet: Sequence[RunNow]) -> View:
@@ -95,7 +95,7 @@ def _head(fleet: Sequence[RunNow]) -> View:
     counts = Counter(one.state.name for one in fleet)
     live = counts["live"]
     plural = "" if live == 1 else "s"
-    others = (f"{counts[name]:,} {words}" for name, words in _COUNTED.items() if counts[name])
+    others = (f"{counts[name]:,} {label}" for name, label in _COUNTED.items() if counts[name])
     none = {"rs": {"name": "none", "word": "No live run"}} if fleet and not live else {}
     return {
         "rn.head": f"{live:,} live run{plural}" if fleet else "No run yet",

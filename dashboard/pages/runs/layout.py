@@ -25,9 +25,9 @@ def tree() -> list[Any]:
 
 def _head() -> Any:
     title = html.H1(t(html.Span, "rn.head"))
-    words = html.Div([title, t(html.P, "rn.sub", "text")])
+    heading = html.Div([title, t(html.P, "rn.sub", "text")])
     tools = html.Div([html.Div(id="rn-find", className="find"), html.Div(id="rn-chosen", className="chosen")])
-    return html.Section([words, tools], className="banner card runs-head")
+    return html.Section([heading, tools], className="banner card runs-head")
 
 
 def _list() -> Any:
@@ -37,16 +37,16 @@ def _list() -> Any:
     ]
     head = html.Thead(html.Tr([html.Th(html.Span("Compare", className="sr"), scope="col"), *sorts]))
     table = html.Table([head, html.Tbody(**{"data-rows": "runs"})])
-    said = html.P(id="rn-said", role="status", className="note")
-    return html.Section([html.H2("All runs", className="sr"), table, said, t(html.P, "rn.none", "note")],
+    status = html.P(id="rn-said", role="status", className="note")
+    return html.Section([html.H2("All runs", className="sr"), table, status, t(html.P, "rn.none", "note")],
                         className="card grid fleet")  # fmt: skip
 
 
 def _compare() -> Any:
     """Filled in the browser when two runs are chosen."""
-    words = html.P(id="cm-said", role="status", className="note")
+    status = html.P(id="cm-said", role="status", className="note")
     return html.Section(
-        [html.Div(id="cm-head"), words, html.Div(id="cm-panels", className="compared")],
+        [html.Div(id="cm-head"), status, html.Div(id="cm-panels", className="compared")],
         id="compare",
         className="compare",
         hidden=True,

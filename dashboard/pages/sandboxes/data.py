@@ -51,13 +51,13 @@ def _read(reader: Reader, run: str, first: int, width: float) -> Counts:
 def spinup_cells(counts: Counts, width: float) -> View:
     """``h.N``: [[edge, how many], ...]; ``h.edges`` the rows from below; ``h.most`` the fullest cell."""
     found_edges = {edge for column in counts.values() for edge in column}
-    known = sorted({*EDGES, *found_edges}, key=_seconds)
-    found: View = {f"h.{number}": [[edge, column[edge]] for edge in known if edge in column]
+    edges = sorted({*EDGES, *found_edges}, key=_seconds)
+    found: View = {f"h.{number}": [[edge, column[edge]] for edge in edges if edge in column]
                    for number, column in counts.items()}  # fmt: skip
     full = max((n for column in counts.values() for n in column.values()), default=0)
     total = sum(n for column in counts.values() for n in column.values())
     none = "" if total else "No sandbox became ready in this range."
-    return found | {"h.edges": list(known), "h.width": width, "h.most": full, "h.total": total, "h.none": none}
+    return found | {"h.edges": list(edges), "h.width": width, "h.most": full, "h.total": total, "h.none": none}
 
 
 def _seconds(edge: str) -> float:
@@ -143,54 +143,59 @@ HERE = "@here@"
 
 def cells(scope: Scope) -> View:
     """All texts of the page. Its ``sb.mode`` is ``na`` (uses none), ``none`` (none is reported) or ``ok``."""
-    facts, infos, known = scope.facts, scope.reader.signals.infos, records(scope)
-    shown = mode(facts, known)
-    found: View = {"sb.mode": shown} | _head(facts, known, shown) | _sources(facts)
+    facts, infos, boxes = scope.facts, scope.reader.signals.infos, records(scope)
+    shown = mode(facts, boxes)
+    found: View = {"sb.mode": shown} | _head(facts, boxes, shown) | _sources(facts)
     if shown != "ok":
         return found
     for card in CARDS:
         found |= card_cells(facts, card, infos)
     # A count of sandboxes under its title needs no unit.
     found |= {f"k.{card.key}.u": "" for card in CARDS if (one := card.find(facts.signals)) and one.unit == "sandboxes"}
-    found |= _starting(facts) | _p95(facts, known) | _failed(facts, known) | _credit(facts)
+    found |= _starting(facts) | _p95(facts, boxes) | _failed(facts, boxes) | _credit(facts)
     for panel in PANELS:
         found |= panel_cells(facts, panel, infos)
-    found |= _infra(facts, infos) | _rest(facts) | heat(scope) | tables(facts, known, infos)
+    found |= _infra(facts, infos) | _rest(facts) | heat(scope) | tables(facts, boxes, infos)
     return found | _without_answers(facts, found)
 
 
-def mode(facts: StatusFacts, known: SandboxRecords) -> str:
+def mode(facts: StatusFacts, boxes: SandboxRecords) -> str:
     """Which content the page has."""
     if facts.number("has_sandbox") == 0 or facts.state("sandboxes") == "not_applicable":
         return "na"
-    reported = facts.value("sandboxes", state="running") is not None or known.any or facts.kinds("sandbox")
+    reported = facts.value("sandboxes", state="running") is not None or boxes.any or facts.kinds("sandbox")
     return "ok" if reported else "none"
 
 
 # ---- head
 
 
-def _head(facts: StatusFacts, known: SandboxRecords, shown: str) -> View:
+def _head(facts: StatusFacts, boxes: SandboxRecords, shown: str) -> View:
     why = facts.find("sandboxes")
-    words = why.why if why is not None else ""
+    reason = why.why if why is not None else ""
     if shown == "na":
-        said = ("This run uses no sandboxes", "", "", f"Not applicable: {words or 'has_sandbox = 0 in its facts'}.")
-        return _head_cells(said, "not_applicable")
+        headline = (
+            "This run uses no sandboxes",
+            "",
+            "",
+            f"Not applicable: {reason or 'has_sandbox = 0 in its facts'}.",
+        )
+        return _head_cells(headline, "not_applicable")
     if shown == "none":
         return _head_cells(("No sandbox provider is configured", "", "", "No data on this run's sandboxes."), "unknown")
     running, oldest = facts.value("sandboxes", state="running"), facts.find(_OLDEST)
     if running is None:
         message, error = unanswered(facts)
-        begin = message or first_clause(words) or "No current sandbox data"
-        last = "The last known values are below." if _once(facts, known) else ""
+        begin = message or first_clause(reason) or "No current sandbox data"
+        last = "The last known values are below." if _once(facts, boxes) else ""
         # A target's name keeps its case; a reason starts with a capital letter.
         return _head_cells((message or begin[0].upper() + begin[1:], "", "", joined(error, last)), "unknown")
     if oldest is not None and oldest.value is not None and oldest.state in ("watch", "critical") and not facts.over:
-        said = ("The oldest pending sandbox has waited ", text(oldest.value, "seconds"), "", _behind(facts))
-        return _head_cells(said, oldest.state)
+        headline = ("The oldest pending sandbox has waited ", text(oldest.value, "seconds"), "", _behind(facts))
+        return _head_cells(headline, oldest.state)
     tail = " sandboxes were running at the end" if facts.over else " sandboxes running"
-    said = ("", f"{running:,.0f}", tail, joined(_live(facts), _spin(facts), _unreachable(facts)))
-    return _head_cells(said, worst((facts.state("sandboxes_unreachable"), facts.state(_SPIN, **_P95))))
+    headline = ("", f"{running:,.0f}", tail, joined(_live(facts), _spin(facts), _unreachable(facts)))
+    return _head_cells(headline, worst((facts.state("sandboxes_unreachable"), facts.state(_SPIN, **_P95))))
 
 
 def unanswered(facts: StatusFacts) -> tuple[str, str]:
@@ -206,25 +211,25 @@ def unanswered(facts: StatusFacts) -> tuple[str, str]:
 
 def _without_answers(facts: StatusFacts, found: View) -> View:
     """Replaces all reasons by one while no target has answered: hints of single signals would mislead."""
-    words, error = unanswered(facts)
-    if not words:
+    message, error = unanswered(facts)
+    if not message:
         return {}
-    whole = f"{words}: {error}" if error else words
+    whole = f"{message}: {error}" if error else message
     silent = [card.key for card in CARDS if found.get(f"k.{card.key}.s") == "unknown"]
-    cards: View = {f"k.{key}.{cell}": text for key in silent for cell, text in (("n", words), ("tip", whole))}
+    cards: View = {f"k.{key}.{cell}": text for key in silent for cell, text in (("n", message), ("tip", whole))}
     panels = {f"p.{panel.key}.w": whole for panel in PANELS if found.get(f"p.{panel.key}.w")}
-    return cards | panels | ({"sb.q.none": words + "."} if found.get("sb.q.none") else {})
+    return cards | panels | ({"sb.q.none": message + "."} if found.get("sb.q.none") else {})
 
 
-def _once(facts: StatusFacts, known: SandboxRecords) -> bool:
+def _once(facts: StatusFacts, boxes: SandboxRecords) -> bool:
     """Was anything ever known of its sandboxes?"""
     mine = (signal for signal in facts.signals if signal.signal.startswith("sandbox"))
-    return known.any or any(signal.value is not None or LAST in signal.why for signal in mine)
+    return boxes.any or any(signal.value is not None or LAST in signal.why for signal in mine)
 
 
-def _head_cells(said: tuple[str, str, str, str], state: str) -> View:
-    head, num, tail, words = said
-    return {"sb.head": head, "sb.num": num, "sb.tail": tail, "sb.text": words, "sb.s": state}
+def _head_cells(headline: tuple[str, str, str, str], state: str) -> View:
+    head, num, tail, note = headline
+    return {"sb.head": head, "sb.num": num, "sb.tail": tail, "sb.text": note, "sb.s": state}
 
 
 def _behind(facts: StatusFacts) -> str:
@@ -236,8 +241,8 @@ def _behind(facts: StatusFacts) -> str:
 
 def _live(facts: StatusFacts) -> str:
     live = [facts.value("sandboxes", state=state) for state in STATE_WORDS]
-    known = [value for value in live if value is not None]
-    return f"{sum(known):,.0f} live" if known else ""
+    measured = [value for value in live if value is not None]
+    return f"{sum(measured):,.0f} live" if measured else ""
 
 
 def _spin(facts: StatusFacts) -> str:
@@ -328,19 +333,19 @@ def _starting(facts: StatusFacts) -> View:
     waits = {state: facts.value("sandboxes", state=state) for state in ("building_image", "queued")}
     words = [f"{value:,.0f} {STATE_WORDS[state]}" for state, value in waits.items() if value]
     used = facts.say("sandbox_quota_used_ratio", resource="starting")
-    known = facts.value("sandboxes", state="starting") is not None
+    is_reported = facts.value("sandboxes", state="starting") is not None
     # The number of starting sandboxes is judged against the limit only.
     # The verdict infers a limit from a constant number of starting sandboxes; its cause may be of the last verdict.
     verdict = facts.status.verdict or {}
     causes = {verdict.get("cause"), (verdict.get("last") or {}).get("cause")}
     inferred = "at a limit inferred by the verdict" if "starting_limit" in causes else "limit not reported"
     note = joined(f"{used} of the limit" if used else inferred, *words)
-    return {"k.sb_starting.n": note} if known else {}
+    return {"k.sb_starting.n": note} if is_reported else {}
 
 
-def _p95(facts: StatusFacts, known: SandboxRecords) -> View:
+def _p95(facts: StatusFacts, boxes: SandboxRecords) -> View:
     """Names the clock that timed the spin-ups."""
-    clock = clocks(known)
+    clock = clocks(boxes)
     found: View = {"sb.clock": f"timed by {clock}" if clock else "", "sb.oldest": facts.say(_OLDEST)}
     found |= {"sb.p95": facts.say(_SPIN, **_P95), "sb.split": ""}
     if facts.value(_SPIN, **_P95) is None:
@@ -354,20 +359,20 @@ def _p95(facts: StatusFacts, known: SandboxRecords) -> View:
     return found | {"k.sb_p95.n": joined(*beside, f"by {clock}" if clock else ""), "sb.split": joined(*split)}
 
 
-def clocks(known: SandboxRecords) -> str:
+def clocks(boxes: SandboxRecords) -> str:
     """The clocks that timed spin-ups (`latency_source`), as text."""
-    return " and ".join(_CLOCKS.get(name, name) for name in known.sources)
+    return " and ".join(_CLOCKS.get(name, name) for name in boxes.sources)
 
 
-def _failed(facts: StatusFacts, known: SandboxRecords) -> View:
+def _failed(facts: StatusFacts, boxes: SandboxRecords) -> View:
     """The sum over causes, which has no bands and no state. Without a record there is no zero."""
-    requested = known.funnel.get("requested") or 0
-    total = sum(value for _, value in by_cause(facts)) or float(known.funnel.get("failed") or 0)
+    requested = boxes.funnel.get("requested") or 0
+    total = sum(value for _, value in by_cause(facts)) or float(boxes.funnel.get("failed") or 0)
     if not requested and not total:
-        words = "no sandbox of this run reported yet"
-        return {"k.sb_failed.n": words, "k.sb_failed.tip": words}
+        note = "no sandbox of this run reported yet"
+        return {"k.sb_failed.n": note, "k.sb_failed.tip": note}
     share = f"{text(total / requested, 'ratio')} of {requested:,} requested" if requested else ""
-    if late := known.funnel.get("met_ended"):
+    if late := boxes.funnel.get("met_ended"):
         # Providers list failed sandboxes longer than completed ones, so a share would be too high.
         share = f"no share: {late:,} ended before Rollscope started"
     return _value("sb_failed", total, "", share) | {"k.sb_failed.v": f"{total:,.0f}"}
@@ -375,23 +380,23 @@ def _failed(facts: StatusFacts, known: SandboxRecords) -> View:
 
 def _credit(facts: StatusFacts) -> View:
     left, rate = facts.value("sandbox_credit_usd"), facts.value("sandbox_cost_usd_per_hour")
-    words = joined(f"{money(left)} left" if left is not None else "", f"{money(rate)}/h" if rate is not None else "")
-    return {"k.sb_credit.n": words} if words and facts.value("sandbox_credit_hours") is not None else {}
+    note = joined(f"{money(left)} left" if left is not None else "", f"{money(rate)}/h" if rate is not None else "")
+    return {"k.sb_credit.n": note} if note and facts.value("sandbox_credit_hours") is not None else {}
 
 
 def _infra(facts: StatusFacts, infos: Mapping[str, SignalInfo]) -> View:
     """Which of the two failure lines there is, and why it matters here."""
     if facts.value(_LOST) is not None:
-        words = "A failed sandbox gives a false zero reward. If both lines rise together, check sandboxes before tasks."
+        note = "A failed sandbox gives a false zero reward. If both lines rise together, check sandboxes before tasks."
     elif facts.value(_BROKEN) is not None:
-        words = "Showing sandbox failure rate: failures cannot be linked to rollouts here."
+        note = "Showing sandbox failure rate: failures cannot be linked to rollouts here."
     else:
-        words = (first_clause(facts.silence(_BROKEN)) or "No current failure data").rstrip(".") + "."
+        note = (first_clause(facts.silence(_BROKEN)) or "No current failure data").rstrip(".") + "."
     zero = facts.find(_ZERO.signal, **dict(_ZERO.labels))
     if zero is None or zero.value is None:
         why = first_clause(zero.why if zero else absent(_ZERO.signal, infos))
-        words += f" Groups without gradient: {why}."
-    return {"sb.infra": words}
+        note += f" Groups without gradient: {why}."
+    return {"sb.infra": note}
 
 
 def _rest(facts: StatusFacts) -> View:

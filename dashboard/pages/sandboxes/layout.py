@@ -15,8 +15,8 @@ def tree() -> list[Any]:
     cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
     charts = [_heat(), _funnel(), panel_of(PANELS[0]), _infra()]
     lists = [_causes(), _quota(), _failures(), _pending(), _dangling(), t(html.P, "w.note", "note marks-note")]
-    known = html.Div([cards, html.Div([*charts, *lists], className="boxgrid")], className="known")
-    return [html.Div([_head(), _needs_none(), _how(), known], className="boxes", **{"data-s": "sb.mode"})]
+    content = html.Div([cards, html.Div([*charts, *lists], className="boxgrid")], className="known")
+    return [html.Div([_head(), _needs_none(), _how(), content], className="boxes", **{"data-s": "sb.mode"})]
 
 
 def charts(load: Load) -> Json:
@@ -40,12 +40,12 @@ def _head() -> Any:
 
 
 def _needs_none() -> Any:
-    words = [
+    parts = [
         "If it does use sandboxes, set ",
         html.Code("has_sandbox = 1"),
         " in the run's facts in the configuration.",
     ]
-    return html.P(words, className="card quiet needs-none")
+    return html.P(parts, className="card quiet needs-none")
 
 
 def _how() -> Any:
@@ -71,8 +71,8 @@ def _how() -> Any:
 
 
 def _heat() -> Any:
-    words = html.Span("sandboxes that became ready", className="unit")
-    title = html.Div([html.H2("Spin-up over time"), words, html.Span(className="at")], className="row")
+    unit = html.Span("sandboxes that became ready", className="unit")
+    title = html.Div([html.H2("Spin-up over time"), unit, html.Span(className="at")], className="row")
     scale = html.Span(className="scale", **{"data-scale": "heat"})
     legend = html.P(
         [
@@ -114,8 +114,10 @@ def _failures() -> Any:
     title = html.Div(
         [html.H2("Failures, newest first", id="box-found"), html.Div(id="box-find", className="find")], className="row"
     )
-    said = html.P(id="box-said", role="status", className="note")
-    return html.Section([title, said, table, t(html.P, "sb.x.none", "note")], className="card grid w6", id="box-failed")
+    status = html.P(id="box-said", role="status", className="note")
+    return html.Section(
+        [title, status, table, t(html.P, "sb.x.none", "note")], className="card grid w6", id="box-failed"
+    )
 
 
 def _list(title: str, rows: str, *notes: str) -> Any:
@@ -145,7 +147,7 @@ def _pending() -> Any:
 
 
 def _dangling() -> Any:
-    words = html.P(
+    note = html.P(
         [
             "Still alive although their run is over or unknown; they use quota. ",
             html.B("Rollscope deletes nothing"),
@@ -156,7 +158,7 @@ def _dangling() -> Any:
         className="note",
     )
     names = ("Sandbox", "Belongs to", "Age", "Provider")
-    notes = (t(html.P, "sb.d.none", "note"), t(html.P, "sb.d.more", "note"), words)
+    notes = (t(html.P, "sb.d.none", "note"), t(html.P, "sb.d.more", "note"), note)
     return _table("Dangling", "box-dangling", names, *notes)
 
 

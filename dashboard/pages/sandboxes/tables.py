@@ -38,35 +38,35 @@ ROWS = 10
 _FAILED = 5
 
 
-def tables(facts: StatusFacts, known: SandboxRecords, infos: Infos) -> View:
+def tables(facts: StatusFacts, boxes: SandboxRecords, infos: Infos) -> View:
     """All of them."""
-    found = _funnel(known) | _causes(facts, known) | _quota(facts, infos) | _failures(known)
-    return found | _pending(known) | _dangling(facts, known)
+    found = _funnel(boxes) | _causes(facts, boxes) | _quota(facts, infos) | _failures(boxes)
+    return found | _pending(boxes) | _dangling(facts, boxes)
 
 
 def by_cause(facts: StatusFacts) -> list[tuple[str, float]]:
     """(cause, how many failed), the most frequent first."""
     counted = [(s.labels.get("cause", ""), s.value) for s in facts.signals if s.signal == "sandbox_failures_total"]
-    known = [(cause, value) for cause, value in counted if value]
-    return sorted(known, key=lambda pair: (-pair[1], pair[0]))
+    counts = [(cause, value) for cause, value in counted if value]
+    return sorted(counts, key=lambda pair: (-pair[1], pair[0]))
 
 
 # ---- funnel, causes, quotas
 
 
-def _funnel(known: SandboxRecords) -> View:
+def _funnel(boxes: SandboxRecords) -> View:
     """``sb.funnel``: [[stage, how many or None, share of the requested]]; None: no provider reports it.
 
     A first command's share is of those that report it.
     """
-    reported = {stage: known.funnel.get(stage) or 0 for stage in _STAGES}
+    reported = {stage: boxes.funnel.get(stage) or 0 for stage in _STAGES}
     requested, started, ready = reported["requested"], reported["started"], reported["ready"]
     counts: dict[str, int | None] = dict(reported)
-    basis = {"first_exec": known.funnel.get("first_exec_of") or 0}
-    counts["first_exec"] = known.funnel.get("first_exec")
+    basis = {"first_exec": boxes.funnel.get("first_exec_of") or 0}
+    counts["first_exec"] = boxes.funnel.get("first_exec")
     # E2B and Daytona have no start time: a dip or a zero would look like a loss.
     counts["started"] = started or None
-    late = known.funnel.get("met_ended") or 0
+    late = boxes.funnel.get("met_ended") or 0
     rows = [
         [_STAGES[stage], count, round((count or 0) / (basis.get(stage) or requested), 4)]
         for stage, count in counts.items()
@@ -77,7 +77,7 @@ def _funnel(known: SandboxRecords) -> View:
         _start_note(started, ready),
         _command_note(counts["first_exec"], basis["first_exec"], requested),
     )
-    note = " ".join(words for words in notes if words) if rows else ""
+    note = " ".join(line for line in notes if line) if rows else ""
     none = "" if rows else "No sandbox of this run reported yet."
     return {"sb.funnel": rows, "sb.funnel.n": note, "sb.funnel.none": none, "sb.funnel.shares": int(not late)}
 
@@ -96,22 +96,22 @@ def _command_note(count: int | None, basis: int, requested: int) -> str:
     return f"First exec: {count:,} of the {basis:,} that report it." if basis < requested else ""
 
 
-def _causes(facts: StatusFacts, known: SandboxRecords) -> View:
+def _causes(facts: StatusFacts, boxes: SandboxRecords) -> View:
     """Keys ``sb.f.0`` ..: [cause, how many, width in percent, newest text, when]."""
     rows = by_cause(facts)
     most = max((value for _, value in rows), default=1.0)
     found: View = {}
     for i, (cause, value) in enumerate(rows):
-        last = next((row for row in known.failed if row.cause == cause), None)
-        words, at = (last.detail, _when(last.ended_at, last.seen_at)) if last else ("", None)
+        last = next((row for row in boxes.failed if row.cause == cause), None)
+        detail, at = (last.detail, _when(last.ended_at, last.seen_at)) if last else ("", None)
         found[f"sb.f.{i}"] = [
             _CAUSES.get(cause, cause) or "unknown",
             f"{value:,.0f}",
             _percent(value / most),
-            words,
+            detail,
             at,
         ]
-    silent = not rows and not known.any
+    silent = not rows and not boxes.any
     none = "" if rows else "No failure data." if silent else "No sandbox has failed."
     return found | {"sb.f.none": none}
 
@@ -176,27 +176,27 @@ def _resource(name: str) -> str:
 # ---- tables
 
 
-def _failures(known: SandboxRecords) -> View:
+def _failures(boxes: SandboxRecords) -> View:
     """Keys ``sb.x.0`` ..: [id, name, state, cause, the provider's text, end time, provider], newest first.
 
     The search in `assets/75-find.js` draws answers of the API in the same shape.
     """
     found: View = {
         f"sb.x.{i}": [r.id, r.name, r.state, r.cause, r.detail, _when(r.ended_at, r.seen_at), r.provider]
-        for i, r in enumerate(known.failed[:_FAILED])
+        for i, r in enumerate(boxes.failed[:_FAILED])
     }
-    none = "" if known.failed else "No sandbox has failed." if known.any else "No failure data."
+    none = "" if boxes.failed else "No sandbox has failed." if boxes.any else "No failure data."
     return found | {"sb.x.none": none}
 
 
-def _pending(known: SandboxRecords) -> View:
+def _pending(boxes: SandboxRecords) -> View:
     """Keys ``sb.p.0`` ..: [id, name, image, built?, since when, state, the provider's state, provider]."""
-    found: View = {f"sb.p.{i}": _waits(row) for i, row in enumerate(known.pending[:ROWS])}
-    more = len(known.pending) - ROWS
-    words = f"and {more:,} newer" if more > 0 else ""
-    cut = f"Only the newest {len(known.pending):,} were read; older ones may be pending." if known.cut else ""
-    none = "" if known.pending else "Nothing is pending." if known.any else "No data on pending sandboxes."
-    return found | {"sb.p.more": joined(words, cut), "sb.p.none": none}
+    found: View = {f"sb.p.{i}": _waits(row) for i, row in enumerate(boxes.pending[:ROWS])}
+    more = len(boxes.pending) - ROWS
+    others = f"and {more:,} newer" if more > 0 else ""
+    cut = f"Only the newest {len(boxes.pending):,} were read; older ones may be pending." if boxes.cut else ""
+    none = "" if boxes.pending else "Nothing is pending." if boxes.any else "No data on pending sandboxes."
+    return found | {"sb.p.more": joined(others, cut), "sb.p.none": none}
 
 
 def _waits(row: SandboxInfo) -> list[Any]:
@@ -206,9 +206,9 @@ def _waits(row: SandboxInfo) -> list[Any]:
     return [row.id, row.name, row.image or DASH, built, _when(row.requested_at), state, provider_state, row.provider]
 
 
-def _dangling(facts: StatusFacts, known: SandboxRecords) -> View:
+def _dangling(facts: StatusFacts, boxes: SandboxRecords) -> View:
     """Keys ``sb.d.0`` ..: [id, run key, since when, provider, state, name]."""
-    rows = known.dangling
+    rows = boxes.dangling
     found: View = {
         f"sb.d.{i}": [
             r.id,

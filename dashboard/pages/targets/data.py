@@ -32,8 +32,8 @@ GROUPS: Mapping[str, str] = {
 def cells(scope: Scope) -> View:
     """Keys ``tg.0`` .. (rows), ``tg.n`` (their numbers), ``tg.keys`` (those of one target), ``tg.c.*`` (coverage)."""
     every = scope.shared.get("targets", KEEP_SECONDS, scope.reader.targets)
-    asked = {key: values[-1] for key, values in parse_qs(scope.search.lstrip("?")).items()}
-    found = sorted(_matching(every, asked), key=_badness)
+    filters = {key: values[-1] for key, values in parse_qs(scope.search.lstrip("?")).items()}
+    found = sorted(_matching(every, filters), key=_badness)
     shown, now = found[:MOST], scope.reader.now()
     rows: View = {f"tg.{i}": _row(one) for i, one in enumerate(shown)}
     seen = [_seen(one, now) for one in every if one.gone_since is None]
@@ -42,7 +42,7 @@ def cells(scope: Scope) -> View:
         rows
         | {"tg.n": [_numbers(one, now) for one in shown], "newest": newest}
         | _head(every, found)
-        | _keys(every, asked)
+        | _keys(every, filters)
         | _coverage(scope)
     )
 
@@ -59,12 +59,12 @@ def state(target: TargetTrust) -> str:
 
 def healthy(target: TargetTrust) -> bool:
     """Whether the target answers in full, or is not expected to."""
-    known = state(target)
-    return known == "gone" or (known == "up" and not target.error and not target.dropped)
+    status = state(target)
+    return status == "gone" or (status == "up" and not target.error and not target.dropped)
 
 
-def _matching(every: Iterable[TargetTrust], asked: Mapping[str, str]) -> list[TargetTrust]:
-    word, only = asked.get("find", "").lower(), asked.get("unhealthy") == "1"
+def _matching(every: Iterable[TargetTrust], filters: Mapping[str, str]) -> list[TargetTrust]:
+    word, only = filters.get("find", "").lower(), filters.get("unhealthy") == "1"
     return [one for one in every if not (only and healthy(one)) and word in _haystack(one)]
 
 
@@ -98,12 +98,12 @@ def _head(every: Sequence[TargetTrust], found: Sequence[TargetTrust]) -> View:
     bad = counts["down"]
     runs = len({one.run for one in every})
     waits, gone = (f"{counts[name]:,} {name}" if counts[name] else "" for name in ("waiting", "gone"))
-    said = f"{counts['up']:,} of {here:,} targets up" if every else "No targets"
+    headline = f"{counts['up']:,} of {here:,} targets up" if every else "No targets"
     partly = sum(state(one) == "up" and not healthy(one) for one in every)
     hidden = len(found) - MOST
     none = "" if found else "No target matches." if every else "No targets yet. Runs may still send pushes."
     return {
-        "tg.head": said,
+        "tg.head": headline,
         "tg.s": "unknown" if not here else "critical" if bad and bad == here else "watch" if bad or partly else "ok",
         "tg.sub": joined(
             f"{bad:,} down" if bad else "", waits, f"{partly:,} up with an error" if partly else "", gone,
@@ -114,9 +114,9 @@ def _head(every: Sequence[TargetTrust], found: Sequence[TargetTrust]) -> View:
     }  # fmt: skip
 
 
-def _keys(every: Iterable[TargetTrust], asked: Mapping[str, str]) -> View:
+def _keys(every: Iterable[TargetTrust], filters: Mapping[str, str]) -> View:
     """``tg.keys``: [run, target, [[key, how often], ...], how many more], the most frequent first."""
-    wanted = asked.get("of", ""), asked.get("keys", "")
+    wanted = filters.get("of", ""), filters.get("keys", "")
     one = next((one for one in every if (one.run, one.target) == wanted), None)
     if one is None:
         return {}
@@ -147,9 +147,9 @@ def covered(signals: Iterable[SignalNow], infos: Mapping[str, SignalInfo], frame
             by_signal[one.signal].append(one)
     found: dict[str, list[Any]] = {group: [] for group in GROUPS}
     for name, rows in by_signal.items():
-        group, words = _best(rows, infos[name])
+        group, label = _best(rows, infos[name])
         can = _can(name, framework) if group == "lack" else ""
-        found[group].append([name, infos[name].title, infos[name].actor, words, can])
+        found[group].append([name, infos[name].title, infos[name].actor, label, can])
     return {group: sorted(rows, key=lambda row: row[2]) for group, rows in found.items()}
 
 
@@ -160,9 +160,9 @@ def _can(signal: str, framework: str) -> str:
 
 
 def _best(rows: Sequence[SignalNow], info: SignalInfo) -> tuple[str, str]:
-    known = [one for one in rows if one.value is not None]
-    if known:
-        return "has", f"{len(known)} series" if len(known) > 1 else ""
+    measured = [one for one in rows if one.value is not None]
+    if measured:
+        return "has", f"{len(measured)} series" if len(measured) > 1 else ""
     silent = next((one.why for one in rows if LAST in one.why), "")
     if silent:
         return "silent", silent

@@ -14,10 +14,10 @@ def tree() -> list[Any]:
 
 
 def _head() -> Any:
-    words = html.Div([html.H1(t(html.Span, "tg.head")), t(html.P, "tg.sub", "text")])
+    heading = html.Div([html.H1(t(html.Span, "tg.head")), t(html.P, "tg.sub", "text")])
     only = html.Button("Only unhealthy", id="tg-only", type="button", **{"aria-pressed": "false"})
     tools = html.Div([html.Div(id="tg-find", className="find"), only], className="row tools")
-    return html.Section([words, tools], className="banner card targets-head", **{"data-s": "tg.s"})
+    return html.Section([heading, tools], className="banner card targets-head", **{"data-s": "tg.s"})
 
 
 def _list() -> Any:
@@ -38,13 +38,13 @@ def _coverage() -> Any:
     groups = [
         html.Details(
             [
-                html.Summary([html.Span(words), t(html.B, f"tg.c.{group}")]),
+                html.Summary([html.Span(label), t(html.B, f"tg.c.{group}")]),
                 html.Ul(className="signals", **{"data-rows": f"coverage-{group}"}),
             ],
             open=group == "lack",
             id=f"coverage-{group}",
         )
-        for group, words in GROUPS.items()
+        for group, label in GROUPS.items()
     ]
     return html.Section([title, *groups], className="card coverage", id="coverage", **{"data-s": "tg.c.run"})
 

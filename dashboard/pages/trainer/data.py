@@ -197,8 +197,8 @@ def _beside(facts: StatusFacts, found: Sequence[StepInfo]) -> str:
     return joined(judged, rate)
 
 
-def _low(words: str) -> str:
-    return words[:1].lower() + words[1:]
+def _low(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
 
 
 def _of_mode(facts: StatusFacts) -> str:
@@ -218,14 +218,14 @@ def _split(facts: StatusFacts) -> View:
     seconds = {"wait": facts.value("trainer_phase_seconds", phase="wait|generation"),
                "compute": facts.value("trainer_phase_seconds", phase="compute")}  # fmt: skip
     seconds |= {key: facts.value(_OVERHEAD, phase=key) for key, _ in _SLICES[2:]}
-    known = {key: value for key, value in seconds.items() if value is not None}
-    total = sum(known.values())
+    measured = {key: value for key, value in seconds.items() if value is not None}
+    total = sum(measured.values())
     step = facts.say("trainer_step_seconds")
-    cells: View = {"tn.split.s": "known" if len(known) > 1 and total > 0 else "unknown"}
+    cells: View = {"tn.split.s": "known" if len(measured) > 1 and total > 0 else "unknown"}
     generates = facts.value("trainer_phase_seconds", phase="generation") is not None
-    for key, words in _SLICES:
-        share = known[key] / total if key in known and total > 0 else None
-        word = "Generate" if key == "wait" and generates else words
+    for key, label in _SLICES:
+        share = measured[key] / total if key in measured and total > 0 else None
+        word = "Generate" if key == "wait" and generates else label
         cells[f"tn.w.{key}"] = round(100 * share, 1) if share is not None else 0
         cells[f"tn.l.{key}"] = f"{word} {text(share, 'ratio')}" if share is not None else ""
     return cells | {"tn.step": f"Last 10 steps, mean {step}" if step else "Step time unknown"}
@@ -236,10 +236,10 @@ def _mfu(facts: StatusFacts) -> View:
     found = facts.find("trainer_mfu_ratio", basis="wall|busy")
     if found is None or found.value is None:
         return {}
-    words = {"wall": "of the whole step", "busy": "while computing"}
+    bases = {"wall": "of the whole step", "busy": "while computing"}
     other = facts.say("trainer_mfu_ratio", basis="busy") if found.labels.get("basis") == "wall" else ""
-    said = joined(words.get(found.labels.get("basis", ""), ""), f"{other} while computing" if other else "")
-    return {"k.tr_mfu.n": said}
+    note = joined(bases.get(found.labels.get("basis", ""), ""), f"{other} while computing" if other else "")
+    return {"k.tr_mfu.n": note}
 
 
 def _step(facts: StatusFacts, found: Sequence[StepInfo]) -> View:
@@ -250,5 +250,5 @@ def _step(facts: StatusFacts, found: Sequence[StepInfo]) -> View:
     middle = steps.usual(found, "trainer_step_seconds")
     far = middle is not None and last > steps.FAR * middle
     state = worst((facts.state("trainer_step_seconds"), "watch" if far else "ok"))
-    said = joined(f"last {text(last, 'seconds')}", f"median {text(middle, 'seconds')}" if middle is not None else "")
-    return {"k.tr_step.n": said, "k.tr_step.s": state, "k.tr_step.p": STATE_WORDS[state] if state != "ok" else ""}
+    note = joined(f"last {text(last, 'seconds')}", f"median {text(middle, 'seconds')}" if middle is not None else "")
+    return {"k.tr_step.n": note, "k.tr_step.s": state, "k.tr_step.p": STATE_WORDS[state] if state != "ok" else ""}

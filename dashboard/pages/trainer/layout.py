@@ -52,10 +52,10 @@ def _head() -> Any:
 
 
 def _one_by_one() -> Any:
-    words = [html.H2("Step by step"), html.Span("seconds", className="unit"), html.Span(className="at")]
+    heading = [html.H2("Step by step"), html.Span("seconds", className="unit"), html.Span(className="at")]
     legend = [html.Span([html.I(className="swatch dashed"), t(html.Span, "ts.words")], className="item")]
     drawn = [html.Div(className="heat bars-of-steps", **{"data-draw": "steps"}), t(html.P, "ts.none", "note")]
-    head = [html.Div(words, className="row"), html.P(legend, className="legend")]
+    head = [html.Div(heading, className="row"), html.P(legend, className="legend")]
     return html.Section([*head, *drawn], className="card panel", id="step-bars")
 
 
@@ -81,13 +81,13 @@ def _life() -> Any:
 
 def _table() -> Any:
     heads = [html.Th(name, scope="col") for name in ("Step", "Ended", "Total")]
-    heads += [html.Th(words, scope="col", **{"data-phase": key}) for key, words, *_ in PHASES]
+    heads += [html.Th(label, scope="col", **{"data-phase": key}) for key, label, *_ in PHASES]
     heads += [html.Th(name, scope="col") for name in _MEASURED]
     table = html.Table(
         [html.Thead(html.Tr(heads)), html.Tbody(**{"data-rows": "steps"})], **{"aria-labelledby": "steps-title"}
     )
-    words = html.Span("seconds; newest first", className="unit")
-    title = html.Div([html.H2("Last 20 steps", id="steps-title"), words], className="row")
+    label = html.Span("seconds; newest first", className="unit")
+    title = html.Div([html.H2("Last 20 steps", id="steps-title"), label], className="row")
     return html.Section(
         [title, html.Div(table, className="frame"), t(html.P, "tt.none", "note")], className="card grid", id="steps"
     )

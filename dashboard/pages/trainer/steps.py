@@ -75,15 +75,15 @@ def took(step: StepInfo) -> float | None:
 
 def usual(found: Sequence[StepInfo], metric: str) -> float | None:
     """The median of the steps that report the metric, without the last step, which is compared with it."""
-    known = [value for step in found[:-1] if (value := step.values.get(metric)) is not None]
-    return median(known) if len(known) >= 3 else None
+    values = [value for step in found[:-1] if (value := step.values.get(metric)) is not None]
+    return median(values) if len(values) >= 3 else None
 
 
 def one_by_one(found: Sequence[StepInfo]) -> View:
     """Keys ``ts.N``: [step, when, seconds by phase in the order of `PHASES`, incarnation, seconds of the whole]."""
     cells: View = {f"ts.{i}": _bar(step) for i, step in enumerate(found)}
-    known = [value for step in found if (value := took(step)) is not None]
-    middle = median(known) if known else None
+    values = [value for step in found if (value := took(step)) is not None]
+    middle = median(values) if values else None
     return cells | {
         "ts.median": short(middle),
         "ts.words": f"median {text(middle, 'seconds')}" if middle is not None else "",
@@ -106,21 +106,21 @@ def last_against_usual(found: Sequence[StepInfo]) -> View:
     middles = {key: _median([phases(step).get(key) for step in before]) for key, *_ in PHASES}
     top = max([top, *(value for value in middles.values() if value is not None)])
     rows = [
-        [words, text(now[key], "seconds"), _shown(middles[key], "seconds"), round(100 * now[key] / top, 1),
+        [title, text(now[key], "seconds"), _shown(middles[key], "seconds"), round(100 * now[key] / top, 1),
          round(100 * (middles[key] or 0) / top, 1), _state(now[key], middles[key]), colour]
-        for key, words, _, colour in PHASES if key in now
+        for key, title, _, colour in PHASES if key in now
     ]  # fmt: skip
     whole, middle = took(last), usual(found, "trainer_step_seconds")
-    words = f"Step {last.step:,} took {text(whole, 'seconds')}" if whole is not None else f"Step {last.step:,}"
+    title = f"Step {last.step:,} took {text(whole, 'seconds')}" if whole is not None else f"Step {last.step:,}"
     if whole is not None and middle:
-        words += f", {_against(whole, middle)} the median of {text(middle, 'seconds')}"
+        title += f", {_against(whole, middle)} the median of {text(middle, 'seconds')}"
     cells: View = {f"tl.{i}": row for i, row in enumerate(rows)}
-    return cells | {"tl.words": words, "tl.s": _state(whole or 0.0, middle)}
+    return cells | {"tl.words": title, "tl.s": _state(whole or 0.0, middle)}
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if len(known) >= 3 else None
+    measured = [value for value in values if value is not None]
+    return median(measured) if len(measured) >= 3 else None
 
 
 def _against(value: float, middle: float) -> str:
@@ -148,7 +148,7 @@ def table(found: Sequence[StepInfo]) -> View:
     reported = {key for step in rows for key in phases(step)}
     cells: View = {f"tt.{i}": _row(step, middle) for i, step in enumerate(rows)}
     return cells | {
-        "tt.phases": [[words, int(key in reported)] for key, words, *_ in PHASES],
+        "tt.phases": [[label, int(key in reported)] for key, label, *_ in PHASES],
         "tt.none": "" if rows else "No step has been logged yet.",
     }
 
@@ -180,13 +180,13 @@ def learning(found: Sequence[StepInfo]) -> View:
     """Keys ``th.N``: [label, last, median, the last steps' values]; ``th.none``: metrics that no step reports."""
     rows = []
     silent = []
-    for words, metric, unit in LEARNING:
+    for label, metric, unit in LEARNING:
         values = [step.values.get(metric) for step in found]
         last = next((value for value in reversed(values) if value is not None), None)
         if last is None:
-            silent.append(words.lower().replace(" kl", " KL"))
+            silent.append(label.lower().replace(" kl", " KL"))
             continue
-        rows.append([words, text(last, unit), _shown(usual(found, metric), unit), [short(value) for value in values]])
+        rows.append([label, text(last, unit), _shown(usual(found, metric), unit), [short(value) for value in values]])
     cells: View = {f"th.{i}": row for i, row in enumerate(rows)}
     broken = sum(bool(step.values.get("gradient_nonfinite")) for step in found)
     return cells | {
@@ -211,13 +211,13 @@ def incarnations(scope: Scope, found: Sequence[StepInfo]) -> View:
         f"tv.{i}": [_EVENT_LABELS.get(one.kind, one.kind), one.detail, round(one.ts)] for i, one in enumerate(rows)
     }
     counts = {kind: sum(one.kind == kind for one in happened) for kind in _EVENT_KINDS}
-    words = [
+    parts = [
         f"{count:,} {word}{'s' if count != 1 else ''}"
         for kind, word in (("restart", "restart"), ("checkpoint", "checkpoint"))
         if (count := counts[kind])
     ]
     return cells | {
-        "tv.sum": joined(*words),
+        "tv.sum": joined(*parts),
         "tv.none": "" if rows else "No restarts or checkpoints in this range.",
         "tv.updates": _per_version(scope, found),
     }

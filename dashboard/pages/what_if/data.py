@@ -93,8 +93,8 @@ def cells(scope: Scope) -> View:
         | _sliders(answer)
         | {f"wi.side.{i}": _side(found, *side) for i, side in enumerate(SIDES)}
         | {f"wi.row.{i}": row for i, row in enumerate(_rows(found))}
-        | {f"wi.a.{i}": words for i, words in enumerate(found.assumptions)}
-        | {f"wi.m.{i}": words for i, words in enumerate(_missing(found))}
+        | {f"wi.a.{i}": line for i, line in enumerate(found.assumptions)}
+        | {f"wi.m.{i}": line for i, line in enumerate(_missing(found))}
     )
 
 
@@ -159,10 +159,10 @@ def _limit(state: RunSituation) -> str:
 
 def _say(figure: Figure) -> str:
     """``at most 16%``."""
-    words = text(figure.value, figure.unit)
+    label = text(figure.value, figure.unit)
     if figure.bound == "at least" and figure.value == 0:
-        return f"as little as {words}"
-    return f"{figure.bound} {words}" if figure.bound and figure.value is not None else words
+        return f"as little as {label}"
+    return f"{figure.bound} {label}" if figure.bound and figure.value is not None else label
 
 
 def _sliders(answer: WhatIfAnswer) -> View:
@@ -170,9 +170,9 @@ def _sliders(answer: WhatIfAnswer) -> View:
 
 
 def _slider(found: Range, what: WhatIf) -> dict[str, object]:
-    asked = what.changes.get(found.name, found.today)
+    value = what.changes.get(found.name, found.today)
     return {
-        "low": found.low, "high": found.high, "step": found.step, "today": found.today, "value": asked,
+        "low": found.low, "high": found.high, "step": found.step, "today": found.today, "value": value,
         "unit": found.unit, "needs": found.needs,
     }  # fmt: skip
 
@@ -206,8 +206,8 @@ def _row(row: WhatIfRow, found: WhatIf) -> list[object]:
 def _missing(found: WhatIf) -> list[str]:
     """Everything that is not known, each once: of the changes, and of today's figures."""
     figures = [state.figures[row.key] for state in (found.now, found.then) for row in ROWS]
-    words = [*found.missing.values(), *(one for figure in figures if figure.why for one in figure.why.split("; "))]
-    return list(dict.fromkeys(words))
+    reasons = [*found.missing.values(), *(one for figure in figures if figure.why for one in figure.why.split("; "))]
+    return list(dict.fromkeys(reasons))
 
 
 def _change(row: WhatIfRow, now: Figure, then: Figure) -> tuple[str, str]:
@@ -216,12 +216,12 @@ def _change(row: WhatIfRow, now: Figure, then: Figure) -> tuple[str, str]:
     more = then.value - now.value
     if abs(more) <= 1e-9 * max(1.0, abs(now.value)):
         return _SAME, "same"
-    words = _difference(now, then.value, more)
-    if words != _SAME and _beyond(now, then):
+    difference = _difference(now, then.value, more)
+    if difference != _SAME and _beyond(now, then):
         # The bound shows only how far the figure could move.
-        return f"up to {words}", "same"
+        return f"up to {difference}", "same"
     state = "same" if not row.better else "better" if more * row.better > 0 else "worse"
-    return (f"{then.bound} {words}" if then.bound and words != _SAME else words), state
+    return (f"{then.bound} {difference}" if then.bound and difference != _SAME else difference), state
 
 
 def _difference(now: Figure, then: float, more: float) -> str:

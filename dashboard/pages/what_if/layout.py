@@ -57,8 +57,8 @@ def _figures() -> Any:
     names = ("", "Now", "Then", "Change")
     head = html.Thead(html.Tr([html.Th(name or html.Span("What", className="sr"), scope="col") for name in names]))
     table = html.Table([head, html.Tbody(**{"data-rows": "wi-rows"})])
-    said = html.P(id="wi-said", role="status", className="sr")
-    return html.Section([html.H2("Projected result"), table, said], className="card wi-figures")
+    status = html.P(id="wi-said", role="status", className="sr")
+    return html.Section([html.H2("Projected result"), table, status], className="card wi-figures")
 
 
 def _assumed() -> Any:
