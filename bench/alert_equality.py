@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.real_runs.play import PATIENT
 from demo.faults import KINDS, Fault
-from demo.process import begin
+from demo.process import Demo
 from demo.scenarios import SCENARIOS
 from server.alerts.inputs import RunFrame
 from server.alerts.model import Condition, Rule
@@ -88,7 +88,7 @@ def record(name: str) -> None:
 async def _follow(
     scenario: str, faults: Sequence[Fault], rules: Sequence[Rule], folder: Path, store: Store
 ) -> dict[str, Any]:
-    demo, clock = begin(scenario, 1, folder / "demo", START, START + ATTACHED, faults), ScaledClock(START + ATTACHED)
+    demo, clock = Demo(scenario, 1, folder / "demo", START, START + ATTACHED, faults), ScaledClock(START + ATTACHED)
     recording = _Recording(rules)
     with closing(demo), closing(Writer(store)) as writer:
         demo.advance(START + ATTACHED)

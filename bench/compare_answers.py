@@ -25,7 +25,7 @@ from fastapi.testclient import TestClient
 
 from bench.real_runs import recording, world
 from bench.real_runs.play import grid
-from demo.process import begin
+from demo import process
 from server.api.alerts import add_alerts
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
@@ -147,7 +147,7 @@ class Demo:
 
     def play(self, store: Store) -> Flat:
         clock = ScaledClock(START)
-        with closing(begin(self.scenario, 1, self.folder / "demo", START, 0.0, [])) as demo:
+        with closing(process.Demo(self.scenario, 1, self.folder / "demo", START, 0.0, [])) as demo:
             cluster = Cluster.__new__(Cluster)
             cluster.ready = demo.ready
             run = attach(cluster.settings())

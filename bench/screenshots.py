@@ -105,8 +105,7 @@ async def collect(
         "catching_up": START + CAUGHT_UP * seconds,
         "finished": end - TICK_SECONDS,
     }.get(scene.state, end)
-    if scene.state == "catching_up":
-        loop.present = lambda t: end
+    present = end if scene.state == "catching_up" else START
     while t < until:
         t += TICK_SECONDS
         if scene.state == "stale" and t > end - ENDED_SECONDS:
@@ -114,7 +113,7 @@ async def collect(
         else:
             await asyncio.to_thread(cluster.advance, t)
         clock.set(t)
-        await loop.step(t, patient=True)
+        await loop.step(t, patient=True, present=present)
     await loop.close()
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from demo.faults import read
-from demo.process import begin, control, leave
+from demo.process import Demo, control, leave
 from demo.scenarios import SCENARIOS
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     # Ctrl-C signals the whole process group; the parent ends this process by closing standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     a = _arguments()
-    demo = begin(a.scenario, a.seed, a.dir, a.start, a.records_from, a.inject)
+    demo = Demo(a.scenario, a.seed, a.dir, a.start, a.records_from, a.inject)
     control(demo, sys.stdin, sys.stdout)
     leave()
 

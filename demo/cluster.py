@@ -1,6 +1,6 @@
 """The whole cluster: connects engines, orchestrator and trainer, and advances time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from demo.faults import Agenda, Conditions, Fault, timeline
@@ -109,6 +109,11 @@ class Cluster(Fleet):
         self.trainer.on_shipped = self._shipped
         self.trainer.on_published = self._published
         self.trainer.on_stepped = self._stepped
+
+    @property
+    def open_groups(self) -> Iterable[Group]:
+        """Groups whose rollouts are being generated or scored."""
+        return self.orchestrator.incomplete.values()
 
     def _begin(self) -> None:
         self.agenda.plan(0.0, self.trainer.begin)

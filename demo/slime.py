@@ -340,6 +340,11 @@ class SlimeCluster(BatchFleet):
                     observer.dispatched(now, rollout)
                 engine.submit(rollout, now)
 
+    @property
+    def open_groups(self) -> Iterable[Group]:
+        """Groups whose rollouts are being generated."""
+        return self.open.values()
+
     def _unanswered(self) -> Iterable[Group]:
         return self.open.values()
 

@@ -25,7 +25,7 @@ from fastapi.testclient import TestClient
 
 from bench.real_runs.play import PATIENT
 from bench.verdict.contradictions import Walker, report
-from demo.process import Served, begin
+from demo.process import Demo
 from demo.scenarios import SCENARIOS
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
@@ -134,7 +134,7 @@ def judge(scenario: str, seed: int, mode: str, minutes: float = LIVE_MINUTES) ->
     found, cpu = Judged(scenario, seed, mode), time.process_time()
     live = START + HISTORY_SECONDS
     with tempfile.TemporaryDirectory() as place, _store(Path(place)) as store:
-        demo = begin(scenario, seed, Path(place) / "demo", START, live - RECORDS_SECONDS)
+        demo = Demo(scenario, seed, Path(place) / "demo", START, live - RECORDS_SECONDS)
         with closing(demo), closing(Writer(store)) as writer:
             demo.advance(live - ATTACHED_SECONDS)
             clock = ScaledClock(live - ATTACHED_SECONDS)
@@ -160,7 +160,7 @@ def _store(folder: Path) -> Iterator[Store]:
 
 
 async def _step(
-    found: Judged, demo: Served, poster: Posted, loop: RunLoop, reader: Reader, clock: ScaledClock,
+    found: Judged, demo: Demo, poster: Posted, loop: RunLoop, reader: Reader, clock: ScaledClock,
     live: float, end: float,
 ) -> None:  # fmt: skip
     begins = {PUSHES: live, LATE: live + LATE_SECONDS}.get(found.mode)
@@ -168,8 +168,8 @@ async def _step(
     while clock.now() < end:
         t = clock.now() + TICK_SECONDS
         if begins is not None and t > begins:
-            if demo.teller is not None and found.mode == LATE:
-                demo.teller.take()  # what ended before the orchestrator was instrumented was never recorded
+            if demo.instrument is not None and found.mode == LATE:
+                demo.instrument.take()  # what ended before the orchestrator was instrumented was never recorded
             demo.poster = poster
             demo.go_live()
             begins = None

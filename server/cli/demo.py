@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -200,45 +199,23 @@ def first_time(now: float) -> float:
 async def fast_forward(cluster: Cluster, clock: ScaledClock, loops: "Sequence[RunLoop]", speed: float) -> None:
     """Replay the first hour through the normal scrape path, then let the clock run.
 
-    Once the last loop has read the cluster at `t`, the simulation goes on to the next tick while the readings of `t`
+    Once the loops have read the cluster at `t`, the simulation goes on to the next tick while the readings of `t`
     are derived.
     """
     began, t = time.monotonic(), clock.now()
-    ahead: deque[asyncio.Future[None]] = deque()
-
-    def go_ahead() -> None:
-        if t + TICK_SECONDS <= time.time():
-            ahead.append(asyncio.ensure_future(asyncio.to_thread(cluster.advance, t + TICK_SECONDS)))
-
-    for loop in loops:
-        loop.present = _wall
-    if loops:
-        loops[-1].on_read = go_ahead
+    ahead: asyncio.Future[None] | None = None
     while t + TICK_SECONDS <= time.time():
-        await (ahead.popleft() if ahead else asyncio.to_thread(cluster.advance, t + TICK_SECONDS))
+        await (ahead or asyncio.to_thread(cluster.advance, t + TICK_SECONDS))
         t += TICK_SECONDS
         clock.set(t)
-        for loop in loops:
-            await loop.step(t, patient=True)
-    for loop in loops:
-        loop.on_read, loop.present = _nothing, _itself
+        horizons = [await loop.read(t, patient=True, present=time.time()) for loop in loops]
+        if t + TICK_SECONDS <= time.time():
+            ahead = asyncio.ensure_future(asyncio.to_thread(cluster.advance, t + TICK_SECONDS))
+        for loop, horizon in zip(loops, horizons, strict=True):
+            await loop.derive(t, horizon, patient=True)
     cluster.follow(t, speed)
     clock.run(speed)
     log.info("the first hour is complete after %.0f s", time.monotonic() - began)
-
-
-def _nothing() -> None:
-    """Does nothing: the clock runs, and the cluster follows it by itself."""
-
-
-def _wall(t: float) -> float:
-    """The present while the first hour is replayed: the wall clock."""
-    return time.time()
-
-
-def _itself(t: float) -> float:
-    """The present once the clock runs: the tick itself."""
-    return t
 
 
 def temporary_directory() -> tempfile.TemporaryDirectory[str]:

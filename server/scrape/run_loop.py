@@ -231,8 +231,6 @@ class RunLoop:
         pending = {row.name for row in self._waiting.rows(begun)}
         self._carried, self._names = carried, {*carried, *self._beats.names, *pending}
         self.on_outbox: Callable[[], None] = lambda: None
-        # The event time that a step at `t` leads to. The demo steps through its first hour in the past.
-        self.present: Callable[[float], float] = lambda t: t
         self._present, self._catch_up = -math.inf, CatchUpClock()
         # The collector's stamp in the store: (time, text about the back-fill).
         self._stamped: tuple[float, str] = (-math.inf, "")
@@ -249,7 +247,6 @@ class RunLoop:
         self.on_step: Callable[[], None] = lambda: None
         # Start of the newest step, on the monotonic clock.
         self.began = 0.0
-        self.on_read: Callable[[], None] = lambda: None
         self.leading: Callable[[], bool] = lambda: True
         self.readers = readers_of(targets, store.runs.cursors(run), limits or Limits(), begun, TICK_SECONDS)
         self._pending, self._rolled = dict[str, asyncio.Task[Outcome]](), -math.inf
@@ -316,7 +313,7 @@ class RunLoop:
         """Shows the present of a run with long logs before their history is read. Once."""
         if self._has_looked_ahead:
             return
-        self._has_looked_ahead, self._present = True, max(t, self.present(t))
+        self._has_looked_ahead, self._present = True, max(t, self._present)
         if not any(reader.lagging for reader in self.readers):
             return
         view = await self._on_view_thread(partial(self._made_view, t))
@@ -442,15 +439,22 @@ class RunLoop:
 
     # ---- one step of event time
 
-    async def step(self, t: float, *, patient: bool = False) -> None:
-        """Scrapes due targets at `t`, commits, advances to `t`. ``patient``: wait for every target (replay)."""
+    async def step(self, t: float, *, patient: bool = False, present: float = -math.inf) -> None:
+        """Scrapes due targets at `t`, commits, advances to `t`. ``patient``: wait for every target (replay).
+
+        ``present``: the event time that a replay leads to, epoch seconds.
+        """
+        await self.derive(t, await self.read(t, patient=patient, present=present), patient=patient)
+
+    async def read(self, t: float, *, patient: bool = False, present: float = -math.inf) -> float:
+        """The first half of a step: scrapes due targets at `t` and takes pushes; returns up to when all is read."""
         self.began = time.monotonic()
         if self._broken:
             # After a failed write the driver has more than the store, so it is rebuilt from the store.
             self.driver = await asyncio.to_thread(self._new_driver)
             self._ingest.mark_recovered(self.driver.recovered)
             self._broken = False
-        self._present = max(t, self.present(t))
+        self._present = max(t, present)
         await self._follow(t, patient)
         if not patient:
             await (self._show_present(t) if self._has_looked_ahead else self.look_ahead(t))
@@ -463,8 +467,10 @@ class RunLoop:
             # History remains: derive in order, only up to the time at which every stream is complete.
             await self._advance(min([t, *lagging, self.pushes.horizon(t)]), t)
         await asyncio.to_thread(self._listen, t, math.inf if patient else t + PUSHES_FIRST * TICK_SECONDS)
-        horizon = min([t, *lagging, self.pushes.horizon(t)])
-        self.on_read()
+        return min([t, *lagging, self.pushes.horizon(t)])
+
+    async def derive(self, t: float, horizon: float, *, patient: bool = False) -> None:
+        """The second half of a step: derives up to ``horizon``, which `read` returned."""
         # Without a horizon, because a read takes long, the present is not derived before the history.
         if self._view is None or horizon < t or not any(reader.lagging for reader in self.readers):
             live = not patient and horizon == t

@@ -13,7 +13,7 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 
 from bench.real_runs.play import PATIENT
-from demo.process import begin
+from demo.process import Demo
 from demo.scenarios import SCENARIOS
 from server.api.alerts import add_alerts
 from server.api.app import create_api
@@ -101,8 +101,8 @@ class _Drive:
         self.scenario, self.length, self.folder = scenario, length, folder
         self.database = folder.parent / "store.db"
         self.live = START + length.history_seconds
-        self.t = self.live - length.attached_seconds
-        self.demo = begin(scenario, 1, folder, START, self.live - RECORDS_SECONDS)
+        self.t, self.behind = self.live - length.attached_seconds, 0.0
+        self.demo = Demo(scenario, 1, folder, START, self.live - RECORDS_SECONDS)
         self.demo.advance(self.t)
         self.clock, alerts = ScaledClock(self.t), defaults()
         run = attach(Same(self.demo).settings())
@@ -135,13 +135,13 @@ class _Drive:
     async def _moments(self, client: TestClient) -> AsyncIterator[str]:
         """Yields the name of each situation when the run is in it."""
         # A collector that works off history: its present is ahead of what it has derived.
-        self.loop.present = lambda t: t + BEHIND_SECONDS
+        self.behind = BEHIND_SECONDS
         await self._until(self.t + 4 * EVERY)
         yield "catching up"
-        self.loop.present = lambda t: t
+        self.behind = 0.0
         await self._until(self.live)
         yield "no pushes"
-        if self.demo.teller is not None:
+        if self.demo.instrument is not None:
             self.demo.poster = Posted(client, self.name)
             self.demo.go_live()
         await self._until(self.live + self.length.pushed_seconds)
@@ -157,14 +157,14 @@ class _Drive:
             assert self.t < self.live + self.length.pushed_seconds + STALE_SECONDS, self.reader.status(self.name).state
             self.t += UNANSWERED_SECONDS
             self.clock.set(self.t)
-            await self.loop.step(self.t, patient=True)
+            await self.loop.step(self.t, patient=True, present=self.t + self.behind)
         yield "stale"
         # What a collector reports when the trainer's log ends.
         self.loop.driver.feed(Arrivals(facts={"lifecycle": "finished"}))
         for _ in range(2):
             self.t += EVERY
             self.clock.set(self.t)
-            await self.loop.step(self.t, patient=True)
+            await self.loop.step(self.t, patient=True, present=self.t + self.behind)
         yield "finished"
 
     def _keep(self) -> None:
@@ -177,7 +177,7 @@ class _Drive:
             self.t += EVERY
             self.demo.advance(self.t)
             self.clock.set(self.t)
-            await self.loop.step(self.t, patient=True)
+            await self.loop.step(self.t, patient=True, present=self.t + self.behind)
 
     def _is_stale(self) -> bool:
         """Whether data is missing for so long that the verdict is withheld."""

@@ -8,7 +8,7 @@ import pytest
 
 from demo.cluster import Cluster
 from demo.faults import Fault
-from demo.process import Served, begin
+from demo.process import Demo
 from demo.records import Observer, Step
 from demo.scenarios import SCENARIOS
 
@@ -51,12 +51,12 @@ def simulated(scenario: str, seed: int, seconds: float) -> tuple[Cluster, tuple[
 
 
 @pytest.fixture
-def make_demo(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+def make_demo(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
     """Demos in this process, closed at the end; each with a folder of its own."""
-    made: list[Served] = []
+    made: list[Demo] = []
 
-    def make(scenario: str = "healthy", seed: int = 1, faults: Sequence[Fault] = ()) -> Served:
-        demo = begin(scenario, seed, tmp_path / str(len(made)), START, faults=faults)
+    def make(scenario: str = "healthy", seed: int = 1, faults: Sequence[Fault] = ()) -> Demo:
+        demo = Demo(scenario, seed, tmp_path / str(len(made)), START, faults=faults)
         made.append(demo)
         return demo
 

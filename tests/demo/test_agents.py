@@ -11,7 +11,7 @@ import pytest
 from collectors.model import Limits
 from collectors.trainers import verl
 from demo.cluster import Cluster
-from demo.process import AgentDemo
+from demo.process import Demo
 from demo.records import Step
 from demo.scenarios import SCENARIOS
 from tests.demo.conftest import START, Recorder
@@ -77,7 +77,7 @@ def test_what_has_no_gradient_never_reaches_the_trainer() -> None:
     assert census["filtered"] == 8 * cluster.orchestrator.filtered_groups
 
 
-def test_our_collector_reads_it(make_demo: Callable[..., AgentDemo]) -> None:
+def test_our_collector_reads_it(make_demo: Callable[..., Demo]) -> None:
     demo = make_demo("glm5-easy-curriculum")
     demo.advance(START + 500)
     assert verl.COLLECTOR.tail is not None
@@ -101,7 +101,7 @@ def test_our_collector_reads_it(make_demo: Callable[..., AgentDemo]) -> None:
         assert {name: told[name] for name in expected} == pytest.approx(expected)
 
 
-def test_what_is_posted_says_what_no_file_does(make_demo: Callable[..., AgentDemo]) -> None:
+def test_what_is_posted_says_what_no_file_does(make_demo: Callable[..., Demo]) -> None:
     demo = make_demo("glm5-easy-curriculum")
     demo.advance(START + 500)
     lines = [json.loads(line) for line in demo.instrument.take()]
@@ -114,7 +114,7 @@ def test_what_is_posted_says_what_no_file_does(make_demo: Callable[..., AgentDem
     assert 15 < fmean(line["tool_calls"] for line in ended) < 25
 
 
-def test_a_rollout_without_a_sandbox_starts_at_its_dispatch(make_demo: Callable[..., AgentDemo]) -> None:
+def test_a_rollout_without_a_sandbox_starts_at_its_dispatch(make_demo: Callable[..., Demo]) -> None:
     demo = make_demo("glm5-easy-curriculum")
     demo.advance(START + 300)
     demo.instrument.take()

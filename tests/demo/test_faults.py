@@ -13,7 +13,7 @@ import pytest
 
 from demo.cluster import Cluster
 from demo.faults import KINDS, Fault, read
-from demo.process import Demo, Served, begin
+from demo.process import Demo
 from demo.records import Step
 from demo.scenarios import SCENARIOS
 from server.main import main
@@ -50,7 +50,7 @@ def test_the_command_refuses_a_bad_fault_before_it_starts(capsys: pytest.Capture
     assert "sandbox-outage: this scenario has no sandboxes" in told
 
 
-def bodies(demo: Served) -> dict[str, bytes]:
+def bodies(demo: Demo) -> dict[str, bytes]:
     """What its files hold after 199 s, but for the one that says which faults there are."""
     demo.advance(START + 199)
     return {name: body for name, (body, _) in contents(demo).items() if not name.endswith("truth.json")}
@@ -58,7 +58,7 @@ def bodies(demo: Served) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def untroubled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    with closing(begin("healthy", 1, tmp_path_factory.mktemp("untroubled") / "demo", START)) as demo:
+    with closing(Demo("healthy", 1, tmp_path_factory.mktemp("untroubled") / "demo", START)) as demo:
         return bodies(demo)
 
 

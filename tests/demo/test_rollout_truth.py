@@ -22,6 +22,7 @@ from demo.prime import KEPT_STEPS
 from demo.process import Demo
 from demo.pushes import Instrument
 from demo.scenarios import SCENARIOS
+from demo.truth import RolloutTruth
 from server.api.app import create_api
 from server.api.rollouts import add_rollouts
 from server.cli.demo import Cluster
@@ -37,6 +38,11 @@ from tests.demo.conftest import BASE, SECOND_IS_LONG, START, simulated
 # Ten steps of the window, one that says where it begins, one for the warm-up.
 STEPS = {"healthy": 12, "gb300-sandbox-wall": 12}
 NEAR = pytest.approx
+
+
+def rollout_truth(demo: Demo) -> RolloutTruth:
+    """Returns the demo's writer of true rollouts."""
+    return next(one for one in demo.cluster.observers if isinstance(one, RolloutTruth))
 
 
 class Same(Cluster):
@@ -75,7 +81,7 @@ def watch(demo: Demo, store: Store, steps: int) -> Watched:
     writer.close()
     found = {signal.name: signal.value for signal in reader.status(run.name).signals}
     rows = [json.loads(line) for line in Path(str(demo.ready["truth"])).read_text("utf-8").splitlines()]
-    return found, demo.rollout_truth.window(end - demo.start) | {"logged": rows[-10:]}
+    return found, rollout_truth(demo).window(end - demo.start) | {"logged": rows[-10:]}
 
 
 async def _drive(demo: Demo, loop: RunLoop, clock: ScaledClock, steps: int) -> float:
@@ -199,7 +205,7 @@ def test_every_shipped_episode_was_saved_before(make_demo: Callable[..., Demo], 
     demo.advance(START + 400)
     root = Path(str(demo.ready["run_dir"])) / "rollouts"
     saved, shipped = _traces(root, "all"), _traces(root, "effective")
-    batches = list(demo.rollout_truth.batches)
+    batches = list(rollout_truth(demo).batches)
     trained = sum(len(list(batch.rollouts())) for batch in batches)
     assert len(shipped) == len(set(shipped)) == trained and shipped
     lost = sum(1 for batch in batches for one in batch.members() if one.error)

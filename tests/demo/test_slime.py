@@ -7,12 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+import httpx
 import pytest
 
 from collectors.generators import sglang, sglang_router
 from collectors.model import Limits, Reading, Sample
 from demo.faults import Fault
-from demo.process import SlimeDemo
+from demo.process import Demo
 from demo.scenarios import SCENARIOS
 from demo.slime import SlimeCluster, SlimeObserver, SlimeStep, mfu
 from server.cli.demo import GPUS, OTHER_GPUS
@@ -122,13 +123,13 @@ def test_faults() -> None:
 
 
 @pytest.fixture
-def demo(make_demo: Callable[..., SlimeDemo]) -> SlimeDemo:
+def demo(make_demo: Callable[..., Demo]) -> Demo:
     made = make_demo("qwen3-235b-slime")
     made.advance(START + 700)
     return made
 
 
-def test_its_gpus_have_a_price(demo: SlimeDemo) -> None:
+def test_its_gpus_have_a_price(demo: Demo) -> None:
     assert Same(demo).settings().facts == {"gpu_type": "H200", **demo.ready["facts"]}  # type: ignore[dict-item]
 
 
@@ -138,7 +139,7 @@ def shape(page: str) -> set[tuple[str, tuple[str, ...]]]:
     return {(line.split("{")[0], tuple(re.findall(r'([a-z_]+)="', line))) for line in lines}
 
 
-def test_the_page_is_the_recorded_one_and_what_slimes_engines_add(demo: SlimeDemo) -> None:
+def test_the_page_is_the_recorded_one_and_what_slimes_engines_add(demo: Demo) -> None:
     page, recorded = demo.page(0).decode(), RECORDED.read_text("utf-8")
     added = shape(page) - shape(recorded)
     assert shape(recorded) <= shape(page)
@@ -152,7 +153,7 @@ def value(samples: Sequence[Sample], metric: str) -> float:
     return found
 
 
-def test_our_collector_reads_it(demo: SlimeDemo) -> None:
+def test_our_collector_reads_it(demo: Demo) -> None:
     read: Reading = sglang.parse(demo.page(3), {}, Limits())
     engine = demo.cluster.engines[3]
     expected = {
@@ -170,8 +171,9 @@ def test_our_collector_reads_it(demo: SlimeDemo) -> None:
     assert read.unmapped == sglang.parse(RECORDED.read_bytes(), {}, Limits()).unmapped
 
 
-def test_our_collector_reads_the_router(demo: SlimeDemo) -> None:
-    page = demo._router().body
+def test_our_collector_reads_the_router(demo: Demo) -> None:
+    [router] = [target for target in demo.ready["targets"] if target["name"] == "router"]
+    page = httpx.get(router["source"] + "/metrics").content
     assert sglang_router.COLLECTOR.matches_page is not None
     assert sglang_router.COLLECTOR.matches_page(page)
     read = sglang_router.parse(page, {}, Limits())

@@ -13,7 +13,7 @@ from collectors.model import Limits, Sample
 from collectors.rollouts import verl_rollouts
 from collectors.trainers import verl
 from demo.faults import Fault
-from demo.process import VerlDemo
+from demo.process import Demo
 from demo.scenarios import SCENARIOS
 from demo.verl import VerlCluster, VerlObserver, VerlStep
 from tests.demo.conftest import SEEDS, START
@@ -69,7 +69,7 @@ def test_faults() -> None:
 
 
 @pytest.fixture
-def demo(make_demo: Callable[..., VerlDemo]) -> VerlDemo:
+def demo(make_demo: Callable[..., Demo]) -> Demo:
     made = make_demo("math-sync-colocated")
     made.advance(START + 700)
     return made
@@ -83,7 +83,7 @@ def told(samples: Sequence[Sample], metric: str, step: int | None = None, **labe
     return found
 
 
-def test_our_collector_reads_the_run(demo: VerlDemo) -> None:
+def test_our_collector_reads_the_run(demo: Demo) -> None:
     assert verl.COLLECTOR.tail is not None
     run_dir = Path(str(demo.ready["run_dir"]))
     read = verl.COLLECTOR.tail(run_dir, {}, Limits(), START + 700)
@@ -105,7 +105,7 @@ def test_our_collector_reads_the_run(demo: VerlDemo) -> None:
         assert {name: told(read.samples, name, line["step"]) for name in expected} == pytest.approx(expected)
 
 
-def test_our_collector_reads_the_generations(demo: VerlDemo) -> None:
+def test_our_collector_reads_the_generations(demo: Demo) -> None:
     assert verl_rollouts.COLLECTOR.tail is not None
     run_dir = Path(str(demo.ready["run_dir"]))
     read = verl_rollouts.COLLECTOR.tail(run_dir / "rollouts", {}, Limits(), START + 700)
@@ -116,7 +116,7 @@ def test_our_collector_reads_the_generations(demo: VerlDemo) -> None:
     assert {rollout.reward for rollout in by_step} == {0.0, 1.0}
 
 
-def test_engines_sleep_while_the_trainer_works(demo: VerlDemo) -> None:
+def test_engines_sleep_while_the_trainer_works(demo: Demo) -> None:
     seen = set()
     for second in range(700, 800, 5):
         demo.advance(START + second)

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from demo.faults import read
-from demo.process import Served, begin
+from demo.process import Demo
 from demo.pushes import Poster
 from demo.scenarios import SCENARIOS
 from server.api.app import create_api
@@ -65,7 +65,7 @@ def watch(
 ) -> Watched:  # fmt: skip
     """For so many seconds, or until the trainer has done so many steps; looked at ``every`` so many seconds."""
     faults = [read(text, SCENARIOS[scenario].sandboxes is not None) for text in inject]
-    demo = begin(scenario, seed, folder, START, 0.0, faults)
+    demo = Demo(scenario, seed, folder, START, 0.0, faults)
     clock, writer, found = ScaledClock(START), Writer(store), Watched()
     run, reader = attach(Same(demo).settings()), Reader(store, clock)
     loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts)
@@ -88,7 +88,7 @@ def watch(
 class Same(Cluster):
     """The demo in this process, named as the command names it."""
 
-    def __init__(self, demo: Served) -> None:
+    def __init__(self, demo: Demo) -> None:
         self.ready = demo.ready
 
 
@@ -105,12 +105,12 @@ class Posted(Poster):
             assert answer.json()["refused_count"] == 0, answer.json()["refused"][:3]
 
 
-def truth_of(demo: Served) -> list[dict[str, Any]]:
+def truth_of(demo: Demo) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(str(demo.ready["truth"])).read_text("utf-8").splitlines()]
 
 
 async def _drive(
-    demo: Served,
+    demo: Demo,
     loop: RunLoop,
     clock: ScaledClock,
     seconds: float,
