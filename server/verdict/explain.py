@@ -12,11 +12,19 @@ from server.verdict.thresholds import (
     DISAGREE,
     FULL_QUOTA,
     HALF_LIMIT,
+    IN_HOURS_SECONDS,
+    IN_MINUTES_SECONDS,
+    LEAST_LIMIT_SECONDS,
+    LIMIT,
     MOST_ENGINES,
     MOST_EVIDENCE,
+    MOST_LIMITERS,
     SAME_WAIT,
     SHOWN_SHARE,
     SHOWN_STALE,
+    STALE_EXPLAINS,
+    SYNC_WEIGHTS,
+    WEIGHTS,
 )
 from server.verdict.throughput import Numbers
 
@@ -126,9 +134,9 @@ def _fed(step: Late) -> str:
 
 def span(seconds: float) -> str:
     """A duration with two significant digits or more, so that it does not jump: ``119 s``, then ``2 min``."""
-    if seconds < 120:
+    if seconds < IN_MINUTES_SECONDS:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds < IN_HOURS_SECONDS else f"{seconds / 3600:.1f} h"
 
 
 def summary(outcome: Outcome, cause: str, n: Numbers, first: Limiter | None) -> str:
@@ -196,7 +204,8 @@ def _liveness(n: Numbers) -> Iterator[Evidence]:
         yield Evidence(text, value=n.seen.now - since, unit="seconds")
     stall = n.seen.get("trainer_stall_ratio")
     if stall is not None and stall >= HALF_LIMIT:
-        text = f"The open step has lasted {stall:.0%} of the limit for a step (6 x its median, at least 30 min)"
+        limit = f"{LIMIT:.0f} x its median, at least {span(LEAST_LIMIT_SECONDS)}"
+        text = f"The open step has lasted {stall:.0%} of the limit for a step ({limit})"
         yield _of(n, text, "trainer_stall_ratio", stall, "ratio", 1.0)
     elif n.opened is not None and n.opened.late:
         yield Evidence(opened(n.opened), value=n.opened.seconds, unit="seconds", bound=n.opened.usual)
@@ -248,7 +257,7 @@ def _stale(n: Numbers, share: float) -> Evidence:
 
 
 def _limiters(n: Numbers, ranked: tuple[Limiter, ...]) -> Iterator[Evidence]:
-    for limiter in ranked[:3]:
+    for limiter in ranked[:MOST_LIMITERS]:
         if limiter.text:
             text = limiter.text[0].upper() + limiter.text[1:]
             yield Evidence(f"{text}. Fixing this: up to {limiter.gain:.2g}x", value=limiter.gain, unit="x")
@@ -318,14 +327,11 @@ def disagreements(n: Numbers) -> tuple[str, ...]:
     if predicted is None or n.wait is None or abs(predicted - n.wait) <= DISAGREE:
         return ()
     text = f"the trainer reports a wait of {n.wait:.0%} of its step; arrivals predict {predicted:.0%}"
-    if predicted < n.wait and (n.stale or 0.0) >= 0.05:
+    if predicted < n.wait and (n.stale or 0.0) >= STALE_EXPLAINS:
         text += ": enough samples arrive, but they are dropped as stale before use"
     return (text,)
 
 
-# Evidence of each mode and its weight in `completeness`.
-WEIGHTS = {"wait": 0.25, "engines": 0.25, "place": 0.25, "queue": 0.15, "zero": 0.10}
-SYNC_WEIGHTS = {"phases": 0.5, "engines": 0.3, "zero": 0.2}
 _MISSING = {
     "wait": ("trainer_wait_ratio", "log the trainer's wait next to its step time"),
     "engines": ("generator_requests", "add the engines' /metrics as targets"),

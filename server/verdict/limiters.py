@@ -14,14 +14,17 @@ from server.verdict.thresholds import (
     BELOW_CAP,
     DRIFTED,
     FAILING,
+    FOR_GROUP,
     FULL,
     FULL_QUOTA,
     HOLDS,
     LEAST_FACTOR,
+    LEAST_SHARE,
     MANY_BOOT,
     MOST_OF,
     MOST_SHARE,
     MOST_UNTOLD,
+    NO_WAIT,
     PREEMPTED,
     REFUSED,
     SCORER_PART,
@@ -91,7 +94,7 @@ def _sandboxes(n: Numbers) -> Iterator[Limiter]:
         yield _limiter(n, "sandbox_bound", refusal or "init_failures", 1 / (1 - min(failing, MOST_SHARE)), text)
     boot, tool = n.time_shares.get("booting", 0.0), n.time_shares.get("in_tool", 0.0)
     # If the engines are full, time outside them limits nothing.
-    if n.saturated and boot + tool < 0.5:
+    if n.saturated and boot + tool < MOST_OF:
         return
     if boot:
         text = f"rollouts spend {boot:.0%} of their time until their sandbox is ready{_limit(n)}"
@@ -160,7 +163,7 @@ def _rewards(n: Numbers) -> Iterator[Limiter]:
         # What a faster scorer would deliver is not measured; the trainer takes at most the gap.
         gap = n.gap or 1.0
         yield Limiter("reward_bound", "scoring", gap, gap**SCORER_PART, text=text)
-    elif share and not (n.saturated and share < 0.5):
+    elif share and not (n.saturated and share < MOST_OF):
         text = f"rollouts spend {share:.0%} of their time waiting for a reward"
         text += ", or for their group: the scorer has time to spare" if _for_group(n) else ""
         yield _limiter(n, "reward_bound", "scoring", _outside(n, share - _for_group(n)), text)
@@ -169,10 +172,10 @@ def _rewards(n: Numbers) -> Iterator[Limiter]:
 def _for_group(n: Numbers) -> float:
     """Returns the share of time in which ended rollouts likely wait for the rest of their group, not for a reward.
 
-    No log distinguishes the two. If the only scorer has time to spare, half of the wait counts as each.
+    No log distinguishes the two. If the only scorer has time to spare, a part of the wait counts as each.
     """
     has_time = n.extra.get("scoring_busy_ratio") is not None and not n.scorer_full
-    return n.time_shares.get("scoring", 0.0) / 2 if has_time else 0.0
+    return n.time_shares.get("scoring", 0.0) * FOR_GROUP if has_time else 0.0
 
 
 def _curriculum(n: Numbers) -> Iterator[Limiter]:
@@ -307,7 +310,7 @@ def _rest(n: Numbers, candidates: list[Limiter]) -> Iterator[Limiter]:
     Its factor is the rest of the gap; its gain is that of twice the engines.
     """
     gap, twice_factor = n.gap, twice_the_engines(n)
-    if gap is None or n.seen.synchronous or n.dropped or (n.predicted_wait is not None and n.predicted_wait < 0.02):
+    if gap is None or n.seen.synchronous or n.dropped or (n.predicted_wait is not None and n.predicted_wait < NO_WAIT):
         return
     explained = 1.0
     for limiter in candidates:
@@ -340,7 +343,7 @@ def twice_the_engines(n: Numbers) -> float | None:
     inside += _for_group(n)  # faster engines finish the rest of the group sooner
     demand = (n.running or 0.0) + (n.waiting or 0.0)
     runs = n.running / demand if n.running and demand else 1.0
-    return min(TWICE, 1 / (1 - inside + inside * runs / 2))
+    return min(TWICE, 1 / (1 - inside + inside * runs / TWICE))
 
 
 # ---- the trainer's own
@@ -355,9 +358,9 @@ def _overheads(n: Numbers) -> Iterator[Limiter]:
         if seconds <= 0:
             continue
         text = f"{cause.replace('_', ' ')} takes {seconds:.3g} s of a step of {n.step:.3g} s"
-        factor = n.step / max(0.05 * n.step, n.step - seconds)
+        factor = n.step / max(LEAST_SHARE * n.step, n.step - seconds)
         # A trainer that waits anyway would only wait longer.
-        gain = n.step / max(0.05 * n.step, n.step - max(0.0, seconds - idle))
+        gain = n.step / max(LEAST_SHARE * n.step, n.step - max(0.0, seconds - idle))
         yield Limiter("overhead_bound", cause, factor, max(1.0, min(gain, n.offered or gain)), text=text)
 
 
@@ -370,7 +373,7 @@ def _trainer(n: Numbers) -> Iterator[Limiter]:
     text = f"{n.potential:.3g} samples/s could arrive, {n.trained:.3g} are trained"
     # The gain is that of a trainer twice as fast, not of an infinitely fast one.
     own_seconds = max(0.0, (_computing(n) or 0.0) + n.overheads.get("other", 0.0))
-    twice_factor = n.step / (n.step - own_seconds / 2) if n.step and 0.0 < own_seconds <= n.step else factor
+    twice_factor = n.step / (n.step - own_seconds / TWICE) if n.step and 0.0 < own_seconds <= n.step else factor
     yield Limiter("trainer_bound", slow_by(n), factor, max(1.0, min(factor, twice_factor)), text=text)
 
 

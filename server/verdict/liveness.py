@@ -17,11 +17,13 @@ from server.verdict.thresholds import (
     HALF,
     HALF_LIMIT,
     IDLE_SECONDS,
+    INFERRED,
     LATE_STEP,
     LEAST_IDLE,
     MOST_ENGINES,
     MOST_OF,
     NOTHING_MADE,
+    SAME_GAIN,
     SILENT_SECONDS,
     STAYS,
     SURPLUS,
@@ -84,7 +86,7 @@ class Situation:
 
     def comparable(self, own_limiter: Limiter, rival: Limiter) -> tuple[float, float]:
         """Returns the two values to compare: gains, or the gains of production alone if both fill the gap."""
-        full = (self.n.gap or 1.0) - 0.005
+        full = (self.n.gap or 1.0) - SAME_GAIN
         both = own_limiter.gain >= full and rival.gain >= full
         return (
             (self._of_production(own_limiter), self._of_production(rival)) if both else (own_limiter.gain, rival.gain)
@@ -190,7 +192,7 @@ def silent_trainer(case: Situation) -> RuleResult:
     """Names a trainer whose heartbeat is missing."""
     beats = [target for target in case.seen.targets if target.kind == HEARTBEAT and not target.gone]
     silent = bool(beats) and not any(target.up for target in beats)
-    return ("stalled", "dead_trainer", 0.9) if silent else None
+    return ("stalled", "dead_trainer", INFERRED) if silent else None
 
 
 def open_step(case: Situation) -> RuleResult:
@@ -204,7 +206,7 @@ def open_step(case: Situation) -> RuleResult:
         return None
     if opened.fed:
         slow = opened.saves or opened.batches is not None
-        return ("trainer_bound", "open_step", 0.9) if slow else ("stalled", "no_progress", 0.9)
+        return ("trainer_bound", "open_step", INFERRED) if slow else ("stalled", "no_progress", INFERRED)
     # Without a batch the trainer may wait for production, but the engines show that none is on its way.
     idle = min(opened.seconds, _idle_seconds(case))
     if idle < IDLE_SECONDS:

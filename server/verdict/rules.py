@@ -26,32 +26,46 @@ from server.verdict.liveness import (
 )
 from server.verdict.model import Limiter, Outcome, Verdict, VerdictInput
 from server.verdict.thresholds import (
+    ARRIVALS_UNKNOWN,
     AT_CAP,
     BELOW_CAP,
     CERTAIN,
     CLEAR,
+    COMPLETE,
     CONTRADICTION,
+    FAILING_CALLS,
     FEW_FLAT,
     FEW_STEPS,
     HALF,
     HOLDS,
+    INFERRED,
+    LEAST_SHARE,
     LEFT,
     LITTLE_WAIT,
     MOST_OF,
     MOST_SECONDS,
+    MOST_SHARE,
     MOSTLY_INSIDE,
     MUCH_HELD,
     MUCH_OVERHEAD,
     MUCH_STALE,
     MUCH_WAIT,
     NEAR,
+    NEAR_RIVAL,
+    NO_EVIDENCE,
     PLAIN,
     PLAINLY_FULL,
+    PLAINLY_QUEUED,
+    QUEUED,
     SOME_WAIT,
     STALLED_SECONDS,
     STOCK,
+    SURELY_BEYOND,
     SURPLUS,
+    SYNC_OTHERS,
     SYNC_TAIL,
+    TWICE,
+    UNCONTRADICTED,
     UNPROVEN,
     WAITS,
     WORTH,
@@ -90,7 +104,7 @@ def all_in_flight(case: Situation) -> bool:
     n = case.n
     if n.places is None or n.arrivals is None or not n.step or n.step > MOST_SECONDS or n.stale:
         return False
-    largest = max(n.arrivals, n.trained or 0.0) / max(n.places, 0.05)
+    largest = max(n.arrivals, n.trained or 0.0) / max(n.places, LEAST_SHARE)
     return largest < case.worth * max(n.trained or 0.0, n.capacity or 0.0)
 
 
@@ -130,7 +144,7 @@ def _within_chance(n: Numbers) -> bool:
     waits = steps.wait_shares(n.seen.steps)[-n.steps :] if n.steps else []
     chance = stdev(waits) / sqrt(len(waits)) if len(waits) > 1 else 0.0
     wait = n.wait or 0.0
-    return wait - 2 * chance < WAITS <= wait + chance
+    return wait - SURELY_BEYOND * chance < WAITS <= wait + chance
 
 
 def barely_full(n: Numbers) -> bool:
@@ -138,7 +152,7 @@ def barely_full(n: Numbers) -> bool:
 
     In engines that are just full, rollouts that return from tools or scoring take the room that is left.
     """
-    queued = (n.waiting or 0.0) >= max(2.0, 0.2 * (n.running or 0.0))
+    queued = (n.waiting or 0.0) >= max(PLAINLY_QUEUED, QUEUED * (n.running or 0.0))
     full = max(n.busy or 0.0, n.kv or 0.0) >= PLAINLY_FULL
     return bool(n.saturated) and not queued and not full and n.time_shares.get("generating", 0.0) < MOSTLY_INSIDE
 
@@ -187,7 +201,7 @@ def clear(case: Situation, own_limiter: Limiter | None, complete: float) -> floa
     rivals = [limiter for limiter in rivals if not (uneven and limiter.outcome == "curriculum_bound")]
     gains = [case.comparable(own_limiter, limiter) for limiter in rivals]
     if uneven and own_limiter.outcome != "curriculum_bound" and (likely := case.n.zero.likely) >= ZERO_ADVANTAGE:
-        gains.append((own_limiter.gain, 1 / (1 - min(likely, 0.95))))
+        gains.append((own_limiter.gain, 1 / (1 - min(likely, MOST_SHARE))))
     overhead = case.best("overhead_bound")
     if own_limiter.outcome == "trainer_bound" and overhead is not None and (case.n.overhead or 0.0) >= MUCH_OVERHEAD:
         # If some steps wait and others are held, production may be fast enough; then the overhead gains all of it.
@@ -198,7 +212,7 @@ def clear(case: Situation, own_limiter: Limiter | None, complete: float) -> floa
 def _distance(own_factor: float, rival_factor: float, complete: float) -> float:
     """Compares two gains. With a source missing the gain must be half again as large as the rival's."""
     ratio = log(own_factor) / log(rival_factor) if rival_factor > 1.0 else PLAIN
-    return 1.0 if ratio >= PLAIN else 0.85 if ratio >= CLEAR and complete > 0.99 else UNPROVEN
+    return 1.0 if ratio >= PLAIN else NEAR_RIVAL if ratio >= CLEAR and complete > COMPLETE else UNPROVEN
 
 
 OUTSIDE = ("sandbox_bound", "reward_bound")
@@ -211,7 +225,7 @@ def failing_sandboxes(case: Situation) -> RuleResult:
     lost = next((limiter for limiter in case.limiters if limiter.cause == "init_failures"), None)
     failing = case.seen.get("failure_ratio") or 0.0
     rewards = case.seen.get("reward", stat="mean")
-    if rewards == 0.0 and (failing > 0.2 or lost is not None):
+    if rewards == 0.0 and (failing > FAILING_CALLS or lost is not None):
         return "sandbox_bound", "init_failures", 1.0
     if lost is None or not case.starved:
         return None
@@ -221,7 +235,7 @@ def failing_sandboxes(case: Situation) -> RuleResult:
 
 def evaluation(case: Situation) -> RuleResult:
     """Names evaluations: they fill the engines, and nothing is generated for training."""
-    return ("overhead_bound", "eval", 0.9) if case.starved and evaluates(case) else None
+    return ("overhead_bound", "eval", INFERRED) if case.starved and evaluates(case) else None
 
 
 def weight_updates(case: Situation) -> RuleResult:
@@ -231,7 +245,7 @@ def weight_updates(case: Situation) -> RuleResult:
         return None
     if stall is None:
         return ("overhead_bound", "weight_sync", UNPROVEN) if _likely_pauses(case) else None
-    return "overhead_bound", "weight_sync", 0.9
+    return "overhead_bound", "weight_sync", INFERRED
 
 
 def _likely_pauses(case: Situation) -> bool:
@@ -244,7 +258,7 @@ def _likely_pauses(case: Situation) -> bool:
     if n.saturated is not False or n.seen.synchronous or not n.step or not may_pause(n):
         return False
     share = n.overheads["weight_sync"] / n.step
-    return 1 / max(0.05, 1 - share) > (first.gain if first is not None else 1.0)
+    return 1 / max(LEAST_SHARE, 1 - share) > (first.gain if first is not None else 1.0)
 
 
 def gate(case: Situation) -> RuleResult:
@@ -266,12 +280,12 @@ def gate(case: Situation) -> RuleResult:
     if sqrt(trainer) > first.gain:
         return "trainer_bound", slow_by(n), UNPROVEN
     sure = n.saturated is not None and trainer <= first.gain
-    return "orchestrator_bound", "staleness_gate", 0.95 if sure else UNPROVEN
+    return "orchestrator_bound", "staleness_gate", UNCONTRADICTED if sure else UNPROVEN
 
 
 def _twice_the_trainer(case: Situation) -> float:
     """Returns the largest gain of a trainer twice as fast, if trainer and gate take turns."""
-    return 2 / (1 + (case.n.wait or 0.0))
+    return TWICE / (1 + (case.n.wait or 0.0))
 
 
 # ---- tuning: production is too slow
@@ -287,7 +301,7 @@ def too_few_dispatched(case: Situation) -> RuleResult:
     # If no source reports a hold, a gate may keep slots free, and a trainer twice as fast would be held less.
     reported = n.hold_ratio is not None or n.arrivals is not None
     plain = reported or first.gain >= _twice_the_trainer(case)
-    return "orchestrator_bound", "prompts", 0.9 if plain else UNPROVEN
+    return "orchestrator_bound", "prompts", INFERRED if plain else UNPROVEN
 
 
 def outside_engines(case: Situation) -> RuleResult:
@@ -338,11 +352,11 @@ def generation(case: Situation) -> RuleResult:
         proven = n.saturated is not None and not is_held and not barely_full(n)
         return "generator_bound", first.cause, 1.0 if proven else UNPROVEN
     if first.cause in ("long_tail", "drift", "preemption"):
-        return "generator_bound", first.cause, 0.9
+        return "generator_bound", first.cause, INFERRED
     if n.time_shares:
         return "generator_bound", first.cause, UNPROVEN
     # The engines have room, and no source places the rollouts: any limiter before the engines is possible.
-    return ("generator_bound", first.cause, 0.5) if n.saturated is False else None
+    return ("generator_bound", first.cause, HALF) if n.saturated is False else None
 
 
 def starved_somehow(case: Situation) -> RuleResult:
@@ -357,9 +371,13 @@ def synchronous(case: Situation) -> RuleResult:
     """Judges a synchronous run: it has no queue and no wait, but a tail, overheads and scoring."""
     if not case.seen.synchronous:
         return None
-    needed = {"generator_bound": SYNC_TAIL, "curriculum_bound": 1 / (1 - ZERO_ADVANTAGE), "overhead_bound": 1.25}
+    needed = {
+        "generator_bound": SYNC_TAIL,
+        "curriculum_bound": 1 / (1 - ZERO_ADVANTAGE),
+        "overhead_bound": 1 / (1 - MUCH_OVERHEAD),
+    }
     least = {
-        limiter.outcome: needed.get(limiter.outcome, 1.33) * (LEFT if limiter.outcome == case.stands else 1.0)
+        limiter.outcome: needed.get(limiter.outcome, SYNC_OTHERS) * (LEFT if limiter.outcome == case.stands else 1.0)
         for limiter in case.limiters
     }
     first = next((limiter for limiter in case.limiters if limiter.gain >= least[limiter.outcome]), None)
@@ -367,10 +385,10 @@ def synchronous(case: Situation) -> RuleResult:
     # Near its line a few more steps may change the result.
     near = tail is not None and abs(log(tail.gain / SYNC_TAIL)) < log(NEAR)
     if first is not None:
-        return first.outcome, first.cause, UNPROVEN if near and first is tail else 0.9
+        return first.outcome, first.cause, UNPROVEN if near and first is tail else INFERRED
     if case.seen.get("trainer_step_seconds") is None:
         return "unknown", "missing", 0.0
-    return "balanced", "", UNPROVEN if near else 0.9
+    return "balanced", "", UNPROVEN if near else INFERRED
 
 
 def no_gradient(case: Situation) -> RuleResult:
@@ -382,7 +400,7 @@ def no_gradient(case: Situation) -> RuleResult:
     if rival is not None and limiter.gain < rival.gain:
         return None
     # In a run that waits, production may gain more; without a reported wait this is open.
-    return "curriculum_bound", limiter.cause, 0.9 if case.n.wait is not None else UNPROVEN
+    return "curriculum_bound", limiter.cause, INFERRED if case.n.wait is not None else UNPROVEN
 
 
 def overhead(case: Situation) -> RuleResult:
@@ -395,7 +413,7 @@ def overhead(case: Situation) -> RuleResult:
     if rival is not None and log(rival.gain) > CLEAR * log(first.gain):
         return None
     # A wait, or production that cannot follow, would reverse the verdict.
-    return "overhead_bound", first.cause, 0.9 if case.n.wait is not None and ahead(case) else UNPROVEN
+    return "overhead_bound", first.cause, INFERRED if case.n.wait is not None and ahead(case) else UNPROVEN
 
 
 def trainer(case: Situation) -> RuleResult:
@@ -404,7 +422,7 @@ def trainer(case: Situation) -> RuleResult:
     limiter = case.best("trainer_bound")
     if n.wait is not None and n.wait >= case.waits and not case.starved:
         # Enough arrives and becomes stale in the queue: a faster trainer would take it before it is dropped.
-        return "trainer_bound", slow_by(n), 0.9
+        return "trainer_bound", slow_by(n), INFERRED
     if limiter is not None and limiter.factor >= case.worth:
         proven, matched = n.wait is not None and ahead(case), all_in_flight(case)
         # A hold without free slots limits nothing: neither side is slow.
@@ -417,7 +435,7 @@ def trainer(case: Situation) -> RuleResult:
         return None
     # Arrivals are not reported: a queue that always holds a batch, and engines with room, show that enough arrives.
     if n.wait < LITTLE_WAIT and (n.batches or 0.0) >= STOCK and n.saturated is False:
-        return "trainer_bound", "compute", 0.7
+        return "trainer_bound", "compute", ARRIVALS_UNKNOWN
     return None
 
 
@@ -433,7 +451,7 @@ def _takes_turns(n: Numbers) -> bool:
 def balanced(case: Situation) -> RuleResult:
     if case.n.wait is None or case.n.wait >= case.waits:
         return None
-    return "balanced", "", 0.95 if calm(case) else UNPROVEN
+    return "balanced", "", UNCONTRADICTED if calm(case) else UNPROVEN
 
 
 def nothing(case: Situation) -> RuleResult:
@@ -486,7 +504,8 @@ def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: f
     disagreements = explain.disagreements(n)
     if not liveness:
         doubt = CONTRADICTION if disagreements or n.contradictions else 1.0
-        sure *= (0.4 + 0.6 * complete) * clear(case, own_limiter, complete) * doubt * blind(case, outcome)
+        evidence = NO_EVIDENCE + (1 - NO_EVIDENCE) * complete
+        sure *= evidence * clear(case, own_limiter, complete) * doubt * blind(case, outcome)
     return Verdict(
         outcome=outcome,
         cause=cause,

@@ -18,10 +18,10 @@ from server.verdict.thresholds import (
     INSTANTS,
     LATE_SECONDS,
     LATE_STEP,
-    LATE_WORK,
     LEAST_BUSY,
-    LEAST_LIMIT,
+    LEAST_LIMIT_SECONDS,
     LEAST_SECONDS,
+    LEAST_SHARE,
     LIMIT,
     MOST_INSTANTS,
     MOST_SECONDS,
@@ -33,7 +33,8 @@ from server.verdict.thresholds import (
     SYNC_STEPS,
     WINDOW_STEPS,
     WORK_CHANGE,
-)  # fmt: skip  # fmt: skip
+    WORKED,
+)  # fmt: skip
 
 # ---- instants
 # Counts of requests, rollouts and sandboxes at the same instants over the last minutes.
@@ -420,7 +421,7 @@ def _outlasts(seen: VerdictInput, means: Present, rows: Sequence[Step]) -> bool:
     longest = max(busy[:-1])
     # It may have waited first, as long as any step, minus the extra work of the newest.
     waited = max(0.0, max(row.values[WAIT] for row in rows) - max(0.0, busy[-1] - longest))
-    return seen.now - rows[-1].ts - waited >= LATE_WORK * longest
+    return seen.now - rows[-1].ts - waited >= WORK_CHANGE * longest
 
 
 def _supplied(facts: Present, means: Present) -> Present:
@@ -432,7 +433,7 @@ def _supplied(facts: Present, means: Present) -> Present:
 
 
 def _potential(facts: Present, trained: float | None) -> float:
-    return max(facts.arrivals or 0.0, trained or 0.0) / max(0.05, 1.0 - (facts.hold_ratio or 0.0))
+    return max(facts.arrivals or 0.0, trained or 0.0) / max(LEAST_SHARE, 1.0 - (facts.hold_ratio or 0.0))
 
 
 def _batch(seen: VerdictInput) -> float | None:
@@ -462,9 +463,9 @@ def open_step(seen: VerdictInput, means: Present, rows: Sequence[Step]) -> Open 
     open_for, last = seen.now - rows[-1].ts, rows[-1].values
     busy = last[STEP] - last[WAIT]
     if queue >= batch:
-        return Open(_open(rows[-1], open_for, 0.0), False) if open_for >= busy / 2 else None
+        return Open(_open(rows[-1], open_for, 0.0), False) if open_for >= WORKED * busy else None
     # A gate holds production however long the trainer works. A full queue does so too, but holds a batch.
-    if last.get(GATE, 0.0) >= HOLDS * last[STEP] or open_for < LATE_WORK * busy:
+    if last.get(GATE, 0.0) >= HOLDS * last[STEP] or open_for < WORK_CHANGE * busy:
         return None
     longest = max(row.values[STEP] for row in rows)
     return Open(_open(rows[-1], open_for, open_for - busy), open_for >= busy + longest)
@@ -519,7 +520,7 @@ def open_since(seen: VerdictInput) -> Late | None:
     if stall is None or not took:
         return None
     usual = median(took)
-    seconds = stall * max(LEAST_LIMIT, LIMIT * usual)
+    seconds = stall * max(LEAST_LIMIT_SECONDS, LIMIT * usual)
     # A step in which the run stood still does not show how long a step may take.
     ended = _without_stops(rows)[0]
     longest = max([*_row_to_row(ended)] or [usual]) if len(ended) < len(rows) else max(took)

@@ -1,5 +1,7 @@
 """All thresholds of the verdict: one constant per line, with its unit and its reason."""
 
+from collections.abc import Mapping
+
 # ---- the trainer's wait, shares of its step
 
 WAITS = 0.15
@@ -9,7 +11,9 @@ STAYS = 0.04
 COMES = 0.02
 """Share of the step. Another verdict is found this far beyond the line."""
 LITTLE_WAIT = 0.05
-"""Share of the step. Less is the moment in which a batch is handed over."""
+"""Share of the step. Less is the moment in which a batch is handed over: the trainer is the limit."""
+NO_WAIT = 0.02
+"""Share of the step. A predicted wait below it leaves no gap to explain."""
 SOME_WAIT = 0.10
 """Share of the step. A trainer that waits this much next to a stocked queue waited at another time."""
 MUCH_WAIT = 0.25
@@ -20,6 +24,8 @@ CONTRADICTED = 0.10
 """Share of the step beyond `WAITS` at which a standing verdict contradicts the trainer's own wait, and ends at once."""
 SAME_WAIT = 0.03
 """Share of the step. Two waits this near need no text about their steps."""
+SURELY_BEYOND = 2.0
+"""Standard errors of the mean wait beyond `WAITS`. Nearer, chance may have put it there."""
 MOSTLY_WAITS = 0.5
 """Share of the step. A trainer that mostly waits is not what the run waits for, however few steps show it."""
 DISAGREE = 0.15
@@ -35,12 +41,26 @@ WORTH = 1.18
 """Factor. 1 / (1 - WAITS): worth changing something for."""
 TWICE = 2.0
 """Factor. What can be added to engines or to a trainer is as much again, not infinitely much."""
+LEAST_SHARE = 0.05
+"""Share of the whole. What a share leaves over is taken as at least this, so that no factor exceeds 20."""
+LEAST_USED = 0.02
+"""Share. What the trainer gets and what the engines use are taken as at least this, so that no factor exceeds 50."""
+SAME_GAIN = 0.005
+"""Factor. A gain this near to the gap fills it: both are shown with two decimals."""
 CLEAR = 1.2
 """Ratio of log gains. Two limiters nearer than a fifth are not distinguished."""
 PLAIN = 1.5
 """Ratio of log gains. With a source missing a limiter must gain half again as much as its rival."""
+NEAR_RIVAL = 0.85
+"""Factor of confidence where the gain is clearly, but not plainly above that of a rival."""
 CERTAIN = 0.95
 """Confidence of a verdict with all evidence and no rival. Nothing measured from outside is certain."""
+UNCONTRADICTED = 0.95
+"""Factor of confidence where nothing contradicts the verdict, and nothing measures it: a balance, a gate."""
+INFERRED = 0.9
+"""Factor of confidence where the verdict follows from an effect of the limiter, not from the limiter itself."""
+ARRIVALS_UNKNOWN = 0.7
+"""Factor of confidence of a trainer that limits by its queue alone, because arrivals are not reported."""
 UNPROVEN = 0.6
 """Factor of confidence where one missing source, or chance, could turn the verdict round."""
 HALF = 0.5
@@ -50,6 +70,10 @@ NOTHING_MADE = 0.75
 take as long leave some request in between."""
 CONFIDENT = 0.6
 """Confidence from which a verdict is shown without "perhaps"."""
+NO_EVIDENCE = 0.4
+"""Factor of confidence with no evidence beyond that of the rule; with all of it the factor is 1."""
+COMPLETE = 0.99
+"""Share of the evidence. The weights of all of it sum to 1 but for rounding."""
 UNSETTLED = 0.45
 """Highest confidence of a verdict that another one is about to replace: less than even."""
 CONTRADICTION = 0.8
@@ -78,6 +102,12 @@ NEAR_LINE = 0.9
 """Share of `ZERO_ADVANTAGE`. A share this near below the line may well be above it."""
 NORMAL_95 = 1.96
 """Standard errors. Two-sided 95 % of the normal distribution (Wilson interval)."""
+FILTERED_EXITS = 0.05
+"""Share of rollouts that exit for want of a gradient. Groups are filtered beyond it: no other cause has this exit."""
+FILTER_SHOWS = 0.1
+"""Share of completed groups. With so many, those admitted show whether they are filtered."""
+FILTER_KEEPS = 0.5
+"""Admitted over completed share of groups without a gradient. A filter lets through less than half."""
 SAMPLED = 0.5
 """Share of the groups of ten steps. With fewer groups counted, the share is of a sample of the run."""
 
@@ -89,6 +119,8 @@ ENOUGH = 0.90
 """Share of the capacity. Enough arrives but for what is dropped as stale."""
 MUCH_STALE = 0.10
 """Share of what arrives. With a tenth dropped as stale, the wait is those drops."""
+STALE_EXPLAINS = 0.05
+"""Share of samples dropped as stale. So much explains a wait that arrivals do not predict."""
 HOLDS = 0.10
 """Share of the time. Production held for a tenth of it is no moment between two batches."""
 MUCH_HELD = 0.40
@@ -101,6 +133,8 @@ FULL = 0.85
 QUEUED = 0.2
 """Waiting over running requests, and queued over starting sandboxes. One or two wait for a moment anywhere; a fifth is
 a queue."""
+PLAINLY_QUEUED = 2.0
+"""Requests waiting in all engines. Fewer are no queue, however few run."""
 PLAINLY_FULL = 0.90
 """Share. Engines this full are full at any instant."""
 WANTING_CACHE = 0.70
@@ -128,14 +162,19 @@ BELOW_CAP = 0.7
 """Share of the cap. Clearly below the cap."""
 AT_CAP = 0.9
 """Share of the cap. All but those of a batch that just ended."""
+BEYOND_LIMIT = 0.10
+"""Share of the in-flight limit. Engines with more requests than so much beyond it serve other runs too."""
+DETAILED_STATES = 3
+"""States of rollouts. A source with fewer is a counter of all in flight, whatever the name of the state."""
 MOST_SHARE = 0.95
-"""Share. A rollout with more of its time outside the engines is outside every model here."""
+"""Share. A rollout with more of its time outside the engines is outside every model here, and so is a share that is
+lost, held or dropped beyond it."""
 ALL_PLACED = 0.95
 """Share of a rollout's time that some source places; the rest is rounding and the moments between two phases."""
 MOST_UNTOLD = 0.5
 """Share of a rollout's time that no source places. Half of it is no gap between two windows."""
 MOST_OF = 0.5
-"""Share of the rollouts in flight that decides."""
+"""Share of the rollouts in flight, or of their time, that decides."""
 MOSTLY_INSIDE = 0.80
 """Share of a rollout's time in the engines. The rest decides nothing."""
 LESS = 0.8
@@ -144,6 +183,9 @@ BUSY_SCORER = 0.9
 """Share of the time. A scorer this busy sets the pace."""
 SCORER_PART = 0.75
 """Part of the logarithm of the gap that a scorer twice as fast closes if it is never idle: median of simulated runs."""
+FOR_GROUP = 0.5
+"""Share of the wait of ended rollouts for the rest of their group, if the scorer has time to spare. No log tells it
+from the wait for a reward, so half counts as each."""
 IDLE_SCORER = 0.5
 """Share of the time. A scorer idle for half of it sets no pace."""
 
@@ -151,6 +193,8 @@ IDLE_SCORER = 0.5
 
 FAILING = 0.10
 """Share of rollouts lost with their sandbox. Every tenth spoils most groups of sixteen."""
+FAILING_CALLS = 0.20
+"""Share of rollouts or tool calls that fail. If all rewards are zero too, a fifth shows why."""
 REFUSED = 0.05
 """Share of new sandboxes. A provider that refuses every twentieth is at a limit of the account."""
 FULL_QUOTA = 0.95
@@ -172,6 +216,8 @@ DRIFTED = 1.5
 """Ratio to the first steps. Half again as long as at the start."""
 SYNC_TAIL = 1.5
 """Factor. A synchronous step has a tail by nature: from a third of the step lost others kept partial rollouts."""
+SYNC_OTHERS = 1.33
+"""Factor. Of a synchronous step, scoring, sandboxes and the like must gain a third to be its limiter."""
 NEAR = 1.15
 """Factor. A tail of ten steps differs by it from that of thirty."""
 LEFT = 0.9
@@ -181,8 +227,8 @@ MUCH_OVERHEAD = 0.20
 
 # ---- the open step
 
-LATE_WORK = 1.25
-"""Factor. Work that takes a quarter longer is no chance; jitter is a tenth of it."""
+WORKED = 0.5
+"""Share of the last step's work. A step that has its batch counts once it has worked this long."""
 LATE_STEP = 3.0
 """Times the usual step. Three steps without one."""
 BEYOND = 1.5
@@ -195,7 +241,7 @@ IDLE_SECONDS = 40.0
 """Seconds without a request in any engine, in a late step: a slow scorer sends some every few seconds."""
 HALF_LIMIT = 0.5
 """Share of max(6 x median, 30 min): more than one step that simply took longer."""
-LEAST_LIMIT = 1800.0
+LEAST_LIMIT_SECONDS = 1800.0
 """Seconds. Lower bound of the longest a step may take (`trainer_stall_ratio`)."""
 LIMIT = 6.0
 """Times the median step. The longest a step may take (`trainer_stall_ratio`)."""
@@ -215,13 +261,13 @@ SHARE_SPREAD = 0.03
 SHARE_CHANGE = 0.20
 """Share of the step. A change that matters is a fifth of it."""
 WORK_CHANGE = 1.25
-"""Factor. A quarter more work is no jitter."""
+"""Factor. A quarter more work is no jitter, which is a tenth of it; for ended steps and for the open one."""
 
 # ---- windows of instants
 
 LEAST_SECONDS = 120.0
 """Seconds. At least these instants are stored, because some engines are read only once per step."""
-LEAST_WINDOW = 60.0
+LEAST_WINDOW_SECONDS = 60.0
 """Seconds. Instants of at least this long are averaged, however short the judged steps are."""
 MOST_SECONDS = 300.0
 """Seconds. At most the five minutes of every tick signal."""
@@ -244,14 +290,14 @@ QUEUE_LEAST = 10
 """Samples. Fewer make no window."""
 QUEUE_PER_STEP = 8
 """Samples per step: five steps of eight samples each see every batch leave."""
-QUEUE_SPACING = 15.0
+QUEUE_SPACING_SECONDS = 15.0
 """Seconds between two samples at least."""
 STILL_STEPS = 3.0
 """Steps without a batch taken. That is no slow step."""
 STILL_SECONDS = 120.0
 """Seconds without a batch taken at least: they hold the fastest steps."""
-QUEUE_HELD = 0.10
-"""Share of the time that production was held."""
+QUEUE_GAP = 3
+"""Spacings. Samples further apart leave a hole in the window."""
 
 # ---- evidence
 
@@ -261,3 +307,31 @@ SHOWN_STALE = 0.02
 """Share of samples dropped as stale that is worth a line."""
 SHOWN_SHARE = 0.005
 """Share of a rollout's time that is worth a word."""
+MOST_LIMITERS = 3
+"""Other limiters shown with a verdict."""
+IN_MINUTES_SECONDS = 120.0
+"""Seconds. From two minutes on a duration is written in minutes: two significant digits."""
+IN_HOURS_SECONDS = 7200.0
+"""Seconds. From two hours on a duration is written in hours."""
+
+# ---- completeness
+
+WEIGHTS: Mapping[str, float] = {"wait": 0.25, "engines": 0.25, "place": 0.25, "queue": 0.15, "zero": 0.10}
+"""Share of the evidence of an asynchronous run. The queue confirms the wait; groups decide one rule only."""
+SYNC_WEIGHTS: Mapping[str, float] = {"phases": 0.5, "engines": 0.3, "zero": 0.2}
+"""Share of the evidence of a synchronous run, of which the phases of the step show most."""
+
+# ---- what-if
+
+AT_BOUND = 0.8
+"""Share of the staleness bound. From it on a mean is at its bound, because some samples are always fresher."""
+FAR_LENGTH = 2.0
+"""Factor of the response length. Beyond it, times that are not proportional to the length are no longer small."""
+LEAST_CUT = 1e-9
+"""Share of the length cap that the mean stays below at least: a mean at the cap has no finite scale."""
+FLATTEST = 1e-6
+"""Lower end of the search for a parameter. Beyond it the shown digits do not change."""
+SHARPEST = 1e6
+"""Upper end of the search for a parameter."""
+HALVINGS = 80
+"""Halvings of the search: more than the digits of a float."""

@@ -15,29 +15,37 @@ from server.verdict.model import Contradiction, VerdictInput
 from server.verdict.steps import Late, Present, open_since, present
 from server.verdict.thresholds import (
     ALL_PLACED,
+    BEYOND_LIMIT,
     BUSY_SCORER,
     CONTRADICTED,
+    DETAILED_STATES,
     EARLIER,
     ENOUGH,
+    FILTER_KEEPS,
+    FILTER_SHOWS,
+    FILTERED_EXITS,
     FULL,
     HOLDS,
+    LEAST_SHARE,
     LEAST_STARTING,
-    LEAST_WINDOW,
+    LEAST_USED,
+    LEAST_WINDOW_SECONDS,
     LESS,
     LITTLE_WAIT,
     MOST_OF,
     MOST_SECONDS,
+    MOST_SHARE,
     MUCH_OVERHEAD,
     MUCH_STALE,
     NEAR_LINE,
     NORMAL_95,
     PLATEAU_SECONDS,
     PLATEAU_SPREAD,
-    QUEUE_HELD,
+    QUEUE_GAP,
     QUEUE_KEPT,
     QUEUE_LEAST,
     QUEUE_PER_STEP,
-    QUEUE_SPACING,
+    QUEUE_SPACING_SECONDS,
     QUEUED,
     SAMPLED,
     STILL_SECONDS,
@@ -182,7 +190,7 @@ class Sample:
 
 def spacing(step: float | None) -> float:
     """Returns the seconds between two samples."""
-    return max(QUEUE_SPACING, (step or 0.0) / QUEUE_PER_STEP)
+    return max(QUEUE_SPACING_SECONDS, (step or 0.0) / QUEUE_PER_STEP)
 
 
 def add(samples: Sequence[Sample], new: Sample, step: float | None) -> list[Sample]:
@@ -199,15 +207,15 @@ def state(samples: Sequence[Sample], step: float | None, hold_ratio: float | Non
         step: seconds of a step; hold_ratio: share of the time production was held; wait: the trainer's.
     """
     gaps = [after.ts - before.ts for before, after in pairwise(samples)]
-    if len(samples) < QUEUE_LEAST or max(gaps) > 3 * spacing(step):
+    if len(samples) < QUEUE_LEAST or max(gaps) > QUEUE_GAP * spacing(step):
         return "unknown"
     if any(after.version < before.version for before, after in pairwise(samples)):
         return "rewind"
     if _still(samples, step):
         return "stall" if min(sample.queue / sample.batch for sample in samples) >= 1 else "stop"
-    if (hold_ratio or 0.0) >= QUEUE_HELD:
+    if (hold_ratio or 0.0) >= HOLDS:
         return "gated"
-    return "starved" if _starved(samples) and (wait or 0.0) > 0.05 else "ok"
+    return "starved" if _starved(samples) and (wait or 0.0) > LITTLE_WAIT else "ok"
 
 
 def _still(samples: Sequence[Sample], step: float | None) -> bool:
@@ -236,8 +244,6 @@ OVER = ("waiting_group", "queued")
 PHASES = ("booting", "in_tool", "scoring", "generating")
 _OF_LOG = {"booting": "setup", "in_tool": "tools", "scoring": "scoring", "generating": "model"}
 _PENDING = ("queued", "building_image", "starting")
-# With fewer states the source is a counter of all rollouts in flight, whatever the name of the state.
-_DETAILED = 3
 
 Counts = Mapping[str, float]
 
@@ -306,7 +312,7 @@ def in_flight(seen: VerdictInput, requests: float | None, scorer_busy: float | N
     if seen.fact("has_sandbox") == 0:
         _without_sandboxes(sources)
     unscored = sources.rollouts["scoring"] / sources.total if sources.total and "scoring" in sources.rollouts else None
-    by_state = len(sources.rollouts) >= _DETAILED and sources.total > 0
+    by_state = len(sources.rollouts) >= DETAILED_STATES and sources.total > 0
     if by_state:
         _within_requests(sources)
         _within_sandboxes(sources)
@@ -563,7 +569,7 @@ class Numbers:
         if self.arrivals is None:
             return None
         steady = max(self.arrivals, self.trained or 0.0) if hold_ratio >= HOLDS else self.arrivals
-        return steady / max(0.05, 1.0 - min(hold_ratio, 0.95))
+        return steady / (1.0 - min(hold_ratio, MOST_SHARE))
 
     @property
     def contradictions(self) -> tuple[Contradiction, ...]:
@@ -622,7 +628,7 @@ class Numbers:
         It is not below the share that the requests in the engines show. A trainer that reports its rollouts once per
         step does so when its batch has just arrived and the fewest are in flight.
         """
-        scored = min(self.extra.get("time_unscored_ratio") or 0.0, 0.95)
+        scored = min(self.extra.get("time_unscored_ratio") or 0.0, MOST_SHARE)
         return None if self.cap is None else min(1.0, max(self.cap / (1.0 - scored), self._requested or 0.0))
 
     @property
@@ -635,14 +641,14 @@ class Numbers:
         if self.running is None or not limit or self.placed < ALL_PLACED or inside <= 0.0:
             return None
         share = (self.running + (self.waiting or 0.0)) / inside / limit
-        return share if share <= 1.0 + CONTRADICTED else None
+        return share if share <= 1.0 + BEYOND_LIMIT else None
 
     @property
     def gap(self) -> float | None:
         """Factor of what the trainer could take over what it gets."""
         if self.lacking is None:
             return None
-        return 1.0 / max(0.02, 1.0 - self.lacking)
+        return 1.0 / max(LEAST_USED, 1.0 - self.lacking)
 
     @property
     def predicted_wait(self) -> float | None:
@@ -684,7 +690,7 @@ class Numbers:
         """Factor of the requests that fit over those that run; None: not reported."""
         # The mean of the cache has another window, so it is only used without running requests.
         used = self.busy if self.busy is not None else self.kv
-        return 1.0 / max(0.02, used) if used is not None else None
+        return 1.0 / max(LEAST_USED, used) if used is not None else None
 
     @property
     def roomy(self) -> bool:
@@ -730,7 +736,7 @@ def numbers(seen: VerdictInput) -> Numbers:
         begun = max(seen.now - MOST_SECONDS, trainer_facts.begun) if trainer_facts.begun is not None else -inf
         if plateau(seen.instants, seen.now) is not None:
             begun = max(begun, seen.now - PLATEAU_SECONDS)  # the queue behind a limit grows: its mean would lag
-        begun = -inf if seen.synchronous else min(begun, seen.now - LEAST_WINDOW)
+        begun = -inf if seen.synchronous else min(begun, seen.now - LEAST_WINDOW_SECONDS)
         seen = replace(seen, recent=verdict_steps.means(seen.instants, begun))
         first_instant = verdict_steps.judged(seen.instants, begun)[0][0]
     produced = seen.get("production_samples_per_second", stage="delivered")
@@ -803,7 +809,7 @@ DRIFTS = ("response_length_drift_ratio", "turns_drift_ratio", "tool_calls_drift_
 
 def _with_stale(produced: float | None, seen: VerdictInput) -> float | None:
     stale = _stale(seen)
-    return produced / (1.0 - stale) if produced is not None and stale is not None and stale < 0.95 else produced
+    return produced / (1.0 - stale) if produced is not None and stale is not None and stale < MOST_SHARE else produced
 
 
 def _stale(seen: VerdictInput) -> float | None:
@@ -826,16 +832,16 @@ def _scorer(seen: VerdictInput, of_steps: float | None, zero: Gradient) -> float
     busy = of_steps if of_steps is not None else seen.get("scoring_busy_ratio")
     if busy is None or zero.share is None or seen.synchronous or not _filtered(seen):
         return busy
-    return busy / max(0.05, 1.0 - zero.certain)
+    return busy / max(LEAST_SHARE, 1.0 - zero.certain)
 
 
 def _filtered(seen: VerdictInput) -> bool:
     """Returns whether groups without a gradient are filtered, from exits of records or from the admitted share."""
-    if (seen.get("rollout_exit_ratio", exit="zero_advantage") or 0.0) > 0.05:
+    if (seen.get("rollout_exit_ratio", exit="zero_advantage") or 0.0) > FILTERED_EXITS:
         return True
     done = seen.get("zero_advantage_ratio", basis="completed")
     admitted = seen.get("zero_advantage_ratio", basis="admitted")
     stated = seen.fact("filters_zero_advantage")
-    if done is not None and admitted is not None and done > 0.1:
-        return admitted < 0.5 * done
+    if done is not None and admitted is not None and done > FILTER_SHOWS:
+        return admitted < FILTER_KEEPS * done
     return bool(stated)

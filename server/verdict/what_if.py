@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, fields, replace
 from math import exp, expm1, log, prod
 from typing import Literal
 
+from server.verdict.thresholds import AT_BOUND, FAR_LENGTH, FLATTEST, HALVINGS, LEAST_CUT, LITTLE_WAIT, SHARPEST
+
 # ---- types
 # Inputs, changes and answers of a what-if.
 
@@ -173,8 +175,6 @@ NEEDS: Mapping[str, str] = {
 """Input -> its description and how to provide it."""
 
 
-# A shorter wait is noise of batches: then the trainer is the limit, and the held generator's side could deliver more.
-NOISE = 0.05
 _FLIP: dict[Bound, Bound] = {"": "", "at least": "at most", "at most": "at least", "about": "about"}
 
 
@@ -231,7 +231,8 @@ class Model:
     def limiter(self) -> Side | None:
         if self.wait is None:
             return None
-        return "trainer" if self.wait < NOISE else "generator"
+        # If the trainer is the limit, the held generator's side could deliver more.
+        return "trainer" if self.wait < LITTLE_WAIT else "generator"
 
     @property
     def trained(self) -> float | None:
@@ -255,10 +256,6 @@ class Model:
 # ---- laws
 # Two laws of distributions of which only a few numbers are measured.
 
-# Bounds of the search; beyond them the shown digits do not change.
-_FLATTEST, _SHARPEST = 1e-6, 1e6
-_HALVINGS = 80
-
 
 def mean_cut_at(mean: float, cap: float, new_cap: float, cut: float | None) -> float:
     """Returns the mean length under another cap; lengths are exponential below it, E[min(X, cap)] = mean today.
@@ -266,7 +263,7 @@ def mean_cut_at(mean: float, cap: float, new_cap: float, cut: float | None) -> f
     Whatever the distribution, E[min(X, c)] is concave in c with the slope P(X > c): today's share of ``cut`` ones
     bounds both directions, and the estimate keeps within.
     """
-    target = min(mean / cap, 1 - 1e-9)
+    target = min(mean / cap, 1 - LEAST_CUT)
     # In units of the cap: the scale with today's censored mean.
     scale = _solve(lambda size: -expm1(-1 / size) * size, target, rising=True)
     moved = -expm1(-new_cap / cap / scale) * scale * cap
@@ -293,8 +290,8 @@ def _equal(size: int, solved: float, total: float) -> float:
 
 def _solve(law: Callable[[float], float], target: float, rising: bool) -> float:
     """Finds the argument of a monotonic law for a value by bisection on a logarithmic scale; else the nearest end."""
-    low, high = log(_FLATTEST), log(_SHARPEST)
-    for _ in range(_HALVINGS):
+    low, high = log(FLATTEST), log(SHARPEST)
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         if (law(exp(middle)) < target) == rising:
             low = middle
@@ -306,10 +303,6 @@ def _solve(law: Callable[[float], float], target: float, rising: bool) -> float:
 # ---- changes
 # The effect of each change on both sides: one law each, stated in the notes of every answer that uses it.
 
-# From this share on a mean is at its bound, because some samples are always fresher.
-AT_BOUND = 0.8
-# Factor of the length. Beyond it, times that are not proportional to the length are no longer small.
-FAR = 2.0
 # Verdicts in which the engines do not limit the generator's side.
 NOT_ENGINES = ("sandbox_bound", "reward_bound", "orchestrator_bound")
 _FULL = "While the trainer is the limit, the queue fills up to the staleness bound."
@@ -499,7 +492,7 @@ def _lengths(now: CurrentNumbers, later: CurrentNumbers, notes: Notes) -> Factor
     )
     factor = mean_cut_at(mean, cap, new_cap, now.truncation) / mean
     # Prompts, tools and boots do not shrink with the response: far from today's length no bound is valid.
-    return Factor(factor, "" if 1 / FAR <= factor <= FAR else "about")
+    return Factor(factor, "" if 1 / FAR_LENGTH <= factor <= FAR_LENGTH else "about")
 
 
 # ---- samples that reach the trainer
@@ -668,7 +661,7 @@ def _today(now: CurrentNumbers, notes: Notes) -> Model:
         return Model(now, None, None, lacks=tuple(lacks))
     # A rate slightly above the capacity is noise between two windows.
     capacity = max(capacity, trained)
-    is_equal = 1 - trained / capacity < NOISE
+    is_equal = 1 - trained / capacity < LITTLE_WAIT
     return Model(now, capacity, trained, bound="at least" if is_equal else "", staleness=now.staleness)
 
 

@@ -8,7 +8,7 @@ from server.signals.aggregates import STEP_STALE_FACTOR, STEP_STALE_SECONDS
 from server.signals.window import Step
 from server.verdict.rules import judge
 from server.verdict.steps import Present, open_since, present
-from server.verdict.thresholds import LEAST_LIMIT, LIMIT
+from server.verdict.thresholds import LEAST_LIMIT_SECONDS, LIMIT
 from tests.verdict.support import HEALTHY, NOW, seen, steps
 
 HELD = {'generation_held_ratio{by="backpressure"}': 0.12}
@@ -112,7 +112,7 @@ def test_a_first_step_like_the_others_counts() -> None:
 
 def test_the_open_step_is_held_against_what_the_stall_signal_is() -> None:
     """A stall of 0.1 is 180 s of steps of 30 s, and 720 s of steps of 20 minutes."""
-    assert (LEAST_LIMIT, LIMIT) == (STEP_STALE_SECONDS, STEP_STALE_FACTOR)
+    assert (LEAST_LIMIT_SECONDS, LIMIT) == (STEP_STALE_SECONDS, STEP_STALE_FACTOR)
     short = open_since(seen(HEALTHY, {"trainer_stall_ratio": 0.1}, last=steps(*[0.1] * 10)))
     long = open_since(seen(HEALTHY, {"trainer_stall_ratio": 0.1}, last=steps(*[0.1] * 10, seconds=1200.0)))
     assert short is not None and (short.after, short.seconds, short.usual, short.times) == (10, 180.0, 30.0, 6.0)
@@ -140,7 +140,7 @@ def test_the_open_step_is_held_against_what_the_stall_signal_is() -> None:
 def test_a_late_step_without_any_request_is_a_stall(
     usual: float, open_for: float, idle: float, confidence: float | None
 ) -> None:
-    stall = {"trainer_stall_ratio": open_for / LEAST_LIMIT, "trainer_step_seconds": usual}
+    stall = {"trainer_stall_ratio": open_for / LEAST_LIMIT_SECONDS, "trainer_step_seconds": usual}
     window = [(NOW - age, {"requests:running": 3.0 if age > idle else 0.0}) for age in (60.0, 45.0, 35.0, 20.0, 5.0)]
     found = judge(replace(seen(HEALTHY, stall, last=steps(*[0.3] * 10, seconds=usual)), instants=window))
     if confidence is None:
