@@ -15,8 +15,9 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 import collectors
 from bench.backfill import SAID, write_log
@@ -61,7 +62,7 @@ def follow(store: Store, writer: Writer, folder: Path, reading: Reading, now: fl
     source = {**reading.cursor["source"], "path": str(next(folder.iterdir()))}
     target = Target("log", folder.name, "verl", "trainer", path=str(folder))
     kept = reading.samples[-STORED_STEPS * (len(SAID) + 1) :]
-    own = replace(reading, samples=kept, cursor={**reading.cursor, "source": source})
+    own = structs.replace(reading, samples=kept, cursor={**reading.cursor, "source": source})
     batch, _ = Ingest(store, folder.name).reading(target, own, now, 0.0)
     writer.submit(batch).result()
     # The files' beginnings are not ingested, so the watermark is set to the stored end.

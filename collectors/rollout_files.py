@@ -14,6 +14,8 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from msgspec import structs
+
 from collectors.formats import jsonl, parquet
 from collectors.formats import rows as rows_format
 from collectors.formats.rows import whole
@@ -312,7 +314,7 @@ def whole_groups(
         else:
             sizes, stop = [None], replace(stop, rollout=last.rollout)
     sized = [(item, size) for group, size in zip(groups, sizes, strict=False) for item in group]
-    return [replace(item.rollout, group_size=size) if size else item.rollout for item, size in sized], stop
+    return [structs.replace(item.rollout, group_size=size) if size else item.rollout for item, size in sized], stop
 
 
 def _is_counted(first: Rollout, cut: str) -> bool:

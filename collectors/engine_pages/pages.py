@@ -15,6 +15,7 @@ from operator import add, itemgetter
 from typing import Literal
 
 import httpx
+from msgspec import structs
 
 from collectors.catalog import METRICS
 from collectors.formats import exposition
@@ -494,7 +495,7 @@ def _added(first: Histogram, second: Histogram) -> Histogram:
     if first.edges != second.edges:
         return first
     counts = tuple(map(add, first.counts, second.counts))
-    return replace(first, counts=counts, total=first.total + second.total)
+    return structs.replace(first, counts=counts, total=first.total + second.total)
 
 
 def distinct_histograms(done: Iterable[Bucketed], groups: Mapping[Key, PagePlan]) -> tuple[Histogram, ...]:
@@ -653,7 +654,7 @@ TOKENS: Mapping[str, str] = {CAPACITY: "kv_cache_capacity_tokens", USED: "kv_cac
 def in_tokens(reading: Reading) -> Reading:
     """The reading with blocks converted to tokens. Blocks of unknown size are dropped."""
     sizes = {sample.labels: sample.value for sample in reading.samples if sample.metric == SIZE}
-    return replace(reading, samples=tuple(_samples(reading.samples, sizes)))
+    return structs.replace(reading, samples=tuple(_samples(reading.samples, sizes)))
 
 
 def _samples(samples: tuple[Sample, ...], sizes: Mapping[Labels, float]) -> Iterator[Sample]:
@@ -661,4 +662,4 @@ def _samples(samples: tuple[Sample, ...], sizes: Mapping[Labels, float]) -> Iter
         if not sample.metric.startswith("blocks:"):
             yield sample
         elif sample.metric in TOKENS and sample.labels in sizes:
-            yield replace(sample, metric=TOKENS[sample.metric], value=sample.value * sizes[sample.labels])
+            yield structs.replace(sample, metric=TOKENS[sample.metric], value=sample.value * sizes[sample.labels])

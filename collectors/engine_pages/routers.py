@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from collectors.engine_pages import pages
 from collectors.engine_pages.pages import Decision, MetricRule, PageRules, Unmapped
 from collectors.formats.exposition import Series
@@ -90,7 +92,7 @@ def read(body: bytes, state: State, limits: Limits, rules: PageRules) -> Reading
         and not (sample.metric in QUANTILES and sample.value == 0)
         and not (sample.labels in gone and not sample.metric.endswith("_total"))
     )
-    return replace(reading, samples=samples)
+    return structs.replace(reading, samples=samples)
 
 
 # ---- router names

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
+from msgspec import structs
 
 from collectors.formats import weight_versions
 from collectors.model import Event, Labels, Limits, Reading, Sample, ScrapeError, State
@@ -149,7 +150,9 @@ def joined_answers(page: Reading, side: Reading) -> Reading:
         return page
     present = {(sample.metric, sample.labels) for sample in page.samples}
     added = tuple(sample for sample in side.samples if (sample.metric, sample.labels) not in present)
-    return replace(page, samples=page.samples + added, events=page.events + side.events, gaps=page.gaps + side.gaps)
+    return structs.replace(
+        page, samples=page.samples + added, events=page.events + side.events, gaps=page.gaps + side.gaps
+    )
 
 
 # ---- answers that several engines have in common
@@ -237,7 +240,7 @@ def joined_pauses(page: Reading, side: Reading, state: State) -> Reading:
     if side is NOTHING:
         return page
     answers = [bool(sample.value) for sample in side.samples if sample.metric == METRIC]
-    rest = replace(side, samples=tuple(sample for sample in side.samples if sample.metric != METRIC))
+    rest = structs.replace(side, samples=tuple(sample for sample in side.samples if sample.metric != METRIC))
     return joined_answers(_answered(page, state, answers[0]) if answers else page, rest)
 
 
@@ -288,7 +291,7 @@ def _with(reading: Reading, paused: dict[Labels, bool]) -> Reading:
         return reading
     others = tuple(s for s in reading.samples if s.metric != METRIC or s.labels not in paused)
     added = tuple(Sample(METRIC, float(value), labels) for labels, value in paused.items())
-    return replace(reading, samples=others + added)
+    return structs.replace(reading, samples=others + added)
 
 
 # ---- prefix cache
@@ -311,7 +314,7 @@ def select_counters(reading: Reading) -> Reading:
     ended = {_process(sample) for sample in reading.samples if sample.metric in _FROM_ENDED_REQUESTS}
     live = {process for process, count in queries.items() if count > 0 or process not in ended}
     samples = [_renamed(sample) for sample in reading.samples if _selected(sample, live)]
-    return replace(reading, samples=tuple(samples))
+    return structs.replace(reading, samples=tuple(samples))
 
 
 def _process(sample: Sample) -> Labels:
@@ -325,4 +328,4 @@ def _selected(sample: Sample, live: set[Labels]) -> bool:
 
 
 def _renamed(sample: Sample) -> Sample:
-    return replace(sample, metric=_NAMES[sample.metric]) if sample.metric in _NAMES else sample
+    return structs.replace(sample, metric=_NAMES[sample.metric]) if sample.metric in _NAMES else sample

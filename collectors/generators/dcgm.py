@@ -12,7 +12,9 @@ The exporter does not report the process that caused an error. Corrected ECC err
 
 import re
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from collectors.engine_pages import pages
 from collectors.engine_pages.pages import Decision, MetricRule, PageRules, Unmapped
@@ -103,7 +105,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     # A host with several GPU models has no single type.
     name = rest.text(models.pop().decode(), 64) if len(models) == 1 else ""
     facts = {"gpu_type": name} if name else {}
-    return replace(page, samples=samples, events=tuple(events.values()), facts=facts)
+    return structs.replace(page, samples=samples, events=tuple(events.values()), facts=facts)
 
 
 def blank(sample: Sample) -> bool:

@@ -22,6 +22,7 @@ from math import isfinite
 from typing import Any
 
 import httpx
+from msgspec import structs
 
 from collectors.engine_pages.pages import REPLICA_LABELS, MetricRule
 from collectors.engine_pages.routers import address
@@ -300,7 +301,9 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         reading = await asyncio.to_thread(_read, session, rows, new_scrapes, engines, now)
     else:
         reading = _read(session, rows, new_scrapes, engines, now)
-    return replace(reading, samples=(*reading.samples, *_ups(engines, alive.keys(), down, session.at or now, now)))
+    return structs.replace(
+        reading, samples=(*reading.samples, *_ups(engines, alive.keys(), down, session.at or now, now))
+    )
 
 
 def _ups(
@@ -566,8 +569,10 @@ def _labelled(page: Reading, name: str, when: float) -> Reading:
         for sample in page.samples
         if isfinite(sample.value)
     )
-    histograms = tuple(replace(histogram, labels=labels(histogram.labels), ts=when) for histogram in page.histograms)
-    return replace(page, samples=samples, histograms=histograms)
+    histograms = tuple(
+        structs.replace(histogram, labels=labels(histogram.labels), ts=when) for histogram in page.histograms
+    )
+    return structs.replace(page, samples=samples, histograms=histograms)
 
 
 async def matches_server(client: httpx.AsyncClient, limits: Limits) -> bool:

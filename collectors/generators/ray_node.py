@@ -10,9 +10,9 @@ Utilisation does not show useful work: it is 1 while a collective waits. A DCGM 
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 
 import httpx
+from msgspec import structs
 
 from collectors.engine_pages import pages
 from collectors.engine_pages.pages import Decision, MetricRule, PageRules, Unmapped
@@ -83,7 +83,7 @@ def parse(body: bytes, state: State, limits: Limits) -> Reading:
     page = pages.read(body, state, limits, RULES)
     models = set(_DEVICE.findall(body))
     name = rest.text(models.pop().decode(), 64) if len(models) == 1 else ""
-    return replace(page, facts={"gpu_type": name} if name else {})
+    return structs.replace(page, facts={"gpu_type": name} if name else {})
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
+from msgspec import structs
 
 from collectors.engine_pages import pages, side_requests
 from collectors.engine_pages.pages import Decision, LabelFact, MetricRule, PagePlan, PageRules, Unmapped
@@ -255,12 +256,12 @@ def _without_aborted(reading: Reading, state: State) -> Reading:
     if not idle:
         return reading
     samples = (_when_idle(sample) if sample.labels in idle else sample for sample in reading.samples)
-    return replace(reading, samples=tuple(sample for sample in samples if sample is not None))
+    return structs.replace(reading, samples=tuple(sample for sample in samples if sample is not None))
 
 
 def _when_idle(sample: Sample) -> Sample | None:
     if sample.metric in _STEP_VALUES[:2]:
-        return replace(sample, value=0.0)
+        return structs.replace(sample, value=0.0)
     return None if sample.metric == "kv_cache_usage_ratio" else sample
 
 

@@ -17,6 +17,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from collectors.formats import jsonl
 from collectors.formats.jsonl import number
 from collectors.formats.rows import mapping, whole
@@ -134,7 +136,7 @@ def _rollout(key: str, state: dict[str, Any], group_size: int | None) -> Rollout
 
 def _left(rollout: Rollout, ts: float, status: str) -> Rollout:
     versions = [turn.version for turn in rollout.turns if turn.version is not None]
-    return replace(
+    return structs.replace(
         rollout,
         finished_at=ts,
         version_finish=versions[-1] if versions else None,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import structs
 
 from collectors.formats import jsonl
 from collectors.formats import rows as rows_format
@@ -144,7 +145,7 @@ def _group(samples: list[Mapping[str, Any]], offset: int, purpose: Purpose, stat
         steps.sort(key=lambda one: whole(mapping(one, "metadata").get("step_index")) or 0)
         group = f"{rest.text(steps[0].get('group_id'), 80)}@{offset}"
         one = _rollout(f"{group}/{index}", steps, state)
-        yield replace(
+        yield structs.replace(
             one,
             group_id=group,
             group_size=len(rollouts),

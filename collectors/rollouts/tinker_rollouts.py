@@ -11,9 +11,10 @@ single trajectories ended, truncation, which groups failed.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from collectors.formats import jsonl
 from collectors.formats.jsonl import number
@@ -108,7 +109,7 @@ def _without_constant(rollouts: Sequence[Rollout]) -> list[Rollout]:
     for rollout in rollouts:
         rewards.setdefault(rollout.group_id, set()).add(rollout.reward)
     return [
-        replace(rollout, consumptions=(), exit="zero_advantage", finished_at=rollout.consumptions[0].at)
+        structs.replace(rollout, consumptions=(), exit="zero_advantage", finished_at=rollout.consumptions[0].at)
         if len(rewards[rollout.group_id]) == 1 and rollout.consumptions
         else rollout
         for rollout in rollouts

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from collectors.formats import jsonl, verifiers
 from collectors.formats import rows as rows_format
 from collectors.formats.jsonl import number
@@ -154,7 +156,7 @@ def arrived(memory: Memory, group_id: str, records: list[Rollout], settings: Set
     at = group["last"] if complete and group["last"] else None
     if at is None:
         return records
-    return [replace(record, group_complete_at=at) if record in group_records else record for record in records]
+    return [structs.replace(record, group_complete_at=at) if record in group_records else record for record in records]
 
 
 def _empty(records: list[Rollout]) -> dict[str, Any]:

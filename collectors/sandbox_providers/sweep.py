@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
+from msgspec import structs
+
 from collectors.model import Limits, Sandbox, SandboxState, ScrapeError, State
 from collectors.sandbox_providers.provider import Extent, ended, under_way
 from collectors.transport.rest import Refusal
@@ -232,7 +234,9 @@ async def _request_missing(
         row = source.row(await request_row(before.sandbox.id))
     except Refusal as error:
         if error.status in (404, 410):
-            return replace(before, sandbox=replace(before.sandbox, state="terminated", provider_state="not found"))
+            return replace(
+                before, sandbox=structs.replace(before.sandbox, state="terminated", provider_state="not found")
+            )
         if error.kind == "status":
             return None
         raise

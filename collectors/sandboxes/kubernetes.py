@@ -10,12 +10,13 @@ beyond its readiness probe, prices.
 
 import re
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
+from msgspec import structs
 
 from collectors.model import Collector, FailureCause, Limits, Reading, Sample, Sandbox, SandboxState, ScrapeError, State
 from collectors.sandbox_providers.provider import Extent, Tally, mapping, objects, opened
@@ -323,9 +324,9 @@ def resource(
 def joined(row: Sandbox, pod: Sandbox) -> Sandbox:
     """The resource's row with data that only its pod has: failure cause, scheduling time, restarts."""
     started = row.started_at if row.started_at is not None else pod.started_at
-    row = replace(row, started_at=started)
+    row = structs.replace(row, started_at=started)
     if pod.state == "failed" and row.state in ("queued", "starting", "running", "failed"):
-        return replace(
+        return structs.replace(
             row,
             state="failed",
             provider_state=f"{row.provider_state} {pod.provider_state}"[:100],
@@ -335,9 +336,9 @@ def joined(row: Sandbox, pod: Sandbox) -> Sandbox:
             unreachable=False,
         )
     if row.state in ("starting", "queued") and pod.state == "queued":
-        return replace(row, state="queued", detail=row.detail or pod.detail)
+        return structs.replace(row, state="queued", detail=row.detail or pod.detail)
     if row.state == "running" and pod.unreachable:
-        return replace(row, unreachable=True, detail=row.detail or pod.detail)
+        return structs.replace(row, unreachable=True, detail=row.detail or pod.detail)
     return row
 
 

@@ -16,6 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import structs
+
 from collectors.formats import jsonl
 from collectors.formats.log_times import LogClock, anchor_backwards
 from collectors.model import Collector, Cursor, Limits, Reading, Sample, Sandbox, ScrapeError
@@ -278,7 +280,7 @@ def _apply_event(event: SandboxLine, ts: float, name: str, result: _ReadResult) 
     elif event.kind == "building":
         result.memory["begun"][key] = [ts, False]
         sandbox = Sandbox(event.provider, event.id, "building_image", requested_at=ts, image=event.image)
-        result.sandboxes[key] = replace(sandbox, image_cached=False)
+        result.sandboxes[key] = structs.replace(sandbox, image_cached=False)
     elif event.kind in ("gone", "kept"):
         _mark_ended(event, key, ts, result)
     elif event.kind == "stage":
@@ -298,7 +300,7 @@ def _mark_ready(
     requested = begun if begun is not None else requested
     result.memory["open"][key] = ts
     sandbox = result.sandboxes.get(key) or Sandbox(event.provider, event.id, "running")
-    result.sandboxes[key] = replace(
+    result.sandboxes[key] = structs.replace(
         sandbox, state="running", requested_at=sandbox.requested_at or requested, ready_at=sandbox.ready_at or ts,
         image=event.image or sandbox.image, image_cached=built if built is not None else cached,
         latency_source="log" if sandbox.requested_at or requested else None,
@@ -308,10 +310,10 @@ def _mark_ready(
 def _mark_ended(event: SandboxLine, key: str, ts: float, result: _ReadResult) -> None:
     sandbox = result.sandboxes.get(key) or Sandbox(event.provider, event.id, "running")
     if event.kind == "kept":
-        result.sandboxes[key] = replace(sandbox, detail=rest.clean(f"not ended: {event.why}"))
+        result.sandboxes[key] = structs.replace(sandbox, detail=rest.clean(f"not ended: {event.why}"))
         return
     result.memory["open"].pop(key, None)
-    result.sandboxes[key] = replace(sandbox, state="terminated", ended_at=ts)
+    result.sandboxes[key] = structs.replace(sandbox, state="terminated", ended_at=ts)
 
 
 def _apply_stage(event: SandboxLine, key: str, ts: float, result: _ReadResult) -> None:
@@ -368,8 +370,8 @@ def _expire(result: _ReadResult, now: float) -> None:
     for key in {*old, *(key for key, _ in ordered[: max(0, len(ordered) - MAX_OPEN)])}:
         ts = result.memory["open"].pop(key)
         sandbox = result.sandboxes.get(key) or Sandbox(key.partition(" ")[0], key.partition(" ")[2], "running")
-        unlogged = replace(sandbox, state="terminated", provider_state="its end is not logged")
-        result.sandboxes[key] = replace(unlogged, ended_at=min(now, ts + LIFETIME_SECONDS))
+        unlogged = structs.replace(sandbox, state="terminated", provider_state="its end is not logged")
+        result.sandboxes[key] = structs.replace(unlogged, ended_at=min(now, ts + LIFETIME_SECONDS))
     begun = result.memory["begun"]
     for key in sorted(begun, key=lambda key: begun[key][0])[: max(0, len(begun) - MAX_OPEN)]:
         del begun[key]

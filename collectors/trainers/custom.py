@@ -7,9 +7,10 @@ as unmapped, so `rollscope check` lists the keys that can be mapped.
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec import structs
 
 from collectors.formats import jsonl, mlflow, tensorboard, trackio, wandb
 from collectors.formats.rows import Logged, Sink, flat
@@ -139,7 +140,7 @@ def _without_assumed_facts(framework: Framework, path: Path, reading: Reading) -
     """Removes framework and mode, which only the user can state for this collector."""
     assumed = {"framework", "usual_mode"} - framework.stated.keys()
     facts = {key: value for key, value in reading.facts.items() if key not in assumed}
-    return replace(
+    return structs.replace(
         reading, facts=facts, reader=f"{reading.reader}{_unread_logs(framework, path, reading.cursor or {})}"
     )
 

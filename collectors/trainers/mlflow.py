@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
+from msgspec import structs
 
 from collectors import modules
 from collectors.formats import mlflow
@@ -44,7 +45,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         memory.framework = _framework(memory.follower, logs, str(state.get("options", {}).get("framework", "")))
     reading = _digest(memory.framework, logs, memory.cursor)
     memory.cursor = reading.cursor or {}
-    return replace(reading, cursor=None)
+    return structs.replace(reading, cursor=None)
 
 
 def _framework(follower: mlflow.Follower, logs: Logs, named: str) -> Framework:

@@ -5,8 +5,9 @@ Values that nobody can mean are left out: a store of before they were refused ma
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate
+
+from msgspec import structs
 
 from collectors.model import Histogram
 from server.derive.deriver import STARTED, Deriver
@@ -166,7 +167,7 @@ def _count(store: Store, run: str, deriver: Deriver, pending: Iterable[RolloutAr
     for arrival in reversed(list(pending)):
         counts = leaves(arrival.row) and _take(due["rollout_left"], arrival.row.state)
         closes = arrival.closed and arrival.group is not None and _take(due["group_closed"], arrival.group.outcome)
-        arrivals.appendleft(replace(arrival, before=None if counts else arrival.row, closed=closes))
+        arrivals.appendleft(structs.replace(arrival, before=None if counts else arrival.row, closed=closes))
     for what, left in due.items():
         for label, n in left.items():
             if n > 0:

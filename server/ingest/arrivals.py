@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from collectors.model import Histogram, Labels
 from server.ingest.sandboxes import SandboxArrival
 from server.signals.model import TargetHealth
@@ -25,8 +27,7 @@ class StepArrival:
     values: Mapping[StepKey, float]
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutArrival:
+class RolloutArrival(Struct, frozen=True):
     """A change of a rollout and of its group. ``ts``: event time of the change, epoch seconds.
 
     Attributes:

@@ -4,12 +4,13 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from collectors.model import Event
 
 if TYPE_CHECKING:
     from server.store import Store
 from collections.abc import Mapping
-from dataclasses import replace
 
 from collectors.model import Consumption, Rollout
 from server.rollouts.merge import begun_at, distinct, told_first, told_last
@@ -201,13 +202,13 @@ def with_incarnation(incarnations: Incarnations, record: Rollout, made_in: int) 
         open_ = use.incarnation is None and use.at is not None
         used_in = incarnations.used_in(use.at, begun, made_in) if open_ else made_in
         uses.append(use if used_in == made_in else Consumption(use.version, use.at, used_in))
-    return record if tuple(uses) == record.consumptions else replace(record, consumptions=distinct(uses))
+    return record if tuple(uses) == record.consumptions else structs.replace(record, consumptions=distinct(uses))
 
 
 def in_incarnation(incarnations: Incarnations, record: Rollout, made_in: int, stored: Rollout | None) -> Rollout:
     """Sets the incarnation of each use: the reported one, else the run's incarnation at that time."""
     if not record.consumptions:
-        return record if record.incarnation in (None, made_in) else replace(record, incarnation=None)
+        return record if record.incarnation in (None, made_in) else structs.replace(record, incarnation=None)
     if incarnations.last is None and made_in == incarnations.newest and _unreported(record, stored):
         return record
     previous = stored.incarnation if stored is not None else None
@@ -222,7 +223,7 @@ def in_incarnation(incarnations: Incarnations, record: Rollout, made_in: int, st
     own = record.incarnation if record.incarnation == made_in else None
     if own == record.incarnation and tuple(uses) == record.consumptions:
         return record
-    return replace(record, consumptions=tuple(uses), incarnation=own)
+    return structs.replace(record, consumptions=tuple(uses), incarnation=own)
 
 
 def _unreported(record: Rollout, stored: Rollout | None) -> bool:

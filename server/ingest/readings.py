@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import lt
 
+from msgspec import structs
+
 import collectors
 from collectors.catalog import METRICS
 from collectors.model import Histogram, Labels, Reading, Sample, Sandbox, ScrapeError, Target
@@ -313,12 +315,12 @@ class Ingest:
         if not stored:
             return values  # older than every step of this incarnation: the trainer has restarted
         if stored[0].step < number:
-            return [replace(value, ts=slot.ts) if value.ts is None else value for value in values]
+            return [structs.replace(value, ts=slot.ts) if value.ts is None else value for value in values]
         present = stored[0].values
         if any(present.get((value.metric, value.labels), value.value) != value.value for value in values):
             return values
         ts = stored[0].ts / 1000
-        return [replace(value, ts=ts) for value in values if (value.metric, value.labels) not in present]
+        return [structs.replace(value, ts=ts) for value in values if (value.metric, value.labels) not in present]
 
     def _active_run_keys(self) -> set[str]:
         """Returns the names by which a provider may label sandboxes of runs that are not over."""

@@ -8,9 +8,11 @@ import math
 import zlib
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from collectors.model import Event, Reading, Rollout, Target, Turn
 from server.ingest.arrivals import Arrivals, RolloutArrival
@@ -28,7 +30,7 @@ from server.rollouts import groups as rollouts_groups
 from server.rollouts import state as rollouts_state
 from server.rollouts.environments import Ages, Environments, basis, sandboxes, start, when
 from server.rollouts.groups import Member
-from server.rollouts.merge import cleaned, maker, merged, stripped, told_last
+from server.rollouts.merge import cleaned, merged, stripped, told_last
 from server.rollouts.staleness import ENVIRONMENT, KEPT_VERSIONS, Judged, VersionClock, ages_of, judge, newest_use
 from server.rollouts.window import LIVE_MOST
 from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
@@ -76,7 +78,7 @@ def affected_sandboxes(record: Rollout, stored: Sequence[Rollout]) -> Iterator[t
 
 def _with_turns(record: Rollout, turns: tuple[Turn, ...]) -> Rollout:
     """Adds cached turns to a record whose own turns were dropped."""
-    return record if record.turns or not turns else replace(record, turns=turns)
+    return record if record.turns or not turns else structs.replace(record, turns=turns)
 
 
 def without_old_turns(environments: Environments, record: Rollout, stored: Rollout, made_in: int) -> Rollout:
@@ -85,7 +87,7 @@ def without_old_turns(environments: Environments, record: Rollout, stored: Rollo
         return record
     if len(record.turns) == stored.turn_count:
         environments.remember((record.rollout_id, made_in), record.turns)
-    return replace(record, turns=())
+    return structs.replace(record, turns=())
 
 
 def _previous_ages(before: RolloutRow | None) -> Ages | None:
@@ -261,7 +263,7 @@ class Groups:
         members = tuple(group.members.values())
         row = _row(key, group, members, size, self._max_reward(), now)
         if not _times(members) and group.row is not None:  # no member has a time: keep the time of the first record
-            row = replace(row, first_at=group.row.first_at, moved_at=group.row.moved_at)
+            row = structs.replace(row, first_at=group.row.first_at, moved_at=group.row.moved_at)
         return row
 
     def _max_reward(self) -> float | None:
@@ -314,10 +316,8 @@ SWEEP_SECONDS = 60.0
 JUDGED_AGAIN = 1_000
 _FIRST = (-math.inf, 0, 0, "")
 _WAITING = frozenset({"scoring", "waiting_group", "queued"})
-_arrival_made, _row_made = maker(RolloutArrival), maker(RolloutRow)
-_ROW_DEFAULTS = [column.default for column in fields(RolloutRow) if column.default is not MISSING]
 # All fields of a row except its last source and the time of the last record.
-_content = attrgetter(*(column.name for column in fields(RolloutRow) if column.name not in ("target", "seen_at")))
+_content = attrgetter(*(name for name in RolloutRow.__struct_fields__ if name not in ("target", "seen_at")))
 
 
 @dataclass(slots=True)
@@ -461,7 +461,7 @@ class RolloutIngest:
             row = self._known[key[0]][key[1]]
             record = with_incarnation(self.incarnations, row.record, row.life)
             if record is not row.record:
-                self._settle(replace(target, name=row.target), key, record, now, changes, totals)
+                self._settle(structs.replace(target, name=row.target), key, record, now, changes, totals)
         self._add_groups({}, changes)
         changes.sums, changes.bins = totals.sums(), totals.bins()
         self._forget()
@@ -524,7 +524,7 @@ class RolloutIngest:
                 return
             row = self._known.get(key[0], {}).get(key[1])
             if row is not None and row.target:
-                self._settle(replace(target, name=row.target), key, row.record, now, changes, totals)
+                self._settle(structs.replace(target, name=row.target), key, row.record, now, changes, totals)
             self._environments.taken(key)
 
     def _with_siblings(
@@ -564,7 +564,7 @@ class RolloutIngest:
         # A pushed record may be merged after a reading that is newer. It is dated no earlier than the row it updates,
         # so that the driver receives both in order.
         seen = now if before is None else max(now, before.seen_at / 1000)
-        changes.arrivals.append(_arrival_made(min(ts, seen), row, before, None, False))
+        changes.arrivals.append(RolloutArrival(min(ts, seen), row, before, None, False))
 
     def _settle_groups(
         self, groups: Iterable[GroupKey], now: float, changes: FoldedRecords, totals: RolloutTotals
@@ -598,7 +598,7 @@ class RolloutIngest:
             if group is not None and group.row is not None:
                 ts = max(arrival.ts, group.row.completed_at / 1000) if group.row.completed_at else arrival.ts
                 values = (ts, arrival.row, arrival.before, group.row, closed.pop(key, False))
-                changes.arrivals[index] = _arrival_made(*values)
+                changes.arrivals[index] = RolloutArrival(*values)
 
     # ---- rows
 
@@ -621,7 +621,7 @@ class RolloutIngest:
         detailed = keeps_details(record, judged.mixed, state, before, self._slowest.slow(seconds))
         if seconds is not None and (before is None or before.seconds is None):
             self._slowest.add(seconds)
-        return _row_made(
+        return RolloutRow(
             target.name, record if detailed else stripped(record), made_in, first, seen, state, moved,
             seconds, record.turn_count, use.version if use else None, _ms(use.at) if use else None,
             judged.staleness, judged.in_flight, judged.in_group, judged.in_queue, judged.token_staleness,
@@ -638,7 +638,7 @@ class RolloutIngest:
         surplus = sorted(rows, key=lambda row: row.moved_at)[: max(0, len(rows) - LIVE_MOST)]
         lost = {(row.record.rollout_id, row.life): row for row in (*surplus, *filter(self._lost, rows))}
         for key, row in lost.items():
-            source = replace(target, name=row.target)
+            source = structs.replace(target, name=row.target)
             self._settle(source, key, row.record, now, changes, totals, rollouts_state.ENDED)
 
     def _lost(self, row: RolloutRow) -> bool:
@@ -652,7 +652,7 @@ class RolloutIngest:
 
 def _blank(record: Rollout, made_in: int) -> RolloutRow:
     """Returns a placeholder row without a target, for a rollout that is being read."""
-    return _row_made("", record, made_in, 0, 0, "", 0, *_ROW_DEFAULTS)
+    return RolloutRow("", record, made_in, 0, 0, "", 0)
 
 
 def _mixed(judged: Judged, before: RolloutRow | None) -> bool | None:

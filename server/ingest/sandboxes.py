@@ -5,7 +5,9 @@ One `SandboxIngest` per run. A listing repeats thousands of unchanged sandboxes;
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+
+from msgspec import structs
 
 from collectors.model import Sandbox, Target
 from server.store.types import SandboxRow
@@ -115,7 +117,7 @@ class SandboxIngest:
             return None
         record, old = _clean(reported), before.record if before is not None else None
         if old is not None and self._revived(key, old, record):
-            old = replace(old, state=record.state, ended_at=None, cause=None)
+            old = structs.replace(old, state=record.state, ended_at=None, cause=None)
         merged = _merged(old, record, now)
         found = self._changed(
             before, SandboxRow(target.name, merged, *self._whose(merged, runs), _ms(now), _ms(now)), now
@@ -172,7 +174,7 @@ class SandboxIngest:
 
     def _gone(self, before: SandboxRow, since: float, now: float) -> SandboxArrival | None:
         self._missed.pop((before.record.provider, before.record.id), None)
-        ended = replace(before.record, state="terminated", provider_state=GONE, ended_at=since)
+        ended = structs.replace(before.record, state="terminated", provider_state=GONE, ended_at=since)
         return self._changed(before, replace(before, record=ended, dangling=False, seen_at=_ms(now)), now)
 
     def _changed(self, before: SandboxRow | None, row: SandboxRow, now: float) -> SandboxArrival | None:
@@ -210,28 +212,28 @@ def _merged(before: Sandbox | None, record: Sandbox, now: float) -> Sandbox:
         return before
     if before.state == "failed":
         # Providers list a failed sandbox as terminated after their cleanup; it stays failed.
-        record = replace(record, state="failed", cause=before.cause)
+        record = structs.replace(record, state="failed", cause=before.cause)
     times = {name: _first(getattr(before, name), getattr(record, name)) for name in _TIMES}
     others = {
-        field.name: getattr(before, field.name)
-        for field in fields(Sandbox)
-        if field.name not in _TIMES and getattr(record, field.name) in (None, "")
+        name: getattr(before, name)
+        for name in Sandbox.__struct_fields__
+        if name not in _TIMES and getattr(record, name) in (None, "")
     }
     # The first times are retained, so their source is too.
     source = before.latency_source or record.latency_source
-    merged = replace(record, **{**others, **times, "latency_source": source})
+    merged = structs.replace(record, **{**others, **times, "latency_source": source})
     if merged.ready_at is None and record.state == "running" and before.state in PENDING:
         # The provider reports no time: the sandbox became usable between the previous poll and this one.
-        merged = replace(merged, ready_at=now, latency_source="poll_bound")
+        merged = structs.replace(merged, ready_at=now, latency_source="poll_bound")
     if merged.state != "failed" and merged.cause is not None:
-        merged = replace(merged, cause=None)
+        merged = structs.replace(merged, cause=None)
     return _ended(merged, now)
 
 
 def _ended(record: Sandbox, now: float) -> Sandbox:
     if record.state in ("terminated", "failed") and record.ended_at is None:
-        record = replace(record, ended_at=now)
-    return replace(record, cause="unknown") if record.state == "failed" and record.cause is None else record
+        record = structs.replace(record, ended_at=now)
+    return structs.replace(record, cause="unknown") if record.state == "failed" and record.cause is None else record
 
 
 def _first(stored: float | None, reported: float | None) -> float | None:
@@ -244,7 +246,7 @@ def _clean(record: Sandbox) -> Sandbox:
         "provider_state": record.provider_state[:TEXT_LENGTH], "image": record.image[:TEXT_LENGTH],
         "detail": record.detail[:TEXT_LENGTH],
     }  # fmt: skip
-    return replace(record, **changes)  # type: ignore[arg-type]
+    return structs.replace(record, **changes)
 
 
 def _cut(text: str) -> str:

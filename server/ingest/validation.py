@@ -1,9 +1,10 @@
 """Removes implausible values from a reading before anything is stored, and describes what is missing. Pure."""
 
-from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
+
+from msgspec import structs
 
 from collectors.catalog import LARGEST, METRICS
 from collectors.model import Histogram, Labels, Reading, Rollout
@@ -53,7 +54,7 @@ def without_implausible(reading: Reading, now: float) -> Reading:
         return reading
     many = next(filter(None, counted), "")
     why = reading.why_dropped or many or "a time before 2000 or more than a day ahead, or a step beyond 10^12"
-    return replace(
+    return structs.replace(
         reading,
         samples=tuple(samples),
         events=events,
@@ -71,16 +72,18 @@ def _with_storable_texts(reading: Reading) -> Reading:
     """
     changes: dict[str, Any] = {}
     if any([not _fine_labels(sample.labels) for sample in reading.samples]):
-        changes["samples"] = tuple(replace(one, labels=_storable_labels(one.labels)) for one in reading.samples)
+        changes["samples"] = tuple(structs.replace(one, labels=_storable_labels(one.labels)) for one in reading.samples)
     if any([not _fine_labels(item.labels) for item in reading.histograms]):
-        changes["histograms"] = tuple(replace(one, labels=_storable_labels(one.labels)) for one in reading.histograms)
+        changes["histograms"] = tuple(
+            structs.replace(one, labels=_storable_labels(one.labels)) for one in reading.histograms
+        )
     if not all([is_storable(name) and is_storable(value) for name, value in reading.facts.items()]):
         changes["facts"] = {storable(name): storable(value) for name, value in reading.facts.items()}
     if not all(map(is_storable, reading.unmapped)):
         changes["unmapped"] = {storable(name): count for name, count in reading.unmapped.items()}
     if not is_storable(reading.why_dropped):
         changes["why_dropped"] = storable(reading.why_dropped)
-    return replace(reading, **changes) if changes else reading
+    return structs.replace(reading, **changes) if changes else reading
 
 
 @lru_cache(maxsize=65_536)
@@ -123,7 +126,7 @@ def _plausible_values(reading: Reading) -> Reading:
     broken = [reason for item in reading.histograms if (reason := _implausible_histogram(item))]
     if not faults and not broken:
         return reading
-    return replace(
+    return structs.replace(
         reading,
         samples=tuple(s for s in reading.samples if not implausible_reason(s.metric, s.value)),
         histograms=tuple(item for item in reading.histograms if not _implausible_histogram(item)),

@@ -20,6 +20,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+from msgspec import structs
 
 import collectors
 from collectors.model import ErrorKind, Limits, Reading, ScrapeError, Target
@@ -167,7 +168,7 @@ def _named(targets: Iterable[ReadTarget]) -> Iterator[ReadTarget]:
             target.name if target.name not in used_names else next(name for name in numbered if name not in used_names)
         )
         used_names.add(name)
-        yield replace(target, target=replace(target.target, name=name))
+        yield replace(target, target=structs.replace(target.target, name=name))
 
 
 # ---- reading
@@ -220,7 +221,7 @@ async def _to_the_end(reader: TargetReader, reading: Reading, clock: Clock) -> R
             break
         reading, cursor = outcome.reading, outcome.reading.cursor
         facts.update(reading.facts)
-    return replace(reading, facts=facts)
+    return structs.replace(reading, facts=facts)
 
 
 async def _listing(reader: TargetReader, reading: Reading, clock: Clock) -> Reading:
@@ -229,10 +230,10 @@ async def _listing(reader: TargetReader, reading: Reading, clock: Clock) -> Read
     while reading.more and time.monotonic() < until:
         outcome = await reader.read(clock.now())
         if outcome.reading is None:
-            return replace(reading, partial=f"listing incomplete: {outcome.error}")
+            return structs.replace(reading, partial=f"listing incomplete: {outcome.error}")
         reading = _joined(reading, outcome.reading)
     if reading.more:
-        return replace(reading, partial=f"listing incomplete: {len(reading.sandboxes)} so far")
+        return structs.replace(reading, partial=f"listing incomplete: {len(reading.sandboxes)} so far")
     return reading
 
 
@@ -240,7 +241,7 @@ def _joined(first: Reading, then: Reading) -> Reading:
     """Two polls of one listing: the newest word on each sandbox and number. Limits and money come with some only."""
     sandboxes = {(sandbox.provider, sandbox.id): sandbox for sandbox in (*first.sandboxes, *then.sandboxes)}
     samples = {(sandbox.metric, sandbox.labels): sandbox for sandbox in (*first.samples, *then.samples)}
-    return replace(
+    return structs.replace(
         then, samples=tuple(samples.values()), sandboxes=tuple(sandboxes.values()),
         facts={**first.facts, **then.facts}, dropped=first.dropped + then.dropped,
         why_dropped=first.why_dropped or then.why_dropped, gaps=tuple(dict.fromkeys((*first.gaps, *then.gaps))),

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from collectors.catalog import METRICS
 from collectors.model import Actor, Histogram, Labels, Reading, Sample
 
@@ -55,7 +57,7 @@ class Body:
 
     def stated(self, facts: Mapping[str, str | float]) -> "Body":
         """Returns a copy with facts of its run."""
-        return replace(self, reading=replace(self.reading, facts=facts)) if facts else self
+        return replace(self, reading=structs.replace(self.reading, facts=facts)) if facts else self
 
     def actor(self) -> Actor:
         """Returns the actor of most of the values; the trainer if there are none."""

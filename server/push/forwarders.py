@@ -5,7 +5,9 @@ what has arrived; otherwise a tick would permanently record that nothing was kno
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import structs
 
 import collectors
 from collectors.model import Reading
@@ -84,4 +86,4 @@ def with_skew(reading: Reading, skew: float) -> Reading:
     if abs(skew) <= SKEW_SECONDS:
         return reading
     warning = f"its machine's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this one's"
-    return replace(reading, gaps=(*reading.gaps, warning))
+    return structs.replace(reading, gaps=(*reading.gaps, warning))

@@ -8,9 +8,11 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, get_args, get_type_hints
+
+from msgspec import structs
 
 from collectors.catalog import METRICS
 from collectors.model import (
@@ -114,7 +116,7 @@ def _parts(reading: Reading) -> Iterator[Reading]:
     limit = COUNTS["sandboxes"]
     boxes = [reading.sandboxes[at : at + limit] for at in range(0, len(reading.sandboxes), limit)]
     if len(boxes) > 1:
-        reading = replace(reading, listed=(), gaps=(*reading.gaps, SPLIT))
+        reading = structs.replace(reading, listed=(), gaps=(*reading.gaps, SPLIT))
     events = [reading.events[at : at + EVENTS] for at in range(0, len(reading.events), EVENTS)]
     rollouts_by_size = list(_by_size(reading.rollouts))
     pieces: list[list[Sequence[Any]]] = [
@@ -128,7 +130,7 @@ def _parts(reading: Reading) -> Iterator[Reading]:
             facts=early, cursor=reading.cursor, more=True,
         )  # fmt: skip
     samples, happened, records, rollouts = parts[-1]
-    yield replace(
+    yield structs.replace(
         reading, samples=tuple(samples), events=tuple(happened), sandboxes=tuple(records), rollouts=tuple(rollouts)
     )
 
@@ -165,7 +167,7 @@ def _reading(reading: Reading) -> dict[str, Any]:
         "histograms": [[h.metric, h.edges, h.counts, h.total, h.labels, h.ts] for h in reading.histograms],
         "events": [[e.kind, e.key[:WORD], e.ts, e.detail[:TEXT], e.version] for e in reading.events],
         "rollouts": [push_records.wire_of(record) for record in reading.rollouts],
-        "sandboxes": [asdict(record) for record in reading.sandboxes],
+        "sandboxes": [structs.asdict(record) for record in reading.sandboxes],
         "facts": dict(reading.facts), "unmapped": _first(reading.unmapped), "origins": _first(reading.origins),
         "tail": reading.cursor is not None, "more": reading.more, "dropped": reading.dropped,
         "why": reading.why_dropped[:TEXT], "scraped": reading.samples_scraped, "listed": reading.listed,

@@ -6,7 +6,7 @@ lines wait unchanged in the inbox; the collecting process parses them again.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
 from collectors.formats import weight_versions
@@ -15,7 +15,6 @@ from server.ingest.incarnations import BEGINS
 from server.ingest.validation import AHEAD_SECONDS, COUNTED, FIRST_TIME
 from server.push import validation as checks
 from server.push.validation import ID_LENGTH, MOST, TURNS
-from server.rollouts.merge import maker
 
 # Most records of one body.
 MAX_LINES = 10_000
@@ -193,8 +192,8 @@ FIELDS = (*_PLAIN, *sorted(_TIMES), *_OTHER)
 `token_versions`. Only `rollout_id` is required."""
 
 # Positions of a record's values. A value that a check accepts at once is not examined again.
-_make_rollout, _NAMES = maker(Rollout), [one.name for one in fields(Rollout)]
-_NOTHING = [None if one.default is MISSING else one.default for one in fields(Rollout)]
+_NAMES = Rollout.__struct_fields__
+_NOTHING = ["", *Rollout.__struct_defaults__]
 _PLACES = {name: _NAMES.index(name) for name in (*_PLAIN, *_TIMES)}
 _ID, _TURNS, _TURN_COUNT, _TOKENS, _SPANS, _USES, _INCARNATION = map(
     _NAMES.index, ("rollout_id", "turns", "turn_count", "token_versions", "spans", "consumptions", "incarnation")
@@ -223,8 +222,7 @@ def record(item: object, now: float, *, wire: bool = False) -> Rollout:
     if not values[_ID]:
         raise ValueError("rollout_id is missing")
     _listed(item, values, latest)
-    rollout: Rollout = _make_rollout(*values)
-    return rollout
+    return Rollout(*values)
 
 
 def _checked(name: str, value: Any, latest: float) -> Any:
@@ -287,12 +285,10 @@ def _turn(item: Any) -> Turn:
             and (calls is None or (type(calls) is int and 0 <= calls <= _MOST_CALLS))
             and type(mutated) in _FLAG and type(reset) in _FLAG
         ):  # fmt: skip
-            plain: Turn = _turn_made(version, calls, mutated, reset is True, "", "")
-            return plain
+            return Turn(version, calls, mutated, reset is True)
     return Turn(**_object("turns", item, _TURN))
 
 
-_turn_made = maker(Turn)
 _PLAIN_TURN = frozenset(("version", "tool_calls", "mutated", "reset"))
 _FLAG = (bool, type(None))
 
@@ -323,7 +319,7 @@ def _use(item: Any, latest: float) -> Consumption:
 def _uses(item: Mapping[str, Any], incarnation: int | None, latest: float) -> tuple[Consumption, ...]:
     version, at = item.get("version_consumed"), item.get("consumed_at")
     if type(version) is int and type(at) is float and 0 <= version <= MOST and FIRST_TIME <= at <= latest:
-        return (_use_made(version, round(at * 1000) / 1000, incarnation),)  # the common case
+        return (Consumption(version, round(at * 1000) / 1000, incarnation),)  # the common case
     versions = [checks.whole("version_consumed", entry) for entry in _as_list(item, "version_consumed")]
     times = [checks.moment("consumed_at", entry, latest) for entry in _as_list(item, "consumed_at")]
     if versions and times and len(versions) != len(times):
@@ -334,9 +330,6 @@ def _uses(item: Mapping[str, Any], incarnation: int | None, latest: float) -> tu
     else:
         pairs = [(version, None) for version in versions] or [(None, at) for at in times]
     return tuple(Consumption(version, at, incarnation) for version, at in pairs)
-
-
-_use_made = maker(Consumption)
 
 
 def _as_list(item: Mapping[str, Any], name: str) -> list[Any]:

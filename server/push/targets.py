@@ -8,10 +8,12 @@ import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any, get_args
+
+from msgspec import structs
 
 from collectors.model import Actor, Cursor, Histogram, Reading, Sample, ScrapeError, Target
 from server.ingest.readings import PUSHED, Arrivals, Ingest
@@ -181,8 +183,8 @@ def _numbers(value: Sample | Histogram) -> list[float]:
 
 def _with_numbers(like: Sample | Histogram, numbers: Sequence[float], ts: float) -> Sample | Histogram:
     if isinstance(like, Sample):
-        return replace(like, value=numbers[0], ts=ts)
-    return replace(like, total=numbers[0], counts=tuple(numbers[1:]), ts=ts)
+        return structs.replace(like, value=numbers[0], ts=ts)
+    return structs.replace(like, total=numbers[0], counts=tuple(numbers[1:]), ts=ts)
 
 
 # Most runs without configuration. A tick of a run costs some 10 ms, so these fit into the grid's 5 s with the others.
@@ -324,7 +326,7 @@ class Pushes:
             stored = tuple(self._bounded(target, given.samples))
             if lost := len(given.samples) - len(stored):
                 why = given.why_dropped or f"more than {SERIES} series of one target"
-                given = replace(given, samples=stored, dropped=given.dropped + lost, why_dropped=why)
+                given = structs.replace(given, samples=stored, dropped=given.dropped + lost, why_dropped=why)
             batch, arrivals = ingest.reading(target, given, outcome.started, outcome.seconds)
         self._forwards.ingested(push.target, unpacked, arrivals, push.received_at / 1000)
         return batch, arrivals
@@ -341,7 +343,7 @@ class Pushes:
         stored = tuple(self._bounded(target, found))
         lost = len(found) - len(stored) + totals.dropped
         why = given.why_dropped or totals.why or (f"more than {SERIES} series of one target" if lost else "")
-        return replace(
+        return structs.replace(
             given, samples=stored, histograms=(*given.histograms, *histograms), cursor=_cursor(totals),
             dropped=given.dropped + lost, why_dropped=why,
         )  # fmt: skip

@@ -1,9 +1,11 @@
 """Reads rollouts: pages, one rollout with its timeline, groups, the funnel, the census, distributions."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Literal, get_args
+
+from msgspec import structs
 
 from collectors.model import Exit, Purpose, Rollout, Sandbox
 from server.lib.clock import Clock
@@ -372,7 +374,9 @@ def _boxes(rows: Iterable[RolloutRow]) -> list[str]:
 
 
 _times_of, _same_of, _own_of = attrgetter(*_TIMES), attrgetter(*_SAME), attrgetter(*_OWN)
-_info_made = by_place(RolloutInfo, ("rollout_id", "purpose", "exit", "moved_at", "times", *_SAME, *_OWN))
+_info_made = by_place(
+    [one.name for one in fields(RolloutInfo)], ("rollout_id", "purpose", "exit", "moved_at", "times", *_SAME, *_OWN)
+)
 
 
 def info(row: RolloutRow) -> RolloutInfo:
@@ -391,8 +395,8 @@ def _detail(row: RolloutRow, siblings: Sequence[RolloutRow], boxes: Mapping[str,
     return RolloutDetail(
         row=info(row),
         token_versions=record.token_versions,
-        consumptions=tuple(asdict(use) for use in record.consumptions),
-        turns=tuple(asdict(turn) for turn in record.turns),
+        consumptions=tuple(structs.asdict(use) for use in record.consumptions),
+        turns=tuple(structs.asdict(turn) for turn in record.turns),
         spans=timeline(row, [box.record for box in rollout_boxes]),
         spans_reported=bool(record.spans),
         siblings=tuple(info(sibling) for sibling in siblings),

@@ -1,12 +1,12 @@
 """Derives the outcome of a group of rollouts, by the same rule for every source. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, fsum, sqrt
+
+from msgspec import Struct
 
 from collectors.model import Rollout
 from server.rollouts import state as rollouts_state
-from server.rollouts.merge import maker
 
 ZERO_ADVANTAGE = ("all_solved", "none_solved", "equal_unknown", "too_few_valid")
 """Outcomes without any gradient, by cause."""
@@ -18,8 +18,7 @@ _SAME = 1e-7
 _SAME_AT_ZERO = 1e-8
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True, gc=False):
     """What its group needs to know of a rollout. ``reward``: None where it has none that counts."""
 
     reward: float | None
@@ -47,16 +46,12 @@ def member(record: Rollout) -> Member:
     reward = None if record.exit in rollouts_state.FAILED else record.reward
     settled = bool(record.consumptions) or record.advantage is not None
     begun = [at for at in (record.dispatched_at, record.started_at) if at is not None]
-    found: Member = _made(
+    return Member(
         reward, record.max_reward, record.solved, rollouts_state.ended(record), rollouts_state.ended_at(record),
         min(begun, default=None), finish(record), record.group_size, record.group_complete_at, settled,
         min(uses, default=None), bool(record.consumptions) or record.exit == "trained", record.sampled,
         record.exit == "aborted_oversample",
     )  # fmt: skip
-    return found
-
-
-_made = maker(Member)
 
 
 def finish(record: Rollout) -> int | None:

@@ -2,37 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields, make_dataclass
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
+
+from msgspec import structs
 
 from collectors.model import Consumption, Rollout, Span, Turn
-
-# ---- quick
-# Frozen dataclasses made as fast as others: thousands a second of forty fields each are what taking records costs.
-
-_T = TypeVar("_T")
-
-
-def maker(made: type[_T]) -> Callable[..., _T]:
-    """Makes instances of a frozen dataclass with slots from the values of all its fields, by place. No default is
-    filled in.
-
-    Raises:
-        TypeError: it does more at its beginning than to take its fields.
-    """
-    if hasattr(made, "__post_init__") or "__slots__" not in vars(made):
-        raise TypeError(f"{made.__name__} is more than its slots")
-    names: tuple[str, ...] = vars(made)["__slots__"]
-    plain: Any = make_dataclass(f"Plain{made.__name__}", [(name, Any) for name in names], slots=True)
-
-    def make(*values: Any) -> _T:
-        found = plain(*values)
-        found.__class__ = made
-        return found  # type: ignore[no-any-return]
-
-    return make
-
 
 # Characters, as for sandboxes: a longer id would not fit an index.
 ID_LENGTH = 200
@@ -46,44 +21,40 @@ BOXES = 100
 TIMES = ("dispatched_at", "started_at", "first_token_at", "finished_at", "scored_at", "group_complete_at", "exited_at")
 _times = attrgetter(*TIMES)
 NUMBERS = ("reward", "max_reward", "advantage")
-_NAMES = tuple(field.name for field in fields(Rollout))
-_USUAL = [None if field.default is MISSING else field.default for field in fields(Rollout)]
-_values, _made = attrgetter(*_NAMES), maker(Rollout)
+_NAMES = tuple(name for name in Rollout.__struct_fields__ if name != "sampled")
+_values = attrgetter(*_NAMES)
 _EMPTY: tuple[Any, ...] = (None, "", ())
 
 
 def cleaned(record: Rollout) -> Rollout:
     """The same as the store would give it back: times in whole milliseconds, texts and lists of a bounded length."""
-    values: list[Any] = [
-        usual if value in _EMPTY else value for value, usual in zip(_values(record), _USUAL, strict=True)
-    ]
-    for at in _TIMES:
-        if (time := values[at]) is not None:
-            values[at] = round(time * 1000) / 1000
-    for at in _NUMBERS:
-        if (number := values[at]) is not None:
-            values[at] = float(number) if math.isfinite(number) else None
-    for at, length in _TEXTS:
-        if len(values[at]) > length:
-            values[at] = values[at][:length]
-    for at, clean in _LISTS:
-        if values[at]:
-            values[at] = clean(values[at])
-    if values[_TURNS]:
-        _count_turns(values)
-    found: Rollout = _made(*values)
-    return found
+    changes: dict[str, Any] = {}
+    for name, time in zip(TIMES, _times(record), strict=True):
+        if time is not None and (rounded := round(time * 1000) / 1000) != time:
+            changes[name] = rounded
+    for name, number in zip(NUMBERS, _numbers(record), strict=True):
+        if number is not None and not math.isfinite(number):
+            changes[name] = None
+    for (name, length), text in zip(_TEXTS, _texts(record), strict=True):
+        if len(text) > length:
+            changes[name] = text[:length]
+    for (name, clean), entries in zip(_CLEANED, _lists(record), strict=True):
+        if entries:
+            changes[name] = clean(entries)
+    if record.turns:
+        changes |= _counted(record, changes["turns"])
+    return structs.replace(record, **changes) if changes else record
 
 
-def _count_turns(values: list[Any]) -> None:
+def _counted(record: Rollout, turns: tuple[Turn, ...]) -> dict[str, Any]:
     """Turns are not kept of every rollout; how many they were, and how many calls they made, is."""
-    turns = values[_TURNS]
-    values[_TURN_COUNT] = max(len(turns), values[_TURN_COUNT] or 0)
-    if values[_TOOL_CALLS] is None:
+    found: dict[str, Any] = {"turn_count": max(len(turns), record.turn_count or 0)}
+    if record.tool_calls is None:
         calls = [turn.tool_calls for turn in turns]
-        values[_TOOL_CALLS] = None if None in calls else sum(calls)
-    if not values[_BOXES] and (boxes := dict.fromkeys([turn.sandbox_id for turn in turns if turn.sandbox_id])):
-        values[_BOXES] = tuple(boxes)[:BOXES]
+        found["tool_calls"] = None if None in calls else sum(calls)
+    if not record.sandbox_ids and (boxes := dict.fromkeys([turn.sandbox_id for turn in turns if turn.sandbox_id])):
+        found["sandbox_ids"] = tuple(boxes)[:BOXES]
+    return found
 
 
 def _ms(seconds: float) -> float:
@@ -105,15 +76,17 @@ def _uses(uses: tuple[Consumption, ...]) -> tuple[Consumption, ...]:
     return tuple(Consumption(one.version, _ms_or_none(one.at), one.incarnation) for one in uses[:USES])
 
 
-_TEXTS = [(_NAMES.index(name), ID_LENGTH) for name in ("rollout_id", "group_id")] + [
-    (_NAMES.index(name), TEXT_LENGTH) for name in ("environment", "agent", "difficulty", "engine", "error")
-]
-_CLEANED: Mapping[str, Callable[[Any], Any]] = {
-    "turns": lambda turns: turns[:TURNS], "spans": _spans, "token_versions": lambda made: made[:VERSIONS],
-    "consumptions": _uses, "sandbox_ids": lambda boxes: tuple([box[:ID_LENGTH] for box in boxes[:BOXES]]),
-}  # fmt: skip
-_LISTS = [(_NAMES.index(name), clean) for name, clean in _CLEANED.items()]
-_TIMES, _NUMBERS = [[_NAMES.index(name) for name in names] for names in (TIMES, NUMBERS)]
+_TEXTS = (
+    ("rollout_id", ID_LENGTH), ("group_id", ID_LENGTH), ("environment", TEXT_LENGTH), ("agent", TEXT_LENGTH),
+    ("difficulty", TEXT_LENGTH), ("engine", TEXT_LENGTH), ("error", TEXT_LENGTH),
+)  # fmt: skip
+_CLEANED: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("turns", lambda turns: turns[:TURNS]), ("spans", _spans), ("token_versions", lambda made: made[:VERSIONS]),
+    ("consumptions", _uses), ("sandbox_ids", lambda boxes: tuple([box[:ID_LENGTH] for box in boxes[:BOXES]])),
+)  # fmt: skip
+_numbers, _texts, _lists = (
+    attrgetter(*NUMBERS), attrgetter(*(name for name, _ in _TEXTS)), attrgetter(*(name for name, _ in _CLEANED))
+)  # fmt: skip
 
 
 def merged(stored: Rollout, reported: Rollout) -> Rollout:
@@ -122,16 +95,13 @@ def merged(stored: Rollout, reported: Rollout) -> Rollout:
     First times stay first and last ones last; the first cause of an exit stays; consumptions are a set; of turns,
     spans and versions the longer list wins. It is sampled only while all its sources sample.
     """
-    values = list(_values(stored))
-    for at, new in enumerate(_values(reported)):
-        old = values[at]
+    changes: dict[str, Any] = {"sampled": stored.sampled and reported.sampled}
+    for name, old, new in zip(_NAMES, _values(stored), _values(reported), strict=True):
         if new in _EMPTY or new == old:
             continue
-        rule = _RULES.get(_NAMES[at])
-        values[at] = new if old in _EMPTY or rule is None else rule(old, new)
-    values[_SAMPLED] = stored.sampled and reported.sampled
-    found: Rollout = _made(*values)
-    return found
+        rule = _RULES.get(name)
+        changes[name] = new if old in _EMPTY or rule is None else rule(old, new)
+    return structs.replace(stored, **changes)
 
 
 def begun_at(*records: Rollout) -> float | None:
@@ -157,13 +127,8 @@ def told_first(record: Rollout) -> float | None:
 
 
 def stripped(record: Rollout) -> Rollout:
-    """Without what is kept of a few only. (`dataclasses.replace` takes three times as long.)"""
-    if not record.turns and not record.spans:
-        return record
-    values = list(_values(record))
-    values[_TURNS] = values[_SPANS] = ()
-    found: Rollout = _made(*values)
-    return found
+    """Without what is kept of a few only."""
+    return structs.replace(record, turns=(), spans=()) if record.turns or record.spans else record
 
 
 def _longer(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -212,6 +177,3 @@ _RULES: Mapping[str, Callable[[Any, Any], Any]] = {
     "exit": lambda old, new: old, "consumptions": _consumed, "sandbox_ids": _joined,
     "turns": _turns, "token_versions": _longer, "spans": _longer,
 }  # fmt: skip
-_SAMPLED, _TURNS, _SPANS, _TURN_COUNT, _TOOL_CALLS, _BOXES = map(
-    _NAMES.index, ("sampled", "turns", "spans", "turn_count", "tool_calls", "sandbox_ids")
-)

@@ -1,11 +1,12 @@
 """The notes that a window stores of a rollout and of a group, and their inputs. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from collectors.model import Rollout
 from server.rollouts import state as rollouts_state
-from server.rollouts.merge import maker
 from server.rollouts.staleness import Use, ages_of, made_by
 
 Key = tuple[str, int]
@@ -78,8 +79,7 @@ class GroupRow(Protocol):
     def sampled(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """A rollout in a window: at one of its consumptions, or since it ended. Times are epoch seconds.
 
     Attributes:
@@ -110,13 +110,12 @@ class Note:
     unknown: str
     staleness: int | None = None
     parts: tuple[int, int, int] | None = None
-    tokens_by_age: dict[int, int] = field(default_factory=dict)
-    turns_by_age: dict[int, int] = field(default_factory=dict)
+    tokens_by_age: dict[int, int] = {}
+    turns_by_age: dict[int, int] = {}
     latest: float = 0.0
     bound: bool = False
 
 
-_made = maker(Note)
 _ABORTED = frozenset(("aborted_oversample", *rollouts_state.FAILED))
 
 
@@ -126,7 +125,7 @@ def rollout_note(row: RolloutNote, use: Use | None = None) -> Note:
     ended = record.finished_at if record.finished_at is not None else rollouts_state.ended_at(record)
     turns = _turns_by_age(row)
     at = use.at if use is not None and use.at is not None else ended if use is None else None
-    found: Note = _made(
+    return Note(
         row.moved_at / 1000 if at is None else at, _age(record, use), row.state,
         rollouts_state.finished(record) and record.exit not in _ABORTED, record.environment, record.difficulty,
         (record.group_id, row.life) if record.group_id else None, record.sampled, record.response_tokens, row.seconds,
@@ -135,7 +134,6 @@ def rollout_note(row: RolloutNote, use: Use | None = None) -> Note:
         use.staleness if use is not None else None, _parts(row, use), _tokens_by_age(record, use), turns,
         (row.environment_latest or 0.0) * sum(turns.values()), row.environment_bound,
     )  # fmt: skip
-    return found
 
 
 def _turns_by_age(row: RolloutNote) -> dict[int, int]:

@@ -7,14 +7,14 @@ unknown and says what to log; versions of two lives of a trainer are never compa
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from collectors.model import Consumption, Rollout
 from server.rollouts.environments import HINT as ENVIRONMENT_HINT
 from server.rollouts.environments import Ages, Environments
 from server.rollouts.groups import finish
-from server.rollouts.merge import maker
 
 # ---- versions
 # Publication times of policy versions, from which ages are computed.
@@ -70,8 +70,7 @@ TOKEN = "token"
 ENVIRONMENT = "environment_state"
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True, gc=False):
     """What follows from a record: the fields of a row of the store. Versions, but for counts of turns.
 
     ``ages``: turns by the age of their state, "versions:turns". ``unknown``: "level: what to log; ...".
@@ -92,17 +91,13 @@ class Judged:
     unknown: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True, gc=False):
     """One consumption as windows count it: ``staleness`` None where it is not known."""
 
     version: int | None
     life: int
     at: float | None
     staleness: int | None
-
-
-_judged_made, _use_made = maker(Judged), maker(Use)
 
 
 def oldest(record: Rollout) -> int | None:
@@ -139,7 +134,7 @@ def uses(record: Rollout, life: int) -> Iterator[Use]:
         own = use.incarnation is None or use.incarnation == life
         is_comparable = own and origin is not None and use.version is not None and use.version >= origin
         consumed_in = life if use.incarnation is None else use.incarnation
-        yield _use_made(use.version, consumed_in, use.at, use.version - origin if is_comparable else None)  # type: ignore[operator]
+        yield Use(use.version, consumed_in, use.at, use.version - origin if is_comparable else None)  # type: ignore[operator]
 
 
 def newest_use(record: Rollout) -> Consumption | None:
@@ -188,13 +183,12 @@ def judge(
         words.append(f"{ENVIRONMENT}: {ages.unknown if ages is not None else ENVIRONMENT_HINT}")
     parts = _parts(record, clock, origin, whole, alone, group_version, group_at)
     judged = valid.judged if valid is not None else None
-    found: Judged = _judged_made(
+    return Judged(
         whole, *parts, token,
         valid.mean() if valid is not None else None, valid.latest / judged if valid is not None and judged else None,
         ages.bound if ages is not None else False, valid.old if valid is not None else None, judged,
         ages_text(valid), mixed(record), "; ".join(words),
     )  # fmt: skip
-    return found
 
 
 def _why(use: Consumption, own: bool, origin: int | None) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import httpx
+from msgspec import structs
 
 import collectors
 from collectors.model import Limits, Target
@@ -186,7 +187,9 @@ class Forwarder:
     def _keep(self, target: Target, outcome: Outcome) -> None:
         cursor = outcome.reading.cursor if outcome.reading is not None else None
         if outcome.reading is not None and (facts := self._facts(target)):
-            outcome = replace(outcome, reading=replace(outcome.reading, facts={**facts, **outcome.reading.facts}))
+            outcome = replace(
+                outcome, reading=structs.replace(outcome.reading, facts={**facts, **outcome.reading.facts})
+            )
         # Bodies have a few kB; the fastest level finds nearly all redundancy.
         packed = [gzip.compress(body, 1, mtime=0) for body in readings.bodies(outcome)]
         self._spool.put(target, packed, cursor)

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+from msgspec import structs
 
 import collectors
 from collectors.model import Collector, Cursor, Labels, Limits, Position, Reading, ScrapeError, Target
@@ -216,7 +217,7 @@ class DuplicateEngineFilter:
         if not doubled:
             return reading
         self._log(target.name, set(doubled.values()))
-        return replace(
+        return structs.replace(
             reading,
             samples=tuple(one for one in reading.samples if one.labels not in doubled),
             histograms=tuple(one for one in reading.histograms if one.labels not in doubled),

@@ -7,8 +7,10 @@ per series, and six minutes per layout of edges: it does not grow with time, and
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import add, lt, sub
+
+from msgspec import structs
 
 from collectors.model import Histogram, Labels
 
@@ -100,7 +102,7 @@ class Histograms:
         """The process of these series restarted at zero: the next reading counts completely."""
         for key, (ts, old, pool) in self._last.items():
             if key[0] == target and set(labels) <= set(key[2]):
-                self._last[key] = (ts, replace(old, counts=(0.0,) * len(old.counts), total=0.0), pool)
+                self._last[key] = (ts, structs.replace(old, counts=(0.0,) * len(old.counts), total=0.0), pool)
 
     def pool(self, target: str, metric: str, labels: Labels, edges: Edges) -> Pool:
         """The pool that receives the observations of a series."""

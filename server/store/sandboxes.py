@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, false, func, or_, select, tuple_
@@ -14,7 +13,7 @@ from server.store.tables import runs, sandboxes
 from server.store.types import SandboxRow
 
 _TIMES = ("requested_at", "started_at", "ready_at", "first_exec_at", "ended_at", "expires_at")
-_RECORD = tuple(field.name for field in fields(Sandbox))
+_RECORD = Sandbox.__struct_fields__
 _OURS = ("target", "own", "dangling", "first_seen", "seen_at", "ready_seen", "failed_seen")
 _COLUMNS = (*_RECORD, *_OURS)
 _KEY = ("provider", "id")

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from msgspec import Struct
+
 from collectors.model import Event, Histogram, Labels, Rollout, Sandbox
 
 # ---- types
 # Rollouts as the store holds them: rows, groups, and increments of what is counted.
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutRow:
+class RolloutRow(Struct, frozen=True):
     """A rollout as it is known now, and what follows from that. Times in ms; those of ``record`` in seconds.
 
     Key: (run, record.rollout_id, life).
@@ -68,8 +69,7 @@ class RolloutRow:
     detailed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutGroupRow:
+class RolloutGroupRow(Struct, frozen=True, gc=False):
     """A group, from the records of its members. Times in ms. Key: (run, group_id, life).
 
     Attributes:
@@ -105,8 +105,7 @@ class RolloutGroupRow:
     sampled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutSum:
+class RolloutSum(Struct, frozen=True, gc=False):
     """Amounts to add (or, when negative, to take back) to one cell of the funnel. ``bucket``: ms, of width ``tier``.
 
     ``told``: number of rollouts whose response tokens are reported.
@@ -125,8 +124,7 @@ class RolloutSum:
     told: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutBin:
+class RolloutBin(Struct, frozen=True, gc=False):
     """How many to add to one cell of a distribution over time (``response_tokens``, ``staleness``, ``turns``, ...)."""
 
     tier: int

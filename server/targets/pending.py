@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from msgspec import structs
+
 import collectors
 from collectors.model import Target
 from server.lib.errors import ConfigError
@@ -153,7 +155,7 @@ class PendingSources:
         for target in found:
             if target.collector not in source.kinds:
                 source.kinds.add(target.collector)
-                result.targets.append(replace(target, name=_free(target.name, taken)))
+                result.targets.append(structs.replace(target, name=_free(target.name, taken)))
 
     def _identified(self, source: _Source, now: float, taken: set[str], result: IdentifiedSource) -> None:
         assert source.task is not None
@@ -176,7 +178,7 @@ class PendingSources:
         taken -= {source.name, *was}
         new = [target for target in targets.targets if naming.target_identity(target) not in self._identities]
         self._identities |= {naming.target_identity(target) for target in new}
-        named = [replace(target, name=_free(target.name, taken)) for target in new]
+        named = [structs.replace(target, name=_free(target.name, taken)) for target in new]
         result.targets += [target for target in named if was.get(target.name) != target]
         result.lists += targets.discover
         result.gone += sorted({source.name, *was} - {target.name for target in named})

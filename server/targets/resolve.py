@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+from msgspec import structs
 
 import collectors
 from collectors.detect import detect_page, detect_path
@@ -185,7 +186,9 @@ def _with_facts(run: RunSettings, items: Sequence[Target | DiscoverSettings]) ->
     """Passes configured facts of the run (batch size, mode) to the trainers' collectors as options."""
     given = (("facts", json.dumps(dict(run.facts), sort_keys=True)),) if run.facts else ()
     return [
-        replace(item, options=(*item.options, *given)) if isinstance(item, Target) and item.actor == "trainer" else item
+        structs.replace(item, options=(*item.options, *given))
+        if isinstance(item, Target) and item.actor == "trainer"
+        else item
         for item in items
     ]
 
@@ -438,5 +441,5 @@ def unique(targets: Iterable[Target], used_names: set[str]) -> list[Target]:
             target.name if target.name not in used_names else next(name for name in numbered if name not in used_names)
         )
         used_names.add(name)
-        found.append(replace(target, name=name))
+        found.append(structs.replace(target, name=name))
     return found

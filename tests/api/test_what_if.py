@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from collectors.model import Reading, Sample
 from server.api.app import close_api, create_api
@@ -108,7 +109,7 @@ def test_an_unknown_run_and_the_description(run: Bench) -> None:
 
 def test_a_synchronous_run_has_no_such_estimate(store: Store) -> None:
     with bench(store) as made:
-        made.commit(TRAINER, replace(rows(12, 256.0, 80.0), facts={"mode": "sync_split"}), T0 + 3072)
+        made.commit(TRAINER, structs.replace(rows(12, 256.0, 80.0), facts={"mode": "sync_split"}), T0 + 3072)
         made.advance(T0 + 3072)
         body = client(made)("GET", WHERE, params={"oversampling": 2}).json()
     assert body["then"]["limiter"] is None and body["missing"]["mode"].startswith("synchronous run")

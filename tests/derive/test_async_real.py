@@ -9,12 +9,12 @@ import io
 import re
 import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import collectors
 from collectors.model import Limits, Reading, Target
@@ -45,7 +45,7 @@ def logged() -> Iterator[Reading]:
         if not reading.samples:
             return
         facts = {name: value for name, value in reading.facts.items() if not name.startswith("lifecycle")}
-        yield replace(reading, facts=facts)
+        yield structs.replace(reading, facts=facts)
         cursor = reading.cursor
 
 

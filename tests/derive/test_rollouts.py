@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from collectors.model import Consumption, Event, Reading, Rollout, Sample, Target, Turn
 from server.store import Store
@@ -50,7 +50,7 @@ def lost(version: int) -> Rollout:
 def readings() -> Iterator[tuple[float, Reading]]:
     for version in range(1, LAST + 1):
         records = tuple(one(version, n) for n in range(8))
-        made = tuple(replace(record, consumptions=()) for record in records)
+        made = tuple(structs.replace(record, consumptions=()) for record in records)
         used = tuple(Rollout(record.rollout_id, consumptions=record.consumptions) for record in records)
         published = Event("weights_published", f"v{version}", T0 + version * STEP + 1, version=version + 1)
         yield T0 + version * STEP - 4, Reading(rollouts=(*made, stale(version), lost(version)))
@@ -261,9 +261,9 @@ def test_records_fill_what_a_trainer_does_not_log(store: Store) -> None:
         return Reading(rollouts=tuple(uses))
 
     logged = steps(1, 6)
-    told = [replace(sample, metric="response_tokens_mean", value=700.0) for sample in logged.samples[::3]]
+    told = [structs.replace(sample, metric="response_tokens_mean", value=700.0) for sample in logged.samples[::3]]
     with bench(store) as run:
-        run.commit(TRAINER, replace(logged, samples=(*logged.samples, *told)), T0 + 200)
+        run.commit(TRAINER, structs.replace(logged, samples=(*logged.samples, *told)), T0 + 200)
         run.commit(RECORDS, rows(sampled=True), T0 + 200)
         run.advance(T0 + 200)
         assert run.value('response_tokens{stat="mean"}') == 700.0

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 import collectors
 from collectors.model import Collector, Reading, Sample, Target
@@ -18,7 +19,7 @@ TB, CONSOLE, EPISODES = (
     Target(name, "run", name, "trainer", path="/nowhere") for name in ("tb", "console", "episodes")
 )
 ENGINE = Target("engine-0", "run", "vllm", "generator", url="http://127.0.0.1:1")
-OTHER_ENGINE = replace(ENGINE, name="engine-1")
+OTHER_ENGINE = structs.replace(ENGINE, name="engine-1")
 SECONDS, SAMPLES = "trainer_step_seconds", "trainer_samples"
 
 

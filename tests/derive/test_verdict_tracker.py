@@ -5,11 +5,11 @@ import logging
 import math
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from collectors.model import Reading
 from server.api.metrics import render
@@ -318,9 +318,9 @@ def test_pages_of_the_store(store: Store) -> None:
 
 def test_a_step_that_tells_no_number_tells_nothing(store: Store) -> None:
     """As after a restart, for the store keeps no such number: 12 of 30 s are waited, not none."""
-    samples = [replace(one, value=math.nan) if one.step in (3, 6) else one for one in steps(1, 10).samples]
+    samples = [structs.replace(one, value=math.nan) if one.step in (3, 6) else one for one in steps(1, 10).samples]
     with bench(store) as run:
-        run.commit(TRAINER, replace(steps(1, 10), samples=tuple(samples)), T0)
+        run.commit(TRAINER, structs.replace(steps(1, 10), samples=tuple(samples)), T0)
         engine(run, 0, 300, 60)
         assert run.value("trainer_wait_ratio") == pytest.approx(0.4)
 

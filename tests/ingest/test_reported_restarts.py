@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
+from msgspec import structs
 
 from collectors.model import Consumption, Event, Reading, Rollout, Target
 from server.ingest.incarnations import Incarnations
@@ -74,7 +74,7 @@ def test_staleness_across_a_pushed_restart_is_unknown(store: Store, order: Seque
 
 @pytest.mark.parametrize("kind", ["restart", "resume"])
 def test_the_same_event_is_one_life_and_survives_a_start_of_ours(store: Store, kind: str) -> None:
-    event = replace(RESTART, kind=kind)
+    event = structs.replace(RESTART, kind=kind)
     for _ in range(2):
         with bench(store) as run:
             push(run, event, event)

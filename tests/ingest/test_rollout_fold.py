@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import permutations
 from typing import Any
 from zlib import crc32
@@ -10,6 +10,7 @@ from zlib import crc32
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from collectors.model import Consumption, Rollout, Span, Target, Turn
 from server.ingest.incarnations import Incarnations
@@ -64,8 +65,8 @@ class Table:
     def told(self) -> tuple[Any, ...]:
         """Everything but when it was heard, and which details were kept."""
         rows = {
-            key: replace(
-                row, seen_at=0, detailed=False, record=replace(row.record, turns=(), spans=())
+            key: structs.replace(
+                row, seen_at=0, detailed=False, record=structs.replace(row.record, turns=(), spans=())
             )
             for key, row in self.rows.items()
         }  # fmt: skip
@@ -89,11 +90,11 @@ def whole(n: int) -> Rollout:
         {"consumptions": uses}, {"consumptions": (*uses, Consumption(v + 5, t + 90.0))}, {"exit": "infra_error"},
         {"exit": "stale"}, {"purpose": "eval"}, {"purpose": "eval"}, {}, {"consumptions": uses, "reward": 0.0},
     ]  # fmt: skip
-    return replace(record, **changes[n])
+    return structs.replace(record, **changes[n])
 
 
 WHOLE = [whole(n) for n in range(8)]
-NAMES = [field.name for field in fields(Rollout) if field.name not in ("rollout_id", "sampled")]
+NAMES = [name for name in Rollout.__struct_fields__ if name not in ("rollout_id", "sampled")]
 
 
 def part(record: Rollout, names: Iterable[str]) -> Rollout:
@@ -265,7 +266,7 @@ def test_the_life_follows_from_the_time_where_nobody_tells_it() -> None:
 
 def test_samples_count_nowhere_until_somebody_tells_of_all() -> None:
     table = Table()
-    first = table.take(replace(WHOLE[0], sampled=True))
+    first = table.take(structs.replace(WHOLE[0], sampled=True))
     assert (len(first.rows), first.sums, first.bins) == (1, [], [])
     table.take(Rollout("r0", engine="e1"))
     assert {name: held[0] for (tier, _, name, _, _), held in table.sums.items() if tier == 60_000} == {"trained": 1}
@@ -280,9 +281,9 @@ def test_details_are_kept_of_what_one_would_look_at() -> None:
         )
         for n in range(400)
     ]  # fmt: skip
-    mixed = replace(plain[0], rollout_id="m", version_finish=2)
-    lost = replace(plain[0], rollout_id="l", consumptions=(), exit="infra_error")
-    table.take(*plain, mixed, lost, replace(plain[0], rollout_id="slow", finished_at=T + 500))
+    mixed = structs.replace(plain[0], rollout_id="m", version_finish=2)
+    lost = structs.replace(plain[0], rollout_id="l", consumptions=(), exit="infra_error")
+    table.take(*plain, mixed, lost, structs.replace(plain[0], rollout_id="slow", finished_at=T + 500))
     assert all(table.rows[(name, 0)].detailed for name in ("m", "l", "slow"))
     kept = {name for (name, _), row in table.rows.items() if row.detailed}
     for (name, _), row in table.rows.items():

@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
+from msgspec import structs
 
 from collectors.model import Consumption, Event, Rollout
 from server.ingest.rollout_totals import LEFT
@@ -113,7 +113,7 @@ def test_an_id_of_the_older_life_that_is_told_after_a_late_restart_is_another(st
 @pytest.mark.parametrize("start", [False, True])
 def test_a_group_is_not_divided_by_a_restart_before_all_of_it(store: Store, start: bool) -> None:
     """Two of four are told, then a restart before them, then the other two, and how all of them ended."""
-    members = [replace(one, consumptions=(), finished_at=None, reward=None) for one in SECOND]
+    members = [structs.replace(one, consumptions=(), finished_at=None, reward=None) for one in SECOND]
     words = [((), members[:2]), ((RESTART,), ()), ((), members[2:]), ((), SECOND)]
     for part in [[one] for one in words] if start else [words]:
         with bench(store) as run:
@@ -128,7 +128,7 @@ def test_a_group_of_the_same_name_that_began_after_a_late_restart_is_another(sto
     with bench(store) as run:
         push(run, rollouts=FIRST)
         push(run, RESTART)
-        push(run, rollouts=[replace(one, rollout_id=f"new-{one.rollout_id}") for one in SECOND])
+        push(run, rollouts=[structs.replace(one, rollout_id=f"new-{one.rollout_id}") for one in SECOND])
     groups = store.rollouts.groups("run", [("7", 0), ("7", 1)])
     assert {(one.life, one.members) for one in groups} == {(0, 4), (1, 4)}
 

@@ -1,10 +1,9 @@
 """Sandboxes from a provider's listing to rows, signals, counters and `/metrics`. Both databases, numbers by hand."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from collectors.model import Histogram, Reading, Sample, Sandbox, Target
 from server.alerts.settings import AlertSettings
@@ -25,7 +24,7 @@ def box(n: int | str, state: str = "running", asked: float = 0.0, ready: float |
         "prime", f"sb-{n}", state, name=f"trace-{n}", run_key="run", requested_at=T0 + asked,  # type: ignore[arg-type]
         ready_at=None if ready is None else T0 + ready, latency_source="server" if ready is not None else None,
     )  # fmt: skip
-    return replace(found, **more)
+    return structs.replace(found, **more)
 
 
 def listing(*boxes: Sandbox, whole: bool = True, **samples: float) -> Reading:
@@ -75,7 +74,7 @@ def test_the_wall_is_seen_in_the_oldest_pending_while_the_p95_looks_fine(store: 
 @pytest.mark.parametrize("asked", [None, 6 * 3600.0])
 def test_who_tells_no_time_waits_at_least_since_we_met_him(store: Store, asked: float | None) -> None:
     """No creation time, or one six hours ahead: a straggler must not look like nobody waiting."""
-    stuck = replace(box(1, "queued"), requested_at=None if asked is None else T0 + asked)
+    stuck = structs.replace(box(1, "queued"), requested_at=None if asked is None else T0 + asked)
     with bench(store) as run:
         poll(run, 0, stuck)
         poll(run, 700, stuck)
@@ -347,7 +346,7 @@ def test_the_first_command_is_the_first_one_heard_of() -> None:
 
 def test_hostile_texts_are_cut_and_an_empty_id_is_nobody() -> None:
     ingest = SandboxIngest([], {"run"})
-    (found,) = take(ingest, box("x" * 10_000, detail="y" * 10_000), replace(box(1), id=""))
+    (found,) = take(ingest, box("x" * 10_000, detail="y" * 10_000), structs.replace(box(1), id=""))
     assert (len(found.row.record.id), len(found.row.record.detail)) == (200, 500)
 
 

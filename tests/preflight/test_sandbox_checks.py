@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from server.preflight.model import PreflightPlan, ReadTarget, Status
 from server.preflight.sandboxes import canonical, removal
@@ -192,7 +193,9 @@ def test_own_machines_need_no_credit() -> None:
 def test_why_a_wallet_is_silent_is_shown() -> None:
     seen = account()
     assert seen.reading is not None
-    told = replace(seen, reading=replace(seen.reading, gaps=("wallet: HTTP 403: not yours", "whoami: HTTP 404")))
+    told = replace(
+        seen, reading=structs.replace(seen.reading, gaps=("wallet: HTTP 403: not yours", "whoami: HTTP 404"))
+    )
     assert check("credit", told).details == ("prime: wallet: HTTP 403: not yours", "prime: whoami: HTTP 404")
 
 
@@ -200,7 +203,7 @@ def test_sandboxes_nobody_could_read_are_no_matter_of_money() -> None:
     seen = account({"concurrent": 100.0}, records=many(3, run_key="old"), listed=False)
     assert seen.reading is not None
     doubts = {"dropped": 2, "why_dropped": "a sandbox without an id", "partial": "listing incomplete: 3 so far"}
-    seen = replace(seen, reading=replace(seen.reading, **doubts))  # type: ignore[arg-type]
+    seen = replace(seen, reading=structs.replace(seen.reading, **doubts))  # type: ignore[arg-type]
     words = "2 rows dropped: a sandbox without an id; listing incomplete: 3 so far"
     plan = PreflightPlan(concurrency=10)
     assert check("credit", seen, plan=plan).details == ()

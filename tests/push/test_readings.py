@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from collectors.model import Event, Histogram, Reading, Sample, Sandbox, ScrapeError
 from server.api.app import close_api, create_api
@@ -102,7 +102,7 @@ def waiting(web: Web) -> int:
 def test_a_reading_comes_back_whole() -> None:
     (body,) = readings.bodies(Outcome(T0, 0.25, WHOLE))
     assert readings.read(body) == Outcome(T0, 0.25, WHOLE)
-    page = replace(WHOLE, cursor=None)
+    page = structs.replace(WHOLE, cursor=None)
     assert readings.read(readings.bodies(Outcome(T0, 0.25, page))[0]).reading == page
 
 

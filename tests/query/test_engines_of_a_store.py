@@ -1,13 +1,13 @@
 """Engines that a Prometheus scrapes for us: one that dies there is down, and missed, as one that is read directly."""
 
-from dataclasses import replace
+from msgspec import structs
 
 from server.config.alerts import defaults
 from server.store import Store as Kept
 from tests.collectors._promql_store import Row, Store, engine
 from tests.driven_run import ENGINE, T0, Bench, bench
 
-PROMETHEUS = replace(ENGINE, collector="prometheus")
+PROMETHEUS = structs.replace(ENGINE, collector="prometheus")
 UP: list[Row] = [({"instance": name, "job": "vllm"}, 1.0) for name in ("e0:8000", "e1:8000")]
 DOWN: list[Row] = [UP[0], (UP[1][0], 0.0)]
 

@@ -12,8 +12,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import structs
 
 T0 = 1_795_291_200.0  # 2026-11-21T20:00:00Z
 KEY = "ak-0123456789abcdef:as-fedcba9876543210"
@@ -134,7 +135,7 @@ async def ours(url: str, *, polls: int = 1, key: str = KEY, timeout: float = 4.0
             except ScrapeError as error:
                 found.append({"kind": error.kind, "message": str(error), "retry_after": error.retry_after})
             else:
-                rows = {row.id: {k: v for k, v in asdict(row).items() if v} for row in reading.sandboxes}
+                rows = {row.id: {k: v for k, v in structs.asdict(row).items() if v} for row in reading.sandboxes}
                 found.append({"rows": rows, "listed": reading.listed, "unmapped": dict(reading.unmapped)})
     return found
 

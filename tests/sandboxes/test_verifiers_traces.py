@@ -8,13 +8,13 @@ host, a Docker that does not answer, an evaluation; step 3 two rollouts in one b
 import json
 import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from collectors.formats.verifiers import matches_path, parse
 from collectors.model import Limits, Reading, Sample, Sandbox, ScrapeError, Target
@@ -319,7 +319,7 @@ def test_what_the_provider_and_the_trace_say_of_one_sandbox_is_one_record(store:
         ready_at=told.requested_at + 0.12, latency_source="server",
     )  # fmt: skip
     both = [Reading(sandboxes=(own,)), Reading(sandboxes=(told,), facts={"run_name": "my-run"})]
-    targets = [replace(TRACES, name="prime", collector="prime_sandboxes", path=""), TRACES]
+    targets = [structs.replace(TRACES, name="prime", collector="prime_sandboxes", path=""), TRACES]
     order = (0, 1) if first == "provider" else (1, 0)
     with bench(store) as run:
         for n in order:

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
+from msgspec import structs
 
 from collectors.model import Collector, Cursor, Limits, Reading, ScrapeError, State, Target
 from server.scrape.target_reader import TargetReader
@@ -134,6 +134,6 @@ def test_a_listing_that_goes_on_is_asked_for_again_soon_and_holds_nothing_back(i
     async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
         return Reading(more=True)
 
-    reader = TargetReader(replace(TARGET, interval_seconds=interval), collector(poll))
+    reader = TargetReader(structs.replace(TARGET, interval_seconds=interval), collector(poll))
     once(reader, 7.0)
     assert (reader.due, reader.lagging) == (due, False)

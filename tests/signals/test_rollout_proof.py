@@ -1,9 +1,10 @@
 """Staleness and groups against numbers worked out by hand: one row per case, with why."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from collectors.model import Consumption, Exit, Rollout, Turn
 from server.rollouts import state as rollouts_state
@@ -73,7 +74,7 @@ CASES = (
     Case(
         "the same, reset in between",
         "the environment was made anew before version 5 went on: its turns see what 5 made alone",
-        replace(RESUMED, turns=(turn(3), turn(3), turn(5, reset=True), turn(5))),
+        structs.replace(RESUMED, turns=(turn(3), turn(3), turn(5, reset=True), turn(5))),
         {
             "staleness": 3, "in_flight": 2, "in_group": 0, "in_queue": 1, "token_staleness": 2.5,
             "environment_staleness": 0.0, "environment_latest": 0.0, "old_state_turns": 0, "judged_turns": 4,
@@ -83,7 +84,7 @@ CASES = (
     Case(
         "resumed with its earlier tokens thrown away",
         "only kept tokens count: 3 produced none of them, so 6 - 5; its state is as old as before",
-        replace(RESUMED, token_versions=((3, 0), (5, 100))),
+        structs.replace(RESUMED, token_versions=((3, 0), (5, 100))),
         {
             "staleness": 1, "in_flight": 0, "in_group": 0, "in_queue": 1, "token_staleness": 1.0,
             "environment_staleness": 1.0, "environment_latest": 0.5, "old_state_turns": 2, "judged_turns": 4,
@@ -234,8 +235,8 @@ def test_levels(case: Case) -> None:
     ages = environments.judge(case.record, case.life, case.record.started_at or 0.0) if case.record.turns else None
     found = judge(case.record, case.life, clock, ages, alone=case.alone, group_version=case.group_version)
     expected = Judged(**case.expected)
-    for each in fields(Judged):
-        assert getattr(found, each.name) == pytest.approx(getattr(expected, each.name)), (each.name, case.why)
+    for name in Judged.__struct_fields__:
+        assert getattr(found, name) == pytest.approx(getattr(expected, name)), (name, case.why)
     if case.uses is not None:
         assert tuple(use.staleness for use in uses(case.record, case.life)) == case.uses
     for words in case.tags:
@@ -292,10 +293,10 @@ def test_groups(
 
 
 def test_a_group_is_complete_with_its_last_member_and_at_its_version() -> None:
-    members = [member(replace(one, version_finish=n + 3)) for n, one in enumerate(reward(1.0, 0.0, 1.0))]
+    members = [member(structs.replace(one, version_finish=n + 3)) for n, one in enumerate(reward(1.0, 0.0, 1.0))]
     assert (completed_at(members, 3), version_complete(members, 3)) == (30.0, 5)
     # Four were begun for three: it was complete when three had ended.
-    assert completed_at([*members, replace(members[0], ended_at=500.0)], 3) == 30.0
+    assert completed_at([*members, structs.replace(members[0], ended_at=500.0)], 3) == 30.0
     assert version_complete(members[:2], 3) is None
 
 
@@ -331,7 +332,7 @@ def test_open_spans_say_what_it_waits_for(kind: Any, state: str) -> None:
 
     record = rollout(started_at=1.0, spans=(Span("queued", 0.0, 1.0), Span(kind, 1.0)))
     assert rollouts_state.state(record, grouped=True, complete=False) == state
-    ended = replace(record, spans=(Span(kind, 1.0, 2.0),))
+    ended = structs.replace(record, spans=(Span(kind, 1.0, 2.0),))
     assert rollouts_state.state(ended, grouped=True, complete=False) == "generating"
 
 

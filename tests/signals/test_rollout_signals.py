@@ -1,10 +1,10 @@
 """Signals from records against numbers worked out by hand, over a book that was fed as the driver feeds it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from collectors.model import Consumption, Rollout, Sandbox, Target, Turn
 from server.ingest.rollouts import RolloutIngest
@@ -75,7 +75,7 @@ def test_a_late_use_of_a_version_long_gone_changes_nothing() -> None:
 
 
 def test_a_replayed_rollout_counts_at_each_use() -> None:
-    again = replace(used("a", 3, 1), consumptions=tuple(Consumption(v, T + 10 * v) for v in (3, 4, 5)))
+    again = structs.replace(used("a", 3, 1), consumptions=tuple(Consumption(v, T + 10 * v) for v in (3, 4, 5)))
     found = values(STALENESS.compute(seen(fed(again))))  # 2, 3 and 4 versions
     assert found[(TRAJECTORY, ("stat", "mean"))] == 3.0
     assert found[(TRAJECTORY, ("stat", "p95"))] == pytest.approx(3.9)
@@ -201,7 +201,7 @@ def test_twenty_environments_and_the_rest_together() -> None:
     for v in (1, 2, 3):
         for n in range(22 if v < 3 else 20):
             group = groups(v, (1.0, 1.0) if n >= 20 else (1.0, 0.0), environment=f"env{n:02}", difficulty="5")
-            records += [replace(one, rollout_id=f"{one.rollout_id}/{n}", group_id=f"{v}/{n}") for one in group]
+            records += [structs.replace(one, rollout_id=f"{one.rollout_id}/{n}", group_id=f"{v}/{n}") for one in group]
     found = {
         dict(labels)["environment"]: value
         for labels, value in values(BY_ENVIRONMENT.compute(seen(fed(*records)))).items()
@@ -230,9 +230,9 @@ def test_what_nobody_times_has_no_rate() -> None:
 
 def test_environments_that_nobody_names_have_no_share() -> None:
     groups = [(f"g{v}", n, used(f"r{v}{n}", v, v - 1)) for v in range(1, 5) for n in range(2)]
-    records = [replace(one, group_id=group, group_size=2, reward=float(n)) for group, n, one in groups]
+    records = [structs.replace(one, group_id=group, group_size=2, reward=float(n)) for group, n, one in groups]
     assert why(BY_ENVIRONMENT.compute(seen(fed(*records)))).startswith("no record names its environment")
-    named = [replace(one, environment="math") for one in records]
+    named = [structs.replace(one, environment="math") for one in records]
     math = (("difficulty", ""), ("environment", "math"))
     assert values(BY_ENVIRONMENT.compute(seen(fed(*named)))) == {math: 0.0}
     # Of those that some name the others are a place of their own.
@@ -243,7 +243,7 @@ def test_environments_that_nobody_names_have_no_share() -> None:
 def test_one_turn_that_says_nothing_is_on_no_known_state() -> None:
     alone = [used(f"r{v}", v, v - 1, turns=(Turn(v - 1),)) for v in range(1, 5)]
     assert why(OLD_STATE.compute(seen(fed(*alone)))).startswith("no record of the window reports its turns")
-    told = [replace(one, turns=(Turn(v, tool_calls=1),)) for v, one in enumerate(alone)]
+    told = [structs.replace(one, turns=(Turn(v, tool_calls=1),)) for v, one in enumerate(alone)]
     assert values(OLD_STATE.compute(seen(fed(*told)))) == {(): 0.0}
 
 
@@ -253,7 +253,7 @@ def test_what_has_its_reward_is_not_under_way_though_no_time_tells_its_end() -> 
 
 
 def test_evaluations_count_nowhere() -> None:
-    book = fed(*[replace(used(f"e{v}", v, 0), purpose="eval") for v in range(1, 5)])
+    book = fed(*[structs.replace(used(f"e{v}", v, 0), purpose="eval") for v in range(1, 5)])
     assert why(STALENESS.compute(seen(book))).startswith("this trainer reports no staleness")
     assert why(EXITS.compute(seen(book))).startswith("no rollout records")
 
@@ -310,7 +310,7 @@ def test_a_queue_that_nobody_tells_of_is_not_empty() -> None:
     records = [
         used(f"r{v}", v, v - 1, dispatched_at=T + 10.0 * v - 10, finished_at=T + 10.0 * v) for v in range(10, 23)
     ]
-    untimed = [replace(one, consumptions=(Consumption(one.consumptions[0].version),)) for one in records]
+    untimed = [structs.replace(one, consumptions=(Consumption(one.consumptions[0].version),)) for one in records]
     waits = Rollout("w", finished_at=T + 225.0, reward=1.0)
     assert values(ESTIMATED.compute(seen(fed(*records), now=T + 230))) == {(): pytest.approx(1.0)}
     assert values(ESTIMATED.compute(seen(fed(*records, waits), now=T + 230))) == {(): pytest.approx(2.0)}

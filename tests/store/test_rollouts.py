@@ -1,12 +1,13 @@
 """Rollouts in the store: what is written is read, in every order, once. Both databases."""
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from collectors.model import Consumption, Event, Exit, Rollout, Span, Turn
 from server.push import records as push_records
@@ -45,11 +46,11 @@ GROUP = RolloutGroupRow(
 
 
 def test_one_field_list_serves_record_row_table_push_and_api() -> None:
-    record, row = ([field.name for field in fields(kind)] for kind in (Rollout, RolloutRow))
+    record, row = (list(kind.__struct_fields__) for kind in (Rollout, RolloutRow))
     assert sorted([*rollout_tables.RECORD, *rollout_tables.DETAILS]) == sorted(record)
     assert list(rollout_tables.ROW) == [name for name in row if name != "record"]
     assert [c.name for c in rollouts.columns] == ["id", "run", "class", *rollout_tables.COLUMNS]
-    groups = [field.name for field in fields(RolloutGroupRow)]
+    groups = list(RolloutGroupRow.__struct_fields__)
     assert list(rollout_tables.GROUP) == groups
     assert [c.name for c in rollout_groups.columns] == ["id", "run", *groups]
     times = {name for name, kind in rollout_tables.RECORD.items() if kind == "time"}
@@ -67,7 +68,7 @@ def test_what_is_written_is_read(store: Store) -> None:
     store.write(Batch("run", rollouts=[FULL, plain], rollout_groups=[GROUP]))
     assert store.rollouts.get("run", ["r-1", "r-2", "none"]) == [FULL, plain]
     assert store.rollouts.groups("run", [("g-1", 3), ("g-1", 4)]) == [GROUP]
-    bare = replace(FULL, record=replace(FULL.record, turns=(), spans=()))
+    bare = structs.replace(FULL, record=structs.replace(FULL.record, turns=(), spans=()))
     assert sorted(store.rollouts.members("run", [("g-1", 3)]), key=lambda row: row.record.rollout_id) == [bare, plain]
     assert store.rollouts.versions("run", 1) == store.rollouts.versions("run", 2) == [bare]
     assert store.rollouts.environments("run") == ["math"]
@@ -76,9 +77,9 @@ def test_what_is_written_is_read(store: Store) -> None:
 
 def test_a_row_is_replaced_whole_but_for_when_it_was_met(store: Store) -> None:
     store.write(Batch("run", rollouts=[made("a", state="generating", moved=5)]))
-    later = replace(made("a", state="trained", moved=9, reward=1.0), first_seen=T0 + 7)
+    later = structs.replace(made("a", state="trained", moved=9, reward=1.0), first_seen=T0 + 7)
     store.write(Batch("run", rollouts=[made("a", state="scoring", moved=8), later]))
-    assert store.rollouts.get("run", ["a"]) == [replace(later, first_seen=T0)]
+    assert store.rollouts.get("run", ["a"]) == [structs.replace(later, first_seen=T0)]
     assert store.rollouts.live("run") == []
 
 
@@ -86,8 +87,8 @@ def test_details_go_when_they_are_not_kept_any_more(store: Store) -> None:
     with_turns = made("a", turn_list=(Turn(1),), detailed=True)
     store.write(Batch("run", rollouts=[with_turns, made("b", turn_list=(Turn(2),))]))
     assert [row.record.turns for row in store.rollouts.get("run", ["a", "b"])] == [(Turn(1),), ()]
-    store.write(Batch("run", rollouts=[replace(with_turns, detailed=False)]))
-    store.write(Batch("run", rollouts=[replace(with_turns, record=Rollout("a"), detailed=True)]))
+    store.write(Batch("run", rollouts=[structs.replace(with_turns, detailed=False)]))
+    store.write(Batch("run", rollouts=[structs.replace(with_turns, record=Rollout("a"), detailed=True)]))
     assert store.rollouts.get("run", ["a"])[0].record.turns == ()
 
 
@@ -100,7 +101,7 @@ def test_increments_are_added_once(store: Store, count: int) -> None:
     store.write(batch)  # tried again: the answer to the first was lost
     store.write(Batch("run", rollout_sums=sums, rollout_bins=bins))
     found = store.rollouts.sums("run", T0, T0 + MINUTE)
-    assert [replace(one, environment="") for one in found] == [
+    assert [structs.replace(one, environment="") for one in found] == [
         RolloutSum(MINUTE, T0, "trained", "", "train", 3, 6, 9, 12, 1.5)
     ] * count
     assert store.rollouts.bins("run", "turns", T0, T0 + 1, MINUTE) == [(T0, n, 6) for n in range(count)]
@@ -317,7 +318,9 @@ def test_of_more_ids_than_are_sorted_a_page_holds_the_last_and_an_export_all(
 
 def test_pages_of_groups(store: Store) -> None:
     groups = [
-        replace(GROUP, group_id=f"g{n}", moved_at=T0 + n // 2, outcome=stored.OUTCOMES[n % 6], environment=f"e{n % 2}")
+        structs.replace(
+            GROUP, group_id=f"g{n}", moved_at=T0 + n // 2, outcome=stored.OUTCOMES[n % 6], environment=f"e{n % 2}"
+        )
         for n in range(30)
     ]
     for group in groups:

@@ -1,8 +1,7 @@
 """Sandboxes in the store: every column back as written, pages by an index, and a funnel that makes up nothing."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 from sqlalchemy import text
 
 from collectors.model import Sandbox
@@ -17,7 +16,7 @@ AT = T0 / 1000
 def row(number: int, seen: int = 0, target: str = "prime", own: bool = True, **record: object) -> SandboxRow:
     """Sandbox number n, met ``seen`` ms after T0."""
     made = Sandbox("prime", f"sb-{number}", "running", name=f"trace-{number}", requested_at=AT)
-    return SandboxRow(target, replace(made, **record), own, False, T0 + seen, T0 + seen)  # type: ignore[arg-type]
+    return SandboxRow(target, structs.replace(made, **record), own, False, T0 + seen, T0 + seen)  # type: ignore[arg-type]
 
 
 def put(store: Store, *rows: SandboxRow) -> None:

@@ -6,9 +6,10 @@ Texts and token lists are there and long, as in the real files.
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from collectors.model import Collector, Limits, Rollout
 
@@ -173,13 +174,11 @@ def merged(records: Iterable[Rollout]) -> dict[str, Rollout]:
             known[one.rollout_id] = one
             continue
         told = {
-            field.name: getattr(one, field.name)
-            for field in fields(one)
-            if getattr(one, field.name) not in (None, "", ())
+            name: getattr(one, name) for name in Rollout.__struct_fields__ if getattr(one, name) not in (None, "", ())
         }
         uses = {use.version: use for use in (*one.consumptions, *before.consumptions)}
         told["consumptions"] = tuple(
             sorted(uses.values(), key=lambda use: use.version if use.version is not None else -1)
         )
-        known[one.rollout_id] = replace(before, **told)
+        known[one.rollout_id] = structs.replace(before, **told)
     return known

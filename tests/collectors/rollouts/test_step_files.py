@@ -1,10 +1,10 @@
 """Every adapter of step files: a back-fill and a live tail give the same rollouts, whatever the limits and moments."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from collectors.model import Collector, Limits, Rollout
 from collectors.rollouts import (
@@ -146,7 +146,7 @@ def test_live_and_back_filled_are_the_same_rollouts(case: str, rows: int, tmp_pa
 
 
 def undated(one: Rollout) -> Rollout:
-    return replace(one, consumptions=tuple(replace(use, at=None) for use in one.consumptions))
+    return structs.replace(one, consumptions=tuple(structs.replace(use, at=None) for use in one.consumptions))
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if name not in ("open-instruct", "miles")])
