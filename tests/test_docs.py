@@ -185,7 +185,7 @@ def test_the_collector_of_the_contributors_guide_reads_its_log(tmp_path: Path) -
 
 def test_the_signal_of_the_contributors_guide_has_a_value() -> None:
     rows = [{"padding_ratio": 0.1}, {"padding_ratio": 0.2}, {"padding_ratio": 0.6}]
-    (value,) = example("signal").SIGNAL.compute(view(steps=book(rows)))
+    (value,) = example("signal").padding_share_ratio.compute(view(steps=book(rows)))
     assert value.value == pytest.approx(0.3)
 
 

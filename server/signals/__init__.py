@@ -1,4 +1,4 @@
-"""Derived signals, pure: one module per topic, each with a tuple ``SIGNALS``. `load()` collects them."""
+"""Derived signals, pure: one module per topic. `load()` collects their definitions."""
 
 import importlib
 from functools import cache
@@ -37,7 +37,7 @@ def load() -> tuple[Signal | Counter, ...]:
     """
     found: dict[str, Signal | Counter] = {}
     for topic in TOPICS:
-        for item in importlib.import_module(f"{__name__}.{topic}").SIGNALS:
-            assert item.name not in found, f"{__name__}.{topic}: {item.name!r} is defined twice"
-            found[item.name] = item
+        for item in vars(importlib.import_module(f"{__name__}.{topic}")).values():
+            if isinstance(item, (Signal, Counter)):
+                assert found.setdefault(item.name, item) is item, f"{__name__}.{topic}: {item.name!r} is defined twice"
     return tuple(found[name] for name in sorted(found))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import pairwise
 from statistics import median
 
@@ -92,26 +92,21 @@ def mean(rows: Sequence[Step], metric: str, labels: Labels = ()) -> float:
     return total(rows, metric, labels) / len(rows)
 
 
-def stats(hint: str, *parts: tuple[str, str, Callable[[Sequence[float]], float]]) -> Callable[[View], Answer]:
-    """A compute function for ``{stat=...}`` signals.
+def stats(view: View, hint: str, *parts: tuple[str, str, Callable[[Sequence[float]], float]]) -> Answer:
+    """Values of a ``{stat=...}`` signal.
 
     Args:
         parts: (stat, metric, how to fold the window's values). The first must be there for any answer.
     """
-
-    def compute(view: View) -> Answer:
-        first = window(view, parts[0][1])
-        missing = too_few(first, hint)
-        if missing is not None:
-            return missing
-        values = []
-        for stat, metric, fold in parts:
-            rows = window(view, metric)
-            if len(rows) >= STEP_MINIMUM:
-                values.append(Value(fold([step.values[(metric, ())] for step in rows]), (("stat", stat),)))
-        return values
-
-    return compute
+    missing = too_few(window(view, parts[0][1]), hint)
+    if missing is not None:
+        return missing
+    values = []
+    for stat, metric, fold in parts:
+        rows = window(view, metric)
+        if len(rows) >= STEP_MINIMUM:
+            values.append(Value(fold([step.values[(metric, ())] for step in rows]), (("stat", stat),)))
+    return values
 
 
 def average(values: Sequence[float]) -> float:
@@ -119,23 +114,23 @@ def average(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def single(metric: str, hint: str, labels: Labels = ()) -> Callable[[View], Answer]:
-    """A compute function: the window's mean of one metric."""
-
-    def compute(view: View) -> Answer:
-        rows = window(view, metric)
-        return too_few(rows, hint) or [Value(mean(rows, metric), labels)]
-
-    return compute
+def single(view: View, metric: str, hint: str) -> Answer:
+    """The window's mean of one metric."""
+    rows = window(view, metric)
+    return too_few(rows, hint) or [Value(mean(rows, metric))]
 
 
-def not_in_sync(why: str, compute: Callable[[View], Answer]) -> Callable[[View], Answer]:
-    """Not applicable in synchronous modes, otherwise `compute`."""
+def not_in_sync(why: str) -> Callable[[Callable[[View], Answer]], Callable[[View], Answer]]:
+    """Decorator: the signal is not applicable in synchronous modes."""
 
-    def guarded(view: View) -> Answer:
-        return NotApplicable(why) if view.synchronous else compute(view)
+    def decorate(compute: Callable[[View], Answer]) -> Callable[[View], Answer]:
+        @wraps(compute)
+        def guarded(view: View) -> Answer:
+            return NotApplicable(why) if view.synchronous else compute(view)
 
-    return guarded
+        return guarded
+
+    return decorate
 
 
 # ---- tick windows

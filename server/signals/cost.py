@@ -18,12 +18,12 @@ from server.signals.model import (
     STEP_WINDOW,
     Answer,
     Counter,
+    Fold,
     NotApplicable,
-    Signal,
     Unknown,
     Value,
     View,
-    fold,
+    signal,
 )
 from server.signals.trainer import OVER
 from server.signals.window import Gauge, Step
@@ -50,7 +50,7 @@ def spend(view: View) -> tuple[float, str] | Unknown:
         return Unknown("; ".join(lacks))
     usd, words = sum(pool.usd_per_hour or 0.0 for pool in pools), " + ".join(pool.words for pool in pools)
     basis = "; ".join(dict.fromkeys(pool.basis for pool in pools if pool.basis))
-    said, sandboxes = f" ({basis})" if basis else "", signals_sandboxes.SANDBOX_COST_USD_PER_HOUR.compute(view)
+    said, sandboxes = f" ({basis})" if basis else "", signals_sandboxes.sandbox_cost_usd_per_hour.compute(view)
     if isinstance(sandboxes, NotApplicable):
         return usd, words + said
     if isinstance(sandboxes, Unknown):
@@ -248,7 +248,7 @@ def _of_steps(view: View, wait: str, no_wait: str, overheads: Sequence[tuple[str
 
 def _stalled(view: View) -> bool | Unknown:
     """The last steps stay valid while another step may be in progress, also while the target does not answer."""
-    stall, newest = signals_trainer.TRAINER_STALL_RATIO.compute(view), view.steps.newest_of_all()
+    stall, newest = signals_trainer.trainer_stall_ratio.compute(view), view.steps.newest_of_all()
     if isinstance(stall, Unknown):
         late = newest is None or view.now - newest.ts > row_limit(view.steps)
         return stall if late else False
@@ -340,7 +340,7 @@ def _of_pages(running: Gauge, held: set[float], start: float, now: float) -> Ite
 
 def _underused(view: View, busy: float, answering: float) -> tuple[float | None, str]:
     """What the engines that run leave of their KV ceiling, as a share of the pool."""
-    ceiling = kv_cache.KV_CONCURRENCY_LIMIT.compute(view)
+    ceiling = kv_cache.kv_concurrency_limit.compute(view)
     if isinstance(ceiling, (Unknown, NotApplicable)):
         return None, ceiling.why
     running, limit = sum(one.running for one in live(view)), ceiling[0].value
@@ -349,12 +349,18 @@ def _underused(view: View, busy: float, answering: float) -> tuple[float | None,
     )
 
 
-# ---- cost_usd_per_hour
-
-# What the run costs an hour: its GPUs, each once, and its sandboxes.
-
-
-def _cost_usd_per_hour(view: View) -> Answer:
+@signal(
+    title="Cost",
+    unit="usd/h",
+    actor="trainer",
+    inputs=(SANDBOX,),
+    cadence="tick",
+    hint="set [run.NAME.cost]: how many GPUs, and their type or price (docs/concepts/cost.md)",
+)
+def cost_usd_per_hour(view: View) -> Answer:
+    """Dollars per hour: GPUs at the price of their type, counted once if trainer and generator share them, and
+    sandboxes if their price is reported.
+    """
     ended = over(view)
     if ended is not None:
         return ended
@@ -362,33 +368,27 @@ def _cost_usd_per_hour(view: View) -> Answer:
     return found if isinstance(found, Unknown) else [Value(found[0], (), found[1])]
 
 
-COST_USD_PER_HOUR = Signal(
-    name="cost_usd_per_hour",
-    title="Cost",
-    unit="usd/h",
+_RATES = (
+    ("sampled", generator.generator_tokens_per_second),
+    ("prefill", generator.generator_prompt_tokens_per_second),
+)
+
+
+@signal(
+    title="Cost of a million tokens",
+    unit="usd",
     actor="trainer",
-    help="Dollars per hour: GPUs at the price of their type, counted once if trainer and generator share them, and "
-    "sandboxes if their price is reported.",
-    inputs=(SANDBOX,),
+    inputs=(TOKENS, "generator_tokens_total", "generator_prompt_tokens_total", SANDBOX),
     cadence="tick",
-    compute=_cost_usd_per_hour,
     hint="set [run.NAME.cost]: how many GPUs, and their type or price (docs/concepts/cost.md)",
 )
+@Fold
+def cost_usd_per_million_tokens(memory: Any, view: View) -> tuple[Any, Answer]:
+    """Dollars of the whole run per million tokens: trained (loss tokens of the last 10 steps over the wall time between
+    them, including restarts and evaluation), sampled and prefilled (5 minutes).
 
-
-# ---- cost_usd_per_million_tokens
-
-# What a million tokens cost: trained ones by the last 10 steps, sampled and prefilled ones by the last 5 minutes.
-#
-# Each is the whole cost of the run by one count of tokens: they are three views of one bill, not parts of it.
-
-_RATES = (
-    ("sampled", generator.GENERATOR_TOKENS_PER_SECOND),
-    ("prefill", generator.GENERATOR_PROMPT_TOKENS_PER_SECOND),
-)
-
-
-def _cost_usd_per_million_tokens_remember(memory: Any, view: View) -> tuple[Any, Answer]:
+    Each is the whole cost of the run by one count of tokens: they are three views of one bill, not parts of it.
+    """
     rows, rate = trained(memory, view)
     ended, found = over(view), spend(view)
     if ended is not None or isinstance(found, Unknown):
@@ -398,8 +398,8 @@ def _cost_usd_per_million_tokens_remember(memory: Any, view: View) -> tuple[Any,
 
 
 def _generated(view: View) -> Iterator[tuple[str, float | Unknown]]:
-    for of, signal in _RATES:
-        answer = signal.compute(view)
+    for of, rate in _RATES:
+        answer = rate.compute(view)
         if isinstance(answer, Unknown):
             yield of, answer
         elif isinstance(answer, (list, tuple)):
@@ -413,28 +413,18 @@ def _value(of: str, usd_per_hour: float, rate: float | Unknown) -> Value:
     return Value(usd_per_million(usd_per_hour, rate), labels)
 
 
-COST_USD_PER_MILLION_TOKENS = Signal(
-    name="cost_usd_per_million_tokens",
-    title="Cost of a million tokens",
-    unit="usd",
+@signal(
+    title="Cost over its target",
+    unit="ratio",
     actor="trainer",
-    help="Dollars of the whole run per million tokens: trained (loss tokens of the last 10 steps over the wall time "
-    "between them, including restarts and evaluation), sampled and prefilled (5 minutes).",
-    inputs=(TOKENS, "generator_tokens_total", "generator_prompt_tokens_total", SANDBOX),
+    inputs=(TOKENS, SANDBOX),
     cadence="tick",
-    **fold(_cost_usd_per_million_tokens_remember),
-    hint="set [run.NAME.cost]: how many GPUs, and their type or price (docs/concepts/cost.md)",
+    hint="no target price: set [run.NAME.cost] target_usd_per_million_tokens",
+    watch=1.0,
 )
-
-
-# ---- cost_target_ratio
-
-# Cost of a million trained tokens as a ratio of its target.
-
-_COST_TARGET_RATIO_HINT = "no target price: set [run.NAME.cost] target_usd_per_million_tokens"
-
-
-def _cost_target_ratio_remember(memory: Any, view: View) -> tuple[Any, Answer]:
+@Fold
+def cost_target_ratio(memory: Any, view: View) -> tuple[Any, Answer]:
+    """Dollars per million trained tokens / target price of [run.NAME.cost]; above 1 the run is too expensive."""
     rows, rate = trained(memory, view)
     return rows, over(view) or _judged(view, rate)
 
@@ -442,53 +432,29 @@ def _cost_target_ratio_remember(memory: Any, view: View) -> tuple[Any, Answer]:
 def _judged(view: View, rate: float | Unknown) -> Answer:
     target = view.fact("target_usd_per_million_tokens")
     if target is None or target <= 0:
-        return Unknown(_COST_TARGET_RATIO_HINT)
+        return Unknown(cost_target_ratio.hint)
     found = spend(view)
     if isinstance(found, Unknown) or isinstance(rate, Unknown):
         return found if isinstance(found, Unknown) else rate  # type: ignore[return-value]
     return [Value(usd_per_million(found[0], rate) / target)]
 
 
-COST_TARGET_RATIO = Signal(
-    name="cost_target_ratio",
-    title="Cost over its target",
-    unit="ratio",
-    actor="trainer",
-    help="Dollars per million trained tokens / target price of [run.NAME.cost]; above 1 the run is too expensive.",
-    inputs=(TOKENS, SANDBOX),
-    cadence="tick",
-    **fold(_cost_target_ratio_remember),
-    hint=_COST_TARGET_RATIO_HINT,
-    watch=1.0,
-)
-
-
-# ---- idle_usd_per_hour
-
-# Cost per hour of GPUs without work, by cause. The causes add up, and never to more than the cost of the GPUs.
-
-
-def _idle_usd_per_hour(view: View) -> Answer:
-    return over(view) or priced(view)
-
-
-IDLE_USD_PER_HOUR = Signal(
-    name="idle_usd_per_hour",
+@signal(
     title="Idle cost",
     unit="usd/h",
     actor="trainer",
-    help="Dollars per hour of GPUs without work, by cause; the causes add up to the total. Trainer causes cover its "
-    "last 10 steps. Engine causes cover the last 5 minutes without requests, paused or down.",
     inputs=(*STEP_INPUTS, *INPUTS),
     cadence="tick",
-    compute=_idle_usd_per_hour,
     hint="set [run.NAME.cost]: how many GPUs, and their type or price (docs/concepts/cost.md)",
 )
+def idle_usd_per_hour(view: View) -> Answer:
+    """Dollars per hour of GPUs without work, by cause; the causes add up to the total. Trainer causes cover its last 10
+    steps. Engine causes cover the last 5 minutes without requests, paused or down.
 
+    The causes never add up to more than the cost of the GPUs.
+    """
+    return over(view) or priced(view)
 
-# ---- idle_usd_total
-
-# Dollars that idle GPUs have cost since the run was first observed, by cause.
 
 IDLE_USD_TOTAL = Counter(
     name="idle_usd_total",
@@ -503,16 +469,18 @@ IDLE_USD_TOTAL = Counter(
 )
 
 
-# ---- underused_usd_per_hour
-
-# Unused part of the KV ceiling of running engines, in dollars per hour: in addition to idle cost, never part of it.
-
-_UNDERUSED_USD_PER_HOUR_HINT = (
-    "set [run.NAME.cost]: how many GPUs the generator has, and their type or price (docs/concepts/cost.md)"
+@signal(
+    title="Underused",
+    unit="usd/h",
+    actor="generator",
+    inputs=INPUTS,
+    cadence="tick",
+    hint="set [run.NAME.cost]: how many GPUs the generator has, and their type or price (docs/concepts/cost.md)",
 )
-
-
-def _underused_usd_per_hour(view: View) -> Answer:
+def underused_usd_per_hour(view: View) -> Answer:
+    """Dollars per hour of working generator GPUs, times the free share of their KV ceiling. Low occupancy is not idle,
+    so this is not part of idle_usd_per_hour.
+    """
     return over(view) or _priced(view)
 
 
@@ -528,30 +496,22 @@ def _priced(view: View) -> Answer:
     return [Value(idle.underused * pool.usd_per_hour)]
 
 
-UNDERUSED_USD_PER_HOUR = Signal(
-    name="underused_usd_per_hour",
-    title="Underused",
-    unit="usd/h",
-    actor="generator",
-    help="Dollars per hour of working generator GPUs, times the free share of their KV ceiling. Low occupancy is not "
-    "idle, so this is not part of idle_usd_per_hour.",
-    inputs=INPUTS,
-    cadence="tick",
-    compute=_underused_usd_per_hour,
-    hint=_UNDERUSED_USD_PER_HOUR_HINT,
-)
-
-
-# ---- gpu_active_ratio
-
-# How busy the GPUs are: the maximum of tensor cores, memory and engines of each, averaged over GPUs that report.
-
 # Decode is bound by memory and training by tensor cores: neither alone says that a GPU works.
 ACTIVITIES = ("gpu_tensor_active_ratio", "gpu_dram_active_ratio", "gpu_engine_active_ratio")
-_GPU_ACTIVE_RATIO_HINT = "no GPU reports its activity: add a DCGM exporter's :9400/metrics as a target"
 
 
-def _gpu_active_ratio(view: View) -> Answer:
+@signal(
+    title="GPU activity",
+    unit="ratio",
+    actor="generator",
+    inputs=ACTIVITIES,
+    cadence="tick",
+    hint="no GPU reports its activity: add a DCGM exporter's :9400/metrics as a target",
+)
+def gpu_active_ratio(view: View) -> Answer:
+    """Highest activity of tensor cores, memory and engines per GPU, mean over GPUs; time-weighted over 5 minutes of
+    whole steps.
+    """
     seconds = whole_steps(view)
     busiest: dict[tuple[str, str], float] = {}
     for metric in ACTIVITIES:
@@ -561,29 +521,4 @@ def _gpu_active_ratio(view: View) -> Answer:
             gpu = labels.get("gpu", "")
             key = (gpu if gpu != labels.get("index") else f"{gauge.target} {gpu}", labels.get("mig", ""))
             busiest[key] = max(gauge.mean(view.now, seconds), busiest.get(key, 0.0))
-    return [Value(sum(busiest.values()) / len(busiest))] if busiest else Unknown(_GPU_ACTIVE_RATIO_HINT)
-
-
-GPU_ACTIVE_RATIO = Signal(
-    name="gpu_active_ratio",
-    title="GPU activity",
-    unit="ratio",
-    actor="generator",
-    help="Highest activity of tensor cores, memory and engines per GPU, mean over GPUs; time-weighted over 5 minutes "
-    "of whole steps.",
-    inputs=ACTIVITIES,
-    cadence="tick",
-    compute=_gpu_active_ratio,
-    hint=_GPU_ACTIVE_RATIO_HINT,
-)
-
-
-SIGNALS: tuple[Signal | Counter, ...] = (
-    COST_USD_PER_HOUR,
-    COST_USD_PER_MILLION_TOKENS,
-    COST_TARGET_RATIO,
-    IDLE_USD_PER_HOUR,
-    IDLE_USD_TOTAL,
-    UNDERUSED_USD_PER_HOUR,
-    GPU_ACTIVE_RATIO,
-)
+    return [Value(sum(busiest.values()) / len(busiest))] if busiest else Unknown(gpu_active_ratio.hint)

@@ -9,7 +9,7 @@ from typing import Any
 from collectors.model import Labels
 from server.signals.aggregates import grown
 from server.signals.drift_detector import MOVED, NEEDED, DriftWatch, Point, trend
-from server.signals.model import Answer, Counter, Signal, Unknown, Value, View, fold
+from server.signals.model import Answer, Fold, Unknown, Value, View, signal
 from server.signals.window import KEPT_STEPS, StepKey
 
 # ---- drift points
@@ -256,51 +256,44 @@ def _engines(view: View, track: Track | None) -> DriftPoints | None:
 # ---- drift answers
 # Answers of the drift signals: factor against the run's own first steps, step of the change, and slope.
 
-Remember = Callable[[Any, View], tuple[Any, Answer]]
-
 # Share of rollouts at the cap above the baseline's share; the watch band of `truncation_ratio`.
 CUT_MORE = 0.10
 # Steps. Late rows can move a change point; one within this distance of a listed one is the same.
 SAME_STEPS = 10
 # Change points that are listed at most.
 ANNOUNCED_MOST = 64
+NO_BEHAVIOUR = "no response length, turns, tool calls or tokens by step: log them, or give rollout records"
 # Key of the list in the stored memory.
 ANNOUNCED = "told"
 
 
-def ratio(watched: Watched, hint: str) -> Remember:
-    """The function for `fold`: factor of one behaviour against its baseline."""
-
-    def remember(memory: Any, view: View) -> tuple[Any, Answer]:
-        found = followed(memory, view, watched)
-        values = [
-            Value(math.nan if row.factor is None else row.factor, row.labels, row.text) for row in shown(found, watched)
-        ]
-        return found.tracks, _unlabelled(values) or Unknown(hint)
-
-    return remember
+def ratio(memory: Any, view: View, watched: Watched, hint: str) -> tuple[Any, Answer]:
+    """(memory, factor of one behaviour against its baseline)."""
+    found = followed(memory, view, watched)
+    values = [
+        Value(math.nan if row.factor is None else row.factor, row.labels, row.text) for row in shown(found, watched)
+    ]
+    return found.tracks, _unlabelled(values) or Unknown(hint)
 
 
-def of_all(value: Callable[["Shown"], tuple[float, str]], hint: str, announce: bool = False) -> Remember:
-    """The function for `fold` of all behaviours, by label ``of``. ``announce``: the memory also lists change points."""
-
-    def remember(memory: Any, view: View) -> tuple[Any, Answer]:
-        memory, values = memory or {}, []
-        tracks: dict[str, Any] = {}
-        listed = list(memory.get(ANNOUNCED, ()))
-        for watched in WATCHED:
-            found = followed(memory.get(watched.of), view, watched)
-            tracks[watched.of] = found.tracks
-            for row in shown(found, watched):
-                number, why = value(row)
-                values.append(Value(number, row.labels_of, why))
-                if row.watch.changes:
-                    listed += _unlisted(watched, row.labels, row.watch, listed)
-        if announce:
-            tracks[ANNOUNCED] = listed[-ANNOUNCED_MOST:]
-        return tracks, values or Unknown(hint)
-
-    return remember
+def of_all(
+    memory: Any, view: View, value: Callable[["Shown"], tuple[float, str]], announce: bool = False
+) -> tuple[Any, Answer]:
+    """(memory, values of all behaviours by label ``of``). ``announce``: the memory also lists change points."""
+    memory, values = memory or {}, []
+    tracks: dict[str, Any] = {}
+    listed = list(memory.get(ANNOUNCED, ()))
+    for watched in WATCHED:
+        found = followed(memory.get(watched.of), view, watched)
+        tracks[watched.of] = found.tracks
+        for row in shown(found, watched):
+            number, why = value(row)
+            values.append(Value(number, row.labels_of, why))
+            if row.watch.changes:
+                listed += _unlisted(watched, row.labels, row.watch, listed)
+    if announce:
+        tracks[ANNOUNCED] = listed[-ANNOUNCED_MOST:]
+    return tracks, values or Unknown(NO_BEHAVIOUR)
 
 
 def _unlabelled(values: list[Value]) -> Answer:
@@ -454,172 +447,130 @@ def announced(memory: Any) -> list[Announced]:
 # At 1.5 times the initial level, step time and KV ceiling have changed too: as the rule ResponseLengthDrift.
 MOVED_FAR = 1.5
 
-# ---- drift_since_step
 
-# Since which step a behaviour is away from the run's own first steps.
+_INPUTS = tuple(dict.fromkeys(("trainer_step_seconds", *(name for one in WATCHED for name in one.inputs))))
 
-_DRIFT_SINCE_STEP_HINT = "no response length, turns, tool calls or tokens by step: log them, or give rollout records"
 
-DRIFT_SINCE_STEP = Signal(
-    name="drift_since_step",
+@signal(
     title="Drift since",
     unit="step",
     actor="generator",
-    help="Step at which a behaviour left its initial level permanently (response_length, turns, tool_calls, "
-    "prefill_decode; two-sided Page-Hinkley test and at least 16% away); unknown if it has not.",
-    inputs=tuple(dict.fromkeys(("trainer_step_seconds", *(name for one in WATCHED for name in one.inputs)))),
+    inputs=_INPUTS,
     cadence="step",
-    hint=_DRIFT_SINCE_STEP_HINT,
+    hint=NO_BEHAVIOUR,
     records=True,
-    **fold(of_all(since, _DRIFT_SINCE_STEP_HINT, announce=True)),
 )
+@Fold
+def drift_since_step(memory: Any, view: View) -> tuple[Any, Answer]:
+    """Step at which a behaviour left its initial level permanently (response_length, turns, tool_calls, prefill_decode;
+    two-sided Page-Hinkley test and at least 16% away); unknown if it has not.
+    """
+    return of_all(memory, view, since, announce=True)
 
 
-# ---- drift_baseline
-
-# The level of a behaviour in the run's own first steps.
-
-_DRIFT_BASELINE_HINT = "no response length, turns, tool calls or tokens by step: log them, or give rollout records"
-
-DRIFT_BASELINE = Signal(
-    name="drift_baseline",
+@signal(
     title="Initial level",
     unit="",
     actor="generator",
-    help="Level in the run's own first steps of response_length (tokens), turns, tool_calls and prefill_decode (prompt "
-    "tokens per generated token): what the drift ratios compare with.",
-    inputs=tuple(dict.fromkeys(("trainer_step_seconds", *(name for one in WATCHED for name in one.inputs)))),
+    inputs=_INPUTS,
     cadence="step",
-    hint=_DRIFT_BASELINE_HINT,
+    hint=NO_BEHAVIOUR,
     records=True,
-    **fold(of_all(level, _DRIFT_BASELINE_HINT)),
 )
+@Fold
+def drift_baseline(memory: Any, view: View) -> tuple[Any, Answer]:
+    """Level in the run's own first steps of response_length (tokens), turns, tool_calls and prefill_decode (prompt
+    tokens per generated token): what the drift ratios compare with.
+    """
+    return of_all(memory, view, level)
 
 
-# ---- drift_slope_ratio
-
-# How fast a behaviour moves, per step.
-
-_DRIFT_SLOPE_RATIO_HINT = "no response length, turns, tool calls or tokens by step: log them, or give rollout records"
-
-DRIFT_SLOPE_RATIO = Signal(
-    name="drift_slope_ratio",
+@signal(
     title="Drift per step",
     unit="ratio",
     actor="generator",
-    help="Change per step as a share of the initial level: Theil-Sen slope of the last 30 steps, of response_length, "
-    "turns, tool_calls and prefill_decode.",
-    inputs=tuple(dict.fromkeys(("trainer_step_seconds", *(name for one in WATCHED for name in one.inputs)))),
+    inputs=_INPUTS,
     cadence="step",
-    hint=_DRIFT_SLOPE_RATIO_HINT,
+    hint=NO_BEHAVIOUR,
     records=True,
-    **fold(of_all(slope_value, _DRIFT_SLOPE_RATIO_HINT)),
 )
+@Fold
+def drift_slope_ratio(memory: Any, view: View) -> tuple[Any, Answer]:
+    """Change per step as a share of the initial level: Theil-Sen slope of the last 30 steps, of response_length, turns,
+    tool_calls and prefill_decode.
+    """
+    return of_all(memory, view, slope_value)
 
 
-# ---- prefill_decode_drift_ratio
-
-# How far prompt tokens per generated token have moved from the run's own first steps.
-
-_PREFILL_DECODE_DRIFT_RATIO_HINT = (
-    "no prompt and response length by step, and no engine that counts its tokens while the trainer's steps are read: "
-    "log both, or add the engines' /metrics as targets"
-)
-
-PREFILL_DECODE_DRIFT_RATIO = Signal(
-    name="prefill_decode_drift_ratio",
+@signal(
     title="Prefill to decode drift",
     unit="x",
     actor="generator",
-    help="Prompt tokens per generated token, median of the last 10 steps / the run's own first steps (30 after 5 of "
-    "burn-in, or the first 10 of a run that drifts from its start). From the trainer's log of both, or else from the "
-    "engines' counters over 5 minutes, for steps that are 5 minutes apart.",
     inputs=("trainer_step_seconds", *PREFILL_DECODE.inputs),
     cadence="step",
-    hint=_PREFILL_DECODE_DRIFT_RATIO_HINT,
+    hint="no prompt and response length by step, and no engine that counts its tokens while the trainer's steps are "
+    "read: log both, or add the engines' /metrics as targets",
     watch=MOVED_FAR,
-    **fold(ratio(PREFILL_DECODE, _PREFILL_DECODE_DRIFT_RATIO_HINT)),
 )
+@Fold
+def prefill_decode_drift_ratio(memory: Any, view: View) -> tuple[Any, Answer]:
+    """Prompt tokens per generated token, median of the last 10 steps / the run's own first steps (30 after 5 of
+    burn-in, or the first 10 of a run that drifts from its start). From the trainer's log of both, or else from the
+    engines' counters over 5 minutes, for steps that are 5 minutes apart.
+    """
+    return ratio(memory, view, PREFILL_DECODE, prefill_decode_drift_ratio.hint)
 
 
-# ---- response_length_drift_ratio
-
-# How far the response length has moved from the run's own first steps.
-
-_RESPONSE_LENGTH_DRIFT_RATIO_HINT = (
-    "no response length by step: log it in tokens "
-    "(TRL `completions/mean_length`, prime-rl `train/agg/effective/num_output_tokens/mean`), or give rollout records"
-)
-
-RESPONSE_LENGTH_DRIFT_RATIO = Signal(
-    name="response_length_drift_ratio",
+@signal(
     title="Response length drift",
     unit="x",
     actor="generator",
-    help="Median response length of the last 10 steps / the run's own first steps (30 after 5 of burn-in, or the "
-    "first 10 of a run that drifts from its start), by environment if records name it. Compare with the truncation "
-    "ratio.",
     inputs=RESPONSE_LENGTH.inputs,
     cadence="step",
-    hint=_RESPONSE_LENGTH_DRIFT_RATIO_HINT,
+    hint="no response length by step: log it in tokens (TRL `completions/mean_length`, "
+    "prime-rl `train/agg/effective/num_output_tokens/mean`), or give rollout records",
     records=True,
     watch=MOVED_FAR,
-    **fold(ratio(RESPONSE_LENGTH, _RESPONSE_LENGTH_DRIFT_RATIO_HINT)),
 )
+@Fold
+def response_length_drift_ratio(memory: Any, view: View) -> tuple[Any, Answer]:
+    """Median response length of the last 10 steps / the run's own first steps (30 after 5 of burn-in, or the first 10
+    of a run that drifts from its start), by environment if records name it. Compare with the truncation ratio.
+    """
+    return ratio(memory, view, RESPONSE_LENGTH, response_length_drift_ratio.hint)
 
 
-# ---- tool_calls_drift_ratio
-
-# How far the tool calls per rollout have moved from the run's own first steps.
-
-_TOOL_CALLS_DRIFT_RATIO_HINT = "no tool calls by step: log them (TRL `tools/call_frequency`), or give rollout records"
-
-TOOL_CALLS_DRIFT_RATIO = Signal(
-    name="tool_calls_drift_ratio",
+@signal(
     title="Tool calls drift",
     unit="x",
     actor="sandbox",
-    help="Median tool calls of the last 10 steps / the run's own first steps (30 after 5 of burn-in, or the first 10 "
-    "of a run that drifts from its start), by environment if records name it.",
     inputs=TOOL_CALLS.inputs,
     cadence="step",
-    hint=_TOOL_CALLS_DRIFT_RATIO_HINT,
+    hint="no tool calls by step: log them (TRL `tools/call_frequency`), or give rollout records",
     records=True,
     watch=MOVED_FAR,
-    **fold(ratio(TOOL_CALLS, _TOOL_CALLS_DRIFT_RATIO_HINT)),
 )
+@Fold
+def tool_calls_drift_ratio(memory: Any, view: View) -> tuple[Any, Answer]:
+    """Median tool calls of the last 10 steps / the run's own first steps (30 after 5 of burn-in, or the first 10 of a
+    run that drifts from its start), by environment if records name it.
+    """
+    return ratio(memory, view, TOOL_CALLS, tool_calls_drift_ratio.hint)
 
 
-# ---- turns_drift_ratio
-
-# How far the turns per rollout have moved from the run's own first steps.
-
-_TURNS_DRIFT_RATIO_HINT = (
-    "no turns by step: log them (prime-rl `train/agg/effective/num_turns/mean`), or give rollout records"
-)
-
-TURNS_DRIFT_RATIO = Signal(
-    name="turns_drift_ratio",
+@signal(
     title="Turns drift",
     unit="x",
     actor="generator",
-    help="Median turns of the last 10 steps / the run's own first steps (30 after 5 of burn-in, or the first 10 of a "
-    "run that drifts from its start), by environment if records name it.",
     inputs=TURNS.inputs,
     cadence="step",
-    hint=_TURNS_DRIFT_RATIO_HINT,
+    hint="no turns by step: log them (prime-rl `train/agg/effective/num_turns/mean`), or give rollout records",
     records=True,
     watch=MOVED_FAR,
-    **fold(ratio(TURNS, _TURNS_DRIFT_RATIO_HINT)),
 )
-
-
-SIGNALS: tuple[Signal | Counter, ...] = (
-    DRIFT_SINCE_STEP,
-    DRIFT_BASELINE,
-    DRIFT_SLOPE_RATIO,
-    PREFILL_DECODE_DRIFT_RATIO,
-    RESPONSE_LENGTH_DRIFT_RATIO,
-    TOOL_CALLS_DRIFT_RATIO,
-    TURNS_DRIFT_RATIO,
-)
+@Fold
+def turns_drift_ratio(memory: Any, view: View) -> tuple[Any, Answer]:
+    """Median turns of the last 10 steps / the run's own first steps (30 after 5 of burn-in, or the first 10 of a run
+    that drifts from its start), by environment if records name it.
+    """
+    return ratio(memory, view, TURNS, turns_drift_ratio.hint)

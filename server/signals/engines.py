@@ -9,51 +9,50 @@ from dataclasses import dataclass
 from server.signals.aggregates import step_mean
 from server.signals.engine_state import INPUTS, STATES, Engine, awake, engines, spread
 from server.signals.generator import rate
-from server.signals.model import Answer, Counter, NotApplicable, Signal, Unknown, Value, View
-
-# ---- generator_engines
-
-# Number of engines by state. Each is in one state; an engine that is paused on purpose is not hung.
-
-_GENERATOR_ENGINES_HINT = "no engine is a target yet: add its /metrics"
+from server.signals.model import Answer, NotApplicable, Unknown, Value, View, signal
 
 
-def _generator_engines(view: View) -> Answer:
+@signal(
+    title="Engines",
+    unit="engines",
+    actor="generator",
+    inputs=INPUTS,
+    cadence="tick",
+    hint="no engine is a target yet: add its /metrics",
+)
+def generator_engines(view: View) -> Answer:
+    """Engines by state: up, down, paused, asleep, hung (requests run and nothing moves for 60 s), silent (the page
+    responds but no longer contains this engine's metrics), stale (idle, its gauges kept their last values).
+
+    An engine that is paused on purpose is not hung.
+    """
     counts = Tally(engine.state for engine in engines(view))
     return (
         [Value(float(counts[state]), (("state", state),)) for state in STATES]
         if counts
-        else Unknown(_GENERATOR_ENGINES_HINT)
+        else Unknown(generator_engines.hint)
     )
 
 
-GENERATOR_ENGINES = Signal(
-    name="generator_engines",
-    title="Engines",
-    unit="engines",
-    actor="generator",
-    help="Engines by state: up, down, paused, asleep, hung (requests run and nothing moves for 60 s), silent (the "
-    "page responds but no longer contains this engine's metrics), stale (idle, its gauges kept their last values).",
-    inputs=INPUTS,
-    cadence="tick",
-    compute=_generator_engines,
-    hint=_GENERATOR_ENGINES_HINT,
-)
-
-
-# ---- generator_engine_state
-
-# Names of the engines that do not work now, at most ten of a state.
-
-_GENERATOR_ENGINE_STATE_HINT = "no engine is a target yet: add its /metrics"
 # Names are for inspection; a hundred of them are better shown as a count, which `generator_engines` has.
 _GENERATOR_ENGINE_STATE_NAMED = 10
 
 
-def _generator_engine_state(view: View) -> Answer:
+@signal(
+    title="Engines that do not work",
+    unit="",
+    actor="generator",
+    inputs=INPUTS,
+    cadence="tick",
+    hint="no engine is a target yet: add its /metrics",
+)
+def generator_engine_state(view: View) -> Answer:
+    """1 for each engine that is now down, paused, asleep, hung, silent or stale, with its name; at most ten per
+    state.
+    """
     every = engines(view)
     if not every:
-        return Unknown(_GENERATOR_ENGINE_STATE_HINT)
+        return Unknown(generator_engine_state.hint)
     found = defaultdict(list)
     for engine in every:
         found[engine.state].append(tuple(sorted((*engine.named, ("state", engine.state)))))
@@ -66,86 +65,43 @@ def _generator_engine_state(view: View) -> Answer:
     return values or NotApplicable("every engine is up")
 
 
-GENERATOR_ENGINE_STATE = Signal(
-    name="generator_engine_state",
-    title="Engines that do not work",
-    unit="",
-    actor="generator",
-    help="1 for each engine that is now down, paused, asleep, hung, silent or stale, with its name; at most ten per "
-    "state.",
-    inputs=INPUTS,
-    cadence="tick",
-    compute=_generator_engine_state,
-    hint=_GENERATOR_ENGINE_STATE_HINT,
-)
-
-
-# ---- generator_engine_requests
-
-# Running requests per engine: the fleet's mean hides that one engine idles while another is full.
-
-_GENERATOR_ENGINE_REQUESTS_HINT = "no engine that is awake reports running requests: add its /metrics as a target"
-
-
-def _generator_engine_requests(view: View) -> Answer:
-    means = (engine.mean("generator_requests_running", view) for engine in awake(view))
-    measured = [mean for mean in means if mean is not None]
-    return spread(measured) if measured else Unknown(_GENERATOR_ENGINE_REQUESTS_HINT)
-
-
-GENERATOR_ENGINE_REQUESTS = Signal(
-    name="generator_engine_requests",
+@signal(
     title="Requests per engine",
     unit="requests",
     actor="generator",
-    help="Running requests of the least busy, the average and the busiest awake engine; 5 minutes of whole steps.",
     inputs=("generator_requests_running", "generator_asleep"),
     cadence="tick",
-    compute=_generator_engine_requests,
-    hint=_GENERATOR_ENGINE_REQUESTS_HINT,
+    hint="no engine that is awake reports running requests: add its /metrics as a target",
 )
+def generator_engine_requests(view: View) -> Answer:
+    """Running requests of the least busy, the average and the busiest awake engine; 5 minutes of whole steps.
+
+    The fleet's mean hides that one engine idles while another is full.
+    """
+    means = (engine.mean("generator_requests_running", view) for engine in awake(view))
+    measured = [mean for mean in means if mean is not None]
+    return spread(measured) if measured else Unknown(generator_engine_requests.hint)
 
 
-# ---- generator_engine_tokens_per_second
-
-# Generated tokens per second of single engines: the fleet's mean, its slowest and its fastest.
-
-_GENERATOR_ENGINE_TOKENS_PER_SECOND_HINT = "no engine reports generated tokens: add its /metrics as a target"
-
-
-def _generator_engine_tokens_per_second(view: View) -> Answer:
+@signal(
+    title="Tokens per engine",
+    unit="tokens/s",
+    actor="generator",
+    inputs=INPUTS,
+    cadence="tick",
+    hint="no engine reports generated tokens: add its /metrics as a target",
+)
+def generator_engine_tokens_per_second(view: View) -> Answer:
+    """Tokens generated per second by the slowest, the average and the fastest awake engine, over 5 minutes."""
     fleet = awake(view)
     measured = [found for engine in fleet if (found := rate(engine, view)) is not None]
     if measured:
         return spread(measured)
     if any("generator_tokens_total" in engine.shared for engine in fleet):
         return Unknown("the page counts the tokens of all its engines together")
-    return Unknown(
-        "one page per engine so far; a rate needs two" if fleet else _GENERATOR_ENGINE_TOKENS_PER_SECOND_HINT
-    )
+    return Unknown("one page per engine so far; a rate needs two" if fleet else generator_engine_tokens_per_second.hint)
 
 
-GENERATOR_ENGINE_TOKENS_PER_SECOND = Signal(
-    name="generator_engine_tokens_per_second",
-    title="Tokens per engine",
-    unit="tokens/s",
-    actor="generator",
-    help="Tokens generated per second by the slowest, the average and the fastest awake engine, over 5 minutes.",
-    inputs=INPUTS,
-    cadence="tick",
-    compute=_generator_engine_tokens_per_second,
-    hint=_GENERATOR_ENGINE_TOKENS_PER_SECOND_HINT,
-)
-
-
-# ---- generator_outlier_ratio
-
-# Engines that are much idler, busier or slower than the others, by name.
-#
-# Each engine is compared with the median of the others: in a fleet of two the fleet's own median is half of each, and
-# no engine can be above twice of it.
-
-_GENERATOR_OUTLIER_RATIO_HINT = "no engine that is awake reports running requests: add its /metrics as a target"
 _RUNNING, _WAITING = "generator_requests_running", "generator_requests_waiting"
 # Ratios to the others. Routers that balance by requests keep engines within a few percent of each other.
 _IDLE, _BUSY = 0.5, 2.0
@@ -175,13 +131,29 @@ class _Load:
         return self.tokens / self.running if self.tokens is not None and self.running > 0 else None
 
 
-def _generator_outlier_ratio(view: View) -> Answer:
+@signal(
+    title="Uneven engines",
+    unit="ratio",
+    actor="generator",
+    inputs=(_RUNNING, _WAITING, "generator_tokens_total", "generator_asleep"),
+    cadence="tick",
+    hint="no engine that is awake reports running requests: add its /metrics as a target",
+)
+def generator_outlier_ratio(view: View) -> Answer:
+    """Requests (running and waiting) of the least and the most loaded engine / median of the others, 5 minutes of whole
+    steps. Up to three slow engines are named: as many requests as the others, less than half of their tokens per second
+    and running request. If none is slow, up to three with less than half of the load and three with more than twice the
+    load.
+
+    Each engine is compared with the median of the others: in a fleet of two the fleet's own median is half of each, and
+    no engine can be above twice of it.
+    """
     loads = _loads(view)
     if len(loads) < 2:
         return (
             NotApplicable("one engine has no others to compare with")
             if loads
-            else Unknown(_GENERATOR_OUTLIER_RATIO_HINT)
+            else Unknown(generator_outlier_ratio.hint)
         )
     if loads[-1].requests < _LEAST:
         return Unknown("the engines run nothing: there is no load to compare with")
@@ -242,64 +214,32 @@ def _named(ratio: float, engine: Engine, side: str) -> Value:
     return Value(ratio, tuple(sorted((*engine.named, ("side", side)))))
 
 
-GENERATOR_OUTLIER_RATIO = Signal(
-    name="generator_outlier_ratio",
-    title="Uneven engines",
-    unit="ratio",
-    actor="generator",
-    help="Requests (running and waiting) of the least and the most loaded engine / median of the others, 5 minutes of "
-    "whole steps. Up to three slow engines are named: as many requests as the others, less than half of their tokens "
-    "per second and running request. If none is slow, up to three with less than half of the load and three with more "
-    "than twice the load.",
-    inputs=(_RUNNING, _WAITING, "generator_tokens_total", "generator_asleep"),
-    cadence="tick",
-    compute=_generator_outlier_ratio,
-    hint=_GENERATOR_OUTLIER_RATIO_HINT,
-)
-
-
-# ---- kv_cache_engine_usage_ratio
-
-# How full the KV caches of single engines are: one full cache preempts while the fleet's mean looks fine.
-
-_KV_CACHE_ENGINE_USAGE_RATIO_HINT = "no engine that is awake reports KV cache usage: add its /metrics as a target"
 # Share of the cache without room for longer sequences, as in the fleet's bands. Only the fullest engines are listed.
 _FULL, _KV_CACHE_ENGINE_USAGE_RATIO_NAMED = 0.90, 3
 
 
-def _kv_cache_engine_usage_ratio(view: View) -> Answer:
+@signal(
+    title="KV cache per engine",
+    unit="ratio",
+    actor="generator",
+    inputs=("generator_requests_running", "kv_cache_usage_ratio", "generator_asleep"),
+    cadence="tick",
+    hint="no engine that is awake reports KV cache usage: add its /metrics as a target",
+    # A single engine that preempts is a warning; the fleet's mean reports that the whole fleet is full.
+    watch=0.97,
+)
+def kv_cache_engine_usage_ratio(view: View) -> Answer:
+    """Used share of the KV cache of the emptiest, the average and the fullest engine; 5 minutes of whole steps. Up to
+    three engines at 90% or more are named.
+
+    One full cache preempts while the fleet's mean looks fine.
+    """
     means = ((engine.mean("kv_cache_usage_ratio", view), engine) for engine in awake(view))
     measured = sorted(
         ((mean, one) for mean, one in means if mean is not None), key=lambda pair: (-pair[0], pair[1].named)
     )
     if not measured:
-        return Unknown(_KV_CACHE_ENGINE_USAGE_RATIO_HINT)
+        return Unknown(kv_cache_engine_usage_ratio.hint)
     full = [(mean, engine) for mean, engine in measured[:_KV_CACHE_ENGINE_USAGE_RATIO_NAMED] if mean >= _FULL]
     named = [Value(mean, tuple(sorted((*engine.named, ("stat", "full"))))) for mean, engine in full]
     return [*spread([mean for mean, _ in measured]), *named]
-
-
-KV_CACHE_ENGINE_USAGE_RATIO = Signal(
-    name="kv_cache_engine_usage_ratio",
-    title="KV cache per engine",
-    unit="ratio",
-    actor="generator",
-    help="Used share of the KV cache of the emptiest, the average and the fullest engine; 5 minutes of whole steps. "
-    "Up to three engines at 90% or more are named.",
-    inputs=("generator_requests_running", "kv_cache_usage_ratio", "generator_asleep"),
-    cadence="tick",
-    compute=_kv_cache_engine_usage_ratio,
-    hint=_KV_CACHE_ENGINE_USAGE_RATIO_HINT,
-    # A single engine that preempts is a warning; the fleet's mean reports that the whole fleet is full.
-    watch=0.97,
-)
-
-
-SIGNALS: tuple[Signal | Counter, ...] = (
-    GENERATOR_ENGINES,
-    GENERATOR_ENGINE_STATE,
-    GENERATOR_ENGINE_REQUESTS,
-    GENERATOR_ENGINE_TOKENS_PER_SECOND,
-    GENERATOR_OUTLIER_RATIO,
-    KV_CACHE_ENGINE_USAGE_RATIO,
-)

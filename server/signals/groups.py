@@ -10,13 +10,9 @@ from server.rollouts.groups import ZERO_ADVANTAGE, lowest_share
 from server.rollouts.notes import GroupNote
 from server.rollouts.window import NO_RECORDS, Window
 from server.signals.aggregates import mean, too_few, window
-from server.signals.model import STEP_MINIMUM, Answer, Counter, NotApplicable, Signal, Unknown, Value, View
+from server.signals.model import STEP_MINIMUM, Answer, Counter, NotApplicable, Unknown, Value, View, signal
 from server.signals.recorded import covers, either, recorded, spread
 from server.signals.recorded import window as records_window
-
-# ---- groups_total
-
-# Complete groups of rollouts, each once, by outcome.
 
 GROUPS_TOTAL = Counter(
     name="groups_total",
@@ -31,10 +27,6 @@ GROUPS_TOTAL = Counter(
 )
 
 
-# ---- solve_ratio
-
-# How much of the curriculum is solved: the share of a group's members that solved its task, over groups.
-
 SOLVE_RATIO_HINT = "records do not report what is solved: log `solved`, or `max_reward` (or state the fact max_reward)"
 
 
@@ -43,64 +35,38 @@ def ratios(found: Window) -> list[float]:
     return sorted(one.solve_ratio for one in found.groups if one.solve_ratio is not None)
 
 
-def _solve_ratio(_: View, found: Window) -> Answer:
+@signal(title="Solve rate", unit="ratio", actor="queue", cadence="step", hint=NO_RECORDS, records=True)
+@recorded
+def solve_ratio(_: View, found: Window) -> Answer:
+    """Share of a group's members that solved the task (as reported, or with the largest possible reward), mean and
+    median over the completed groups of the last 10 consumed versions, without failed members. Needs rollout records.
+    """
     solved = ratios(found)
     return spread(solved, "mean", "p50") if solved else Unknown(SOLVE_RATIO_HINT)
 
-
-SOLVE_RATIO = Signal(
-    name="solve_ratio",
-    title="Solve rate",
-    unit="ratio",
-    actor="queue",
-    help="Share of a group's members that solved the task (as reported, or with the largest possible reward), mean "
-    "and median over the completed groups of the last 10 consumed versions, without failed members. Needs rollout "
-    "records.",
-    inputs=(),
-    cadence="step",
-    compute=recorded(_solve_ratio),
-    hint=NO_RECORDS,
-    records=True,
-)
-
-
-# ---- solve_band_ratio
-
-# The share of groups that teach most: neither too easy nor too hard.
 
 # The variance of a group's rewards, and with it the gradient, is at least 64 % of its largest within these.
 LOW, HIGH = 0.2, 0.8
 
 
-def _solve_band_ratio(_: View, found: Window) -> Answer:
-    solved = ratios(found)
-    return [Value(sum(LOW <= ratio <= HIGH for ratio in solved) / len(solved))] if solved else Unknown(SOLVE_RATIO_HINT)
-
-
-SOLVE_BAND_RATIO = Signal(
-    name="solve_band_ratio",
+@signal(
     title="Productive groups",
     unit="ratio",
     actor="queue",
-    help="Share of completed groups whose solve rate is between 0.2 and 0.8, where most of the gradient is; last 10 "
-    "consumed versions. Needs rollout records.",
-    inputs=(),
     cadence="step",
-    compute=recorded(_solve_band_ratio),
     hint=NO_RECORDS,
     higher_is_worse=False,
     records=True,
 )
+@recorded
+def solve_band_ratio(_: View, found: Window) -> Answer:
+    """Share of completed groups whose solve rate is between 0.2 and 0.8, where most of the gradient is; last 10
+    consumed versions. Needs rollout records.
+    """
+    solved = ratios(found)
+    return [Value(sum(LOW <= ratio <= HIGH for ratio in solved) / len(solved))] if solved else Unknown(SOLVE_RATIO_HINT)
 
 
-# ---- zero_advantage_ratio
-
-# The share of groups without any gradient: all rewards of the group equal, or too few that count.
-
-_ZERO_ADVANTAGE_RATIO_HINT = (
-    "this trainer reports no zero-advantage share and none can be derived from its scalars: log it "
-    "(TRL `frac_reward_zero_std`, prime-rl `train/agg/all/<agent>/solved_none|solved_all`) or send rollout records"
-)
 # Frameworks count every completed group, before any filter.
 COMPLETED = ("basis", "completed")
 ADMITTED = ("basis", "admitted")
@@ -150,7 +116,7 @@ def _shares(view: View) -> list[Share] | Unknown | NotApplicable:
 def _zero_advantage_ratio_logged(view: View) -> list[Share] | Unknown | NotApplicable:
     whole = window(view, "groups_zero_advantage_ratio")
     split = window(view, "groups_all_solved_ratio", "groups_none_solved_ratio")
-    missing = too_few(split or whole, _ZERO_ADVANTAGE_RATIO_HINT)
+    missing = too_few(split or whole, zero_advantage_ratio.hint)
     if missing is not None:
         return missing
     if split:
@@ -187,36 +153,26 @@ def _zero_advantage_ratio_recorded(view: View, found: Window) -> list[Share] | U
     ] or no_groups(view)
 
 
-def _zero_advantage_ratio(view: View) -> Answer:
-    found = shares(view)
-    return [Value(one.share, one.labels) for one in found] if isinstance(found, list) else found
-
-
-ZERO_ADVANTAGE_RATIO = Signal(
-    name="zero_advantage_ratio",
+@signal(
     title="Zero advantage",
     unit="ratio",
     actor="queue",
-    help="Share of groups whose rewards are all equal, which therefore carry no gradient, all causes together; of "
-    "completed groups and, if records report it, of admitted groups; last 10 steps.",
     inputs=("groups_zero_advantage_ratio", "groups_all_solved_ratio", "groups_none_solved_ratio"),
     cadence="step",
-    compute=_zero_advantage_ratio,
-    hint=_ZERO_ADVANTAGE_RATIO_HINT,
+    hint="this trainer reports no zero-advantage share and none can be derived from its scalars: log it "
+    "(TRL `frac_reward_zero_std`, prime-rl `train/agg/all/<agent>/solved_none|solved_all`) or send rollout records",
     # 30 %: a third of the generated tokens buys nothing; 50 %: the default alert, near the published 55 %.
     watch=0.30,
     critical=0.50,
     records=True,
 )
+def zero_advantage_ratio(view: View) -> Answer:
+    """Share of groups whose rewards are all equal, which therefore carry no gradient, all causes together; of completed
+    groups and, if records report it, of admitted groups; last 10 steps.
+    """
+    found = shares(view)
+    return [Value(one.share, one.labels) for one in found] if isinstance(found, list) else found
 
-
-# ---- zero_advantage_group_ratio
-
-# Zero-advantage groups by cause. Their sum is `zero_advantage_ratio`.
-#
-# `all_solved` only where the largest possible reward is known, `none_solved` where no member got a reward; a bare share
-# is `equal_unknown`. After a refill of such groups (DAPO) the admitted share is near 0 while most completed are
-# dropped.
 
 _CAUSES = (("all_solved", "groups_all_solved_ratio"), ("none_solved", "groups_none_solved_ratio"))
 
@@ -224,15 +180,32 @@ _CAUSES = (("all_solved", "groups_all_solved_ratio"), ("none_solved", "groups_no
 def _zero_advantage_group_ratio_logged(view: View) -> Answer:
     split = window(view, "groups_all_solved_ratio", "groups_none_solved_ratio")
     if split:
-        return too_few(split, ZERO_ADVANTAGE_RATIO.hint) or [
+        return too_few(split, zero_advantage_ratio.hint) or [
             Value(mean(split, metric), (COMPLETED, ("cause", cause))) for cause, metric in _CAUSES
         ]
     rows = window(view, "groups_zero_advantage_ratio")
-    share = too_few(rows, ZERO_ADVANTAGE_RATIO.hint)
+    share = too_few(rows, zero_advantage_ratio.hint)
     return share or [Value(mean(rows, "groups_zero_advantage_ratio"), (COMPLETED, ("cause", "equal_unknown")))]
 
 
-def _zero_advantage_group_ratio_recorded(view: View, found: Window) -> Answer:
+@signal(
+    title="Zero-advantage groups",
+    unit="ratio",
+    actor="queue",
+    inputs=zero_advantage_ratio.inputs,
+    cadence="step",
+    hint=zero_advantage_ratio.hint,
+    records=True,
+)
+@either(_zero_advantage_group_ratio_logged)
+def zero_advantage_group_ratio(view: View, found: Window) -> Answer:
+    """Share of groups without a gradient by cause (all solved, none solved, equal, too few valid rewards), of completed
+    groups and, from records, of admitted groups; last 10 steps.
+
+    Their sum is `zero_advantage_ratio`. `all_solved` only where the largest possible reward is known, `none_solved`
+    where no member got a reward; a bare share is `equal_unknown`. After a refill of such groups (DAPO) the admitted
+    share is near 0 while most completed are dropped.
+    """
     bases = ((COMPLETED, found.groups), (ADMITTED, found.admitted))
     shares = [(basis, causes(of)) for basis, of in bases if of]
     return [
@@ -240,30 +213,18 @@ def _zero_advantage_group_ratio_recorded(view: View, found: Window) -> Answer:
     ] or no_groups(view)
 
 
-ZERO_ADVANTAGE_GROUP_RATIO = Signal(
-    name="zero_advantage_group_ratio",
-    title="Zero-advantage groups",
-    unit="ratio",
-    actor="queue",
-    help="Share of groups without a gradient by cause (all solved, none solved, equal, too few valid rewards), of "
-    "completed groups and, from records, of admitted groups; last 10 steps.",
-    inputs=ZERO_ADVANTAGE_RATIO.inputs,
-    cadence="step",
-    compute=either(_zero_advantage_group_ratio_recorded, _zero_advantage_group_ratio_logged),
-    hint=ZERO_ADVANTAGE_RATIO.hint,
-    records=True,
-)
-
-
-# ---- zero_advantage_environment_ratio
-
-# Where groups carry no gradient: by environment and difficulty.
-
 # Each is a series; environments beyond the most frequent ones are combined.
 SHOWN, OTHER = 20, ("other", "")
 
 
-def _zero_advantage_environment_ratio(view: View, found: Window) -> Answer:
+@signal(
+    title="Zero advantage by environment", unit="ratio", actor="queue", cadence="step", hint=NO_RECORDS, records=True
+)
+@recorded
+def zero_advantage_environment_ratio(view: View, found: Window) -> Answer:
+    """Share of completed groups without a gradient, by environment and difficulty: the 20 largest, and all others
+    together; last 10 consumed versions. Needs rollout records.
+    """
     if not found.groups:
         return no_groups(view)
     by: dict[tuple[str, str], list[GroupNote]] = defaultdict(list)
@@ -281,56 +242,31 @@ def _zero_advantage_environment_ratio(view: View, found: Window) -> Answer:
     ]
 
 
-ZERO_ADVANTAGE_ENVIRONMENT_RATIO = Signal(
-    name="zero_advantage_environment_ratio",
-    title="Zero advantage by environment",
-    unit="ratio",
-    actor="queue",
-    help="Share of completed groups without a gradient, by environment and difficulty: the 20 largest, and all others "
-    "together; last 10 consumed versions. Needs rollout records.",
-    inputs=(),
-    cadence="step",
-    compute=recorded(_zero_advantage_environment_ratio),
-    hint=NO_RECORDS,
-    records=True,
-)
-
-
-# ---- zero_advantage_groups
-
-# Number of groups behind `zero_advantage_ratio`: 3 of 6 is weaker evidence than 300 of 600.
-
 _NO_COUNT = (
     "the trainer's log has the share and no number of groups: log groups per step, or samples per step and state "
     "`group_size` as a fact"
 )
 
 
-def _zero_advantage_groups(view: View) -> Answer:
+@signal(
+    title="Groups counted",
+    unit="groups",
+    actor="queue",
+    inputs=zero_advantage_ratio.inputs,
+    cadence="step",
+    hint=zero_advantage_ratio.hint,
+    records=True,
+)
+def zero_advantage_groups(view: View) -> Answer:
+    """Number of groups behind zero_advantage_ratio, on the same basis; from a trainer's log, the groups trained in the
+    last 10 steps.
+
+    3 of 6 is weaker evidence than 300 of 600.
+    """
     found = shares(view)
     if not isinstance(found, list):
         return found
     return [Value(one.groups, one.labels, one.why) for one in found if one.groups is not None] or Unknown(_NO_COUNT)
-
-
-ZERO_ADVANTAGE_GROUPS = Signal(
-    name="zero_advantage_groups",
-    title="Groups counted",
-    unit="groups",
-    actor="queue",
-    help="Number of groups behind zero_advantage_ratio, on the same basis; from a trainer's log, the groups trained "
-    "in the last 10 steps.",
-    inputs=ZERO_ADVANTAGE_RATIO.inputs,
-    cadence="step",
-    compute=_zero_advantage_groups,
-    hint=ZERO_ADVANTAGE_RATIO.hint,
-    records=True,
-)
-
-
-# ---- zero_advantage_low_ratio
-
-# The lowest zero-advantage share that the number of groups behind it allows: 3 of 6 groups are at least 19 %.
 
 
 def _low(one: Share) -> Value:
@@ -339,33 +275,20 @@ def _low(one: Share) -> Value:
     return Value(lowest_share(one.share, one.groups), one.labels, f"of {one.groups:.0f} groups")
 
 
-def _zero_advantage_low_ratio(view: View) -> Answer:
-    found = shares(view)
-    return [_low(one) for one in found] if isinstance(found, list) else found
-
-
-ZERO_ADVANTAGE_LOW_RATIO = Signal(
-    name="zero_advantage_low_ratio",
+@signal(
     title="Zero advantage, at least",
     unit="ratio",
     actor="queue",
-    help="Lower end of the 95% interval (Wilson) of zero_advantage_ratio, from the number of groups behind it; the "
-    "share itself if a trainer's log has no number of groups.",
-    inputs=ZERO_ADVANTAGE_RATIO.inputs,
+    inputs=zero_advantage_ratio.inputs,
     cadence="step",
-    compute=_zero_advantage_low_ratio,
-    hint=ZERO_ADVANTAGE_RATIO.hint,
+    hint=zero_advantage_ratio.hint,
     records=True,
 )
+def zero_advantage_low_ratio(view: View) -> Answer:
+    """Lower end of the 95% interval (Wilson) of zero_advantage_ratio, from the number of groups behind it; the share
+    itself if a trainer's log has no number of groups.
 
-
-SIGNALS: tuple[Signal | Counter, ...] = (
-    GROUPS_TOTAL,
-    SOLVE_RATIO,
-    SOLVE_BAND_RATIO,
-    ZERO_ADVANTAGE_RATIO,
-    ZERO_ADVANTAGE_GROUP_RATIO,
-    ZERO_ADVANTAGE_ENVIRONMENT_RATIO,
-    ZERO_ADVANTAGE_GROUPS,
-    ZERO_ADVANTAGE_LOW_RATIO,
-)
+    3 of 6 groups are at least 19 %.
+    """
+    found = shares(view)
+    return [_low(one) for one in found] if isinstance(found, list) else found

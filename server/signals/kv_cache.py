@@ -8,7 +8,7 @@ from typing import Any
 from server.signals.aggregates import grown, last_sum, mean, total, window, window_sum
 from server.signals.drift_detector import Trend, trend
 from server.signals.engine_state import INPUTS, STALE_GAUGES, Engine, awake, current, engines
-from server.signals.model import Answer, Counter, Signal, Unknown, Value, View, fold
+from server.signals.model import Answer, Fold, Unknown, Value, View, signal
 
 # ---- live sequences
 # How long the running sequences are, and how many of them the KV caches hold at that length.
@@ -138,71 +138,37 @@ def _limited(one: LiveSequences, holds: float, stated: float | None) -> float:
     return min(holds, limit) if limit is not None else holds
 
 
-# ---- kv_cache_usage_ratio
-
-# How full the KV caches are: mean over the engines that are awake, time-weighted over 5 minutes of whole steps.
-
-_KV_CACHE_USAGE_RATIO_HINT = "no engine reports KV cache usage: add its /metrics as a target"
-
-
-def _kv_cache_usage_ratio(view: View) -> Answer:
+@signal(
+    title="KV cache",
+    unit="ratio",
+    actor="generator",
+    inputs=("kv_cache_usage_ratio", "generator_asleep"),
+    cadence="tick",
+    hint="no engine reports KV cache usage: add its /metrics as a target",
+    # 90 %: no room for a longer mix; 97 %: the engine preempts instead of admitting.
+    watch=0.90,
+    critical=0.97,
+)
+def kv_cache_usage_ratio(view: View) -> Answer:
+    """Used share of the KV cache, mean over awake engines; time-weighted over 5 minutes of whole steps."""
     # An engine asleep holds no cache: counting its 0 would make a full fleet look half empty.
     asleep = {(gauge.target, gauge.labels) for gauge in view.fresh("generator_asleep") if gauge.last > 0}
     gauges = [gauge for gauge in current(view, "kv_cache_usage_ratio") if (gauge.target, gauge.labels) not in asleep]
     if not gauges and view.fresh("kv_cache_usage_ratio"):
         return Unknown("every engine is asleep" if asleep else STALE_GAUGES)
     if not gauges:
-        return Unknown(_KV_CACHE_USAGE_RATIO_HINT)
+        return Unknown(kv_cache_usage_ratio.hint)
     return [Value(window_sum(view, gauges) / len(gauges))]
 
 
-KV_CACHE_USAGE_RATIO = Signal(
-    name="kv_cache_usage_ratio",
-    title="KV cache",
-    unit="ratio",
-    actor="generator",
-    help="Used share of the KV cache, mean over awake engines; time-weighted over 5 minutes of whole steps.",
-    inputs=("kv_cache_usage_ratio", "generator_asleep"),
-    cadence="tick",
-    compute=_kv_cache_usage_ratio,
-    hint=_KV_CACHE_USAGE_RATIO_HINT,
-    # 90 %: no room for a longer mix; 97 %: the engine preempts instead of admitting.
-    watch=0.90,
-    critical=0.97,
-)
-
-
-# ---- kv_concurrency_limit
-
-# The KV ceiling: how many requests the engines can run at once, at the length that sequences have now.
-
-
-def _kv_concurrency_limit(view: View) -> Answer:
+@signal(title="KV ceiling", unit="requests", actor="generator", inputs=INPUTS, cadence="tick", hint=HINT)
+def kv_concurrency_limit(view: View) -> Answer:
+    """Requests that the engines can run at once: KV capacity / mean length of running sequences, at most the engine's
+    own limit (or the fact `max_num_seqs`), summed over engines. Unknown below 5% usage and while engines sleep.
+    """
     found = ceiling(view)
     return found if isinstance(found, Unknown) else [Value(found.requests)]
 
-
-KV_CONCURRENCY_LIMIT = Signal(
-    name="kv_concurrency_limit",
-    title="KV ceiling",
-    unit="requests",
-    actor="generator",
-    help="Requests that the engines can run at once: KV capacity / mean length of running sequences, at most the "
-    "engine's own limit (or the fact `max_num_seqs`), summed over engines. Unknown below 5% usage and while engines "
-    "sleep.",
-    inputs=INPUTS,
-    cadence="tick",
-    compute=_kv_concurrency_limit,
-    hint=HINT,
-)
-
-
-# ---- kv_concurrency_limit_forecast_seconds
-
-# Time until the KV ceiling falls below the requests in flight, if sequences keep growing at the present slope.
-#
-# The length is that of the sequences that run now. A long rollout is observed more often than a short one, so the
-# length is the measured counterpart of prompt + E[R^2] / 2 E[R] over the lengths of those that ended.
 
 # A point is a mean over whole steps, of five minutes at least (the window that it is read over) and an hour at most.
 SHORTEST, LONGEST = 300.0, 3600.0
@@ -277,7 +243,23 @@ def _generating(view: View) -> float | None:
     return min(1.0, model / whole) if model > 0 and whole > 0 else None
 
 
-def _remember(memory: Any, view: View) -> tuple[Any, Answer]:
+@signal(
+    title="KV ceiling ahead",
+    unit="seconds",
+    actor="generator",
+    inputs=tuple(dict.fromkeys((*INPUTS, *_LOAD, _CAPACITY))),
+    cadence="tick",
+    hint=HINT,
+)
+@Fold
+def kv_concurrency_limit_forecast_seconds(memory: Any, view: View) -> tuple[Any, Answer]:
+    """Time until the KV ceiling falls below the intended rollouts in flight (the fact `max_in_flight`, the
+    orchestrator's cap, or what runs and waits now), at the current slope of the sequence length (Theil-Sen over up to
+    36 points) and at the ends of its 95% interval. 0 if it is crossed; unknown without a trend.
+
+    The length is that of the sequences that run now. A long rollout is observed more often than a short one, so the
+    length is the measured counterpart of prompt + E[R^2] / 2 E[R] over the lengths of those that ended.
+    """
     lengths = Lengths(*memory) if memory else Lengths()
     found = ceiling(view)
     if isinstance(found, Unknown):
@@ -323,60 +305,35 @@ def _values(seconds: tuple[float, float, float], why: str) -> list[Value]:
     return [Value(value, (("bound", bound),), why) for bound, value in bounds]
 
 
-KV_CONCURRENCY_LIMIT_FORECAST_SECONDS = Signal(
-    name="kv_concurrency_limit_forecast_seconds",
-    title="KV ceiling ahead",
-    unit="seconds",
+@signal(
+    title="Live sequence length",
+    unit="tokens",
     actor="generator",
-    help="Time until the KV ceiling falls below the intended rollouts in flight (the fact `max_in_flight`, the "
-    "orchestrator's cap, or what runs and waits now), at the current slope of the sequence length (Theil-Sen over up "
-    "to 36 points) and at the ends of its 95% interval. 0 if it is crossed; unknown without a trend.",
-    inputs=tuple(dict.fromkeys((*INPUTS, *_LOAD, _CAPACITY))),
+    inputs=INPUTS,
     cadence="tick",
-    hint=HINT,
-    **fold(_remember),
+    hint="no engine reports running requests together with the tokens in its KV cache: add its /metrics as a target",
 )
-
-
-# ---- live_sequence_length_tokens
-
-# How long a running sequence is now, prompt and answer so far: what fills the KV cache.
-
-_LIVE_SEQUENCE_LENGTH_TOKENS_HINT = (
-    "no engine reports running requests together with the tokens in its KV cache: add its /metrics as a target"
-)
-
-
-def _live_sequence_length_tokens(view: View) -> Answer:
+def live_sequence_length_tokens(view: View) -> Answer:
+    """Mean tokens of a running sequence over 5 minutes of whole steps: the engines' sum of lengths, or else the tokens
+    in their KV caches, per running request.
+    """
     measured = [one for one in fleet(view) if one.tokens is not None]
     found = length(measured)
     if found is not None:
         return [Value(found)]
-    return Unknown("no request ran within 5 minutes" if measured else _LIVE_SEQUENCE_LENGTH_TOKENS_HINT)
+    return Unknown("no request ran within 5 minutes" if measured else live_sequence_length_tokens.hint)
 
 
-LIVE_SEQUENCE_LENGTH_TOKENS = Signal(
-    name="live_sequence_length_tokens",
-    title="Live sequence length",
-    unit="tokens",
+@signal(
+    title="Prefix cache hits",
+    unit="ratio",
     actor="generator",
-    help="Mean tokens of a running sequence over 5 minutes of whole steps: the engines' sum of lengths, or else the "
-    "tokens in their KV caches, per running request.",
-    inputs=INPUTS,
+    inputs=("prefix_cache_queries_total", "prefix_cache_hits_total", "prefix_cache_hit_ratio"),
     cadence="tick",
-    compute=_live_sequence_length_tokens,
-    hint=_LIVE_SEQUENCE_LENGTH_TOKENS_HINT,
+    hint="no engine reports its prefix cache: add its /metrics as a target",
 )
-
-
-# ---- prefix_cache_hit_ratio
-
-# How much of the prompts is found in the prefix cache: by the engines' counters, else by their own ratio.
-
-_PREFIX_CACHE_HIT_RATIO_HINT = "no engine reports its prefix cache: add its /metrics as a target"
-
-
-def _prefix_cache_hit_ratio(view: View) -> Answer:
+def prefix_cache_hit_ratio(view: View) -> Answer:
+    """Share of prompt tokens found in the prefix cache over 5 minutes, all engines together."""
     queries, hits = grown(view, "prefix_cache_queries_total"), grown(view, "prefix_cache_hits_total")
     if queries and hits is not None:
         return [Value(hits / queries)]
@@ -385,27 +342,5 @@ def _prefix_cache_hit_ratio(view: View) -> Answer:
         # Engines use their own window and do not report a weight, so the plain mean is used.
         return [Value(fmean(gauge.mean(view.now) for gauge in ratios))]
     return Unknown(
-        _PREFIX_CACHE_HIT_RATIO_HINT if queries is None or hits is None else "no prompt was looked up within 5 minutes"
+        prefix_cache_hit_ratio.hint if queries is None or hits is None else "no prompt was looked up within 5 minutes"
     )
-
-
-PREFIX_CACHE_HIT_RATIO = Signal(
-    name="prefix_cache_hit_ratio",
-    title="Prefix cache hits",
-    unit="ratio",
-    actor="generator",
-    help="Share of prompt tokens found in the prefix cache over 5 minutes, all engines together.",
-    inputs=("prefix_cache_queries_total", "prefix_cache_hits_total", "prefix_cache_hit_ratio"),
-    cadence="tick",
-    compute=_prefix_cache_hit_ratio,
-    hint=_PREFIX_CACHE_HIT_RATIO_HINT,
-)
-
-
-SIGNALS: tuple[Signal | Counter, ...] = (
-    KV_CACHE_USAGE_RATIO,
-    KV_CONCURRENCY_LIMIT,
-    KV_CONCURRENCY_LIMIT_FORECAST_SECONDS,
-    LIVE_SEQUENCE_LENGTH_TOKENS,
-    PREFIX_CACHE_HIT_RATIO,
-)

@@ -153,9 +153,28 @@ class View:
         return value if isinstance(value, (int, float)) else None
 
 
+Remember = Callable[[Any, View], tuple[Any, Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Decorator: a compute function with a memory. Called with a view alone, it starts without a memory.
+
+    Attributes:
+        remember: (memory or None, view) -> (memory, answer). The memory is bounded and is stored with the answer as
+            JSON (see `memory_json`); after a restart the function gets what JSON made of it. Evaluating the same
+            instant or step again changes nothing in the memory.
+    """
+
+    remember: Remember
+
+    def __call__(self, view: View) -> Answer:
+        return self.remember(None, view)[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One derived signal: constant data and one pure function.
+    """One derived signal: constant data and one pure function. Written with the decorator `signal`.
 
     Attributes:
         name: Prometheus name without the ``rollscope_`` prefix.
@@ -163,10 +182,7 @@ class Signal:
         cadence: ``tick`` (state, on the 5 s grid) or ``step`` (one point per trainer step).
         hint: what to log or start when the inputs are missing; shown to users as is.
         records: it is also computed from rollout records: at a tick too, when new records came since the last tick.
-        remember: of a signal with a memory (a fold): (memory or None, view) -> (memory, answer). The memory is bounded
-            and is stored with the answer as JSON (see `memory_json`); after a restart the function gets what JSON made
-            of it. Evaluating the same instant or step again changes nothing in the memory.
-            ``compute`` is then the result without a memory (see `fold`).
+        compute: its function, or a `Fold` if the signal has a memory.
         version: of the memory; a memory of another version is dropped.
         judged: it is not computed: the verdict, which uses all other signals, is written under its name
             (`server.derive.verdict`).
@@ -186,14 +202,57 @@ class Signal:
     critical: float | None = None
     higher_is_worse: bool = True
     records: bool = False
-    remember: Callable[[Any, View], tuple[Any, Answer]] | None = None
     version: int = 1
     judged: bool = False
 
+    @property
+    def remember(self) -> Remember | None:
+        """The function of a signal with a memory."""
+        return self.compute.remember if isinstance(self.compute, Fold) else None
 
-def fold(remember: Callable[[Any, View], tuple[Any, Answer]]) -> dict[str, Any]:
-    """The two functions of a signal with a memory: ``Signal(..., **fold(remember))``."""
-    return {"remember": remember, "compute": lambda view: remember(None, view)[1]}
+
+def signal(
+    *,
+    title: str,
+    unit: str,
+    actor: str,
+    cadence: Literal["tick", "step"],
+    hint: str,
+    inputs: tuple[str, ...] = (),
+    watch: float | None = None,
+    critical: float | None = None,
+    higher_is_worse: bool = True,
+    records: bool = False,
+    version: int = 1,
+    judged: bool = False,
+) -> Callable[[Callable[[View], Answer]], Signal]:
+    """Decorator: makes a `Signal` of its compute function.
+
+    The signal has the function's name; its help is the first paragraph of the docstring. The function becomes
+    the signal: in its body, ``<name>.hint`` is the hint.
+    """
+
+    def make(compute: Callable[[View], Answer]) -> Signal:
+        function = compute.remember if isinstance(compute, Fold) else compute
+        return Signal(
+            name=function.__name__,
+            title=title,
+            unit=unit,
+            actor=actor,
+            help=" ".join((function.__doc__ or "").split("\n\n")[0].split()),
+            inputs=inputs,
+            cadence=cadence,
+            compute=compute,
+            hint=hint,
+            watch=watch,
+            critical=critical,
+            higher_is_worse=higher_is_worse,
+            records=records,
+            version=version,
+            judged=judged,
+        )
+
+    return make
 
 
 def memory_json(memory: Any) -> str:

@@ -18,21 +18,12 @@ from server.signals.aggregates import (
     window,
     window_sum,
 )
-from server.signals.model import STEP_MINIMUM, STEP_WINDOW, Answer, Counter, Signal, Unknown, Value, View
+from server.signals.model import STEP_MINIMUM, STEP_WINDOW, Answer, Unknown, Value, View, signal
 from server.signals.recorded import missing, recorded
 from server.signals.window import Gauge, Step
 
 # ---- capacity
 # Samples per second: what the trainer could take, what is produced and what is trained.
-
-# ---- capacity_samples_per_second
-
-# What the trainer could consume: samples / (step - wait), ratio of sums over the last 10 steps.
-
-_CAPACITY_SAMPLES_PER_SECOND_HINT = (
-    "capacity needs samples per step, step time and wait time "
-    "(prime-rl `progress/rollouts`, `time/step`, `time/wait_for_batch`)"
-)
 
 
 def samples_per_step(view: View) -> float | None:
@@ -41,67 +32,49 @@ def samples_per_step(view: View) -> float | None:
     return mean(rows, "trainer_samples") if rows else view.fact("batch_samples")
 
 
-def _capacity_samples_per_second(view: View) -> Answer:
+@signal(
+    title="Trainer capacity",
+    unit="samples/s",
+    actor="trainer",
+    inputs=("trainer_step_seconds", "trainer_wait_seconds", "trainer_samples"),
+    cadence="step",
+    hint="capacity needs samples per step, step time and wait time "
+    "(prime-rl `progress/rollouts`, `time/step`, `time/wait_for_batch`)",
+)
+@not_in_sync(SYNC_HAS_NO_WAIT)
+def capacity_samples_per_second(view: View) -> Answer:
+    """Samples the trainer could take per second if it never waited: samples / (step - wait), last 10 steps."""
     rows = window(view, "trainer_step_seconds", "trainer_wait_seconds")
     samples = samples_per_step(view)
-    missing = too_few(rows, _CAPACITY_SAMPLES_PER_SECOND_HINT)
+    missing = too_few(rows, capacity_samples_per_second.hint)
     if missing is not None or samples is None:
-        return missing or Unknown(_CAPACITY_SAMPLES_PER_SECOND_HINT)
+        return missing or Unknown(capacity_samples_per_second.hint)
     busy = total(rows, "trainer_step_seconds") - total(rows, "trainer_wait_seconds")
     return [Value(samples * len(rows) / busy)] if busy > 0 else Unknown("the trainer did nothing but wait")
 
 
-CAPACITY_SAMPLES_PER_SECOND = Signal(
-    name="capacity_samples_per_second",
-    title="Trainer capacity",
+@signal(
+    title="Compute capacity",
     unit="samples/s",
     actor="trainer",
-    help="Samples the trainer could take per second if it never waited: samples / (step - wait), last 10 steps.",
-    inputs=("trainer_step_seconds", "trainer_wait_seconds", "trainer_samples"),
+    inputs=("trainer_compute_seconds", "trainer_samples"),
     cadence="step",
-    compute=not_in_sync(SYNC_HAS_NO_WAIT, _capacity_samples_per_second),
-    hint=_CAPACITY_SAMPLES_PER_SECOND_HINT,
+    hint="needs samples per step and the compute time of the step (log-probs, forward, backward, optimizer)",
 )
+def compute_capacity_samples_per_second(view: View) -> Answer:
+    """Samples the trainer could take per second if it did nothing but compute: samples / compute, last 10 steps.
 
-
-# ---- compute_capacity_samples_per_second
-
-# What the trainer could consume if it only computed: samples / compute, last 10 steps.
-#
-# In contrast, `capacity_samples_per_second` counts weight sync, checkpoints and the like as time of the trainer.
-
-_COMPUTE_CAPACITY_SAMPLES_PER_SECOND_HINT = (
-    "needs samples per step and the compute time of the step (log-probs, forward, backward, optimizer)"
-)
-
-
-def _compute_capacity_samples_per_second(view: View) -> Answer:
+    In contrast, `capacity_samples_per_second` counts weight sync, checkpoints and the like as time of the trainer.
+    """
     rows = window(view, "trainer_compute_seconds")
     samples = samples_per_step(view)
-    missing = too_few(rows, _COMPUTE_CAPACITY_SAMPLES_PER_SECOND_HINT)
+    missing = too_few(rows, compute_capacity_samples_per_second.hint)
     if missing is not None or samples is None:
-        return missing or Unknown(_COMPUTE_CAPACITY_SAMPLES_PER_SECOND_HINT)
+        return missing or Unknown(compute_capacity_samples_per_second.hint)
     if not total(rows, "trainer_compute_seconds"):
         return Unknown("the steps of the window have no compute time")
     return [Value(samples / mean(rows, "trainer_compute_seconds"))]
 
-
-COMPUTE_CAPACITY_SAMPLES_PER_SECOND = Signal(
-    name="compute_capacity_samples_per_second",
-    title="Compute capacity",
-    unit="samples/s",
-    actor="trainer",
-    help="Samples the trainer could take per second if it did nothing but compute: samples / compute, last 10 steps.",
-    inputs=("trainer_compute_seconds", "trainer_samples"),
-    cadence="step",
-    compute=_compute_capacity_samples_per_second,
-    hint=_COMPUTE_CAPACITY_SAMPLES_PER_SECOND_HINT,
-)
-
-
-# ---- production_samples_per_second
-
-# Rate of production of samples, by the stage they reached. Finished requests of an engine are not samples.
 
 _STAGE = {name: (("stage", name),) for name in ("dispatched", "completed", "delivered", "trainable")}
 
@@ -111,7 +84,23 @@ _UNTOLD = {
 }
 
 
-def _production_samples_per_second(view: View, found: Window) -> Answer:
+@signal(
+    title="Production",
+    unit="samples/s",
+    actor="generator",
+    cadence="step",
+    hint=NO_RECORDS,
+    higher_is_worse=False,
+    records=True,
+)
+@recorded
+def production_samples_per_second(view: View, found: Window) -> Answer:
+    """Rollouts per second that were dispatched, completed (generated to their end), delivered (consumed by the trainer)
+    and trainable (delivered, within the run's staleness bound, with an advantage), over the last 10 consumed versions.
+    Needs rollout records.
+
+    Finished requests of an engine are not samples.
+    """
     seconds = found.end - found.start
     if found.sampled:
         return Unknown("records cover only a sample of the rollouts, so no rate can be computed")
@@ -148,54 +137,24 @@ def _trainable(view: View, found: Window, seconds: float) -> Value:
     return Value(fresh / sum(n for _, _, n in comparable) * found.used.count / seconds, _STAGE["trainable"])
 
 
-PRODUCTION_SAMPLES_PER_SECOND = Signal(
-    name="production_samples_per_second",
-    title="Production",
-    unit="samples/s",
-    actor="generator",
-    help="Rollouts per second that were dispatched, completed (generated to their end), delivered (consumed by the "
-    "trainer) and trainable (delivered, within the run's staleness bound, with an advantage), over the last 10 "
-    "consumed versions. Needs rollout records.",
-    inputs=(),
-    cadence="step",
-    compute=recorded(_production_samples_per_second),
-    hint=NO_RECORDS,
-    higher_is_worse=False,
-    records=True,
-)
-
-
-# ---- trainer_samples_per_second
-
-# What the trainer consumes: samples / step, ratio of sums over the last 10 steps.
-
-_TRAINER_SAMPLES_PER_SECOND_HINT = (
-    "needs samples per step and step time "
-    "(prime-rl `progress/rollouts`, `time/step`; TRL async `batch/samples_per_step`)"
-)
-
-
-def _trainer_samples_per_second(view: View) -> Answer:
-    rows = window(view, "trainer_step_seconds")
-    samples = samples_per_step(view)
-    missing = too_few(rows, _TRAINER_SAMPLES_PER_SECOND_HINT)
-    if missing is not None or samples is None:
-        return missing or Unknown(_TRAINER_SAMPLES_PER_SECOND_HINT)
-    seconds = total(rows, "trainer_step_seconds")
-    return [Value(samples * len(rows) / seconds)] if seconds > 0 else Unknown(_TRAINER_SAMPLES_PER_SECOND_HINT)
-
-
-TRAINER_SAMPLES_PER_SECOND = Signal(
-    name="trainer_samples_per_second",
+@signal(
     title="Trained samples",
     unit="samples/s",
     actor="trainer",
-    help="Samples the trainer consumed per second of wall time over the last 10 steps.",
     inputs=("trainer_step_seconds", "trainer_samples"),
     cadence="step",
-    compute=_trainer_samples_per_second,
-    hint=_TRAINER_SAMPLES_PER_SECOND_HINT,
+    hint="needs samples per step and step time "
+    "(prime-rl `progress/rollouts`, `time/step`; TRL async `batch/samples_per_step`)",
 )
+def trainer_samples_per_second(view: View) -> Answer:
+    """Samples the trainer consumed per second of wall time over the last 10 steps."""
+    rows = window(view, "trainer_step_seconds")
+    samples = samples_per_step(view)
+    missing = too_few(rows, trainer_samples_per_second.hint)
+    if missing is not None or samples is None:
+        return missing or Unknown(trainer_samples_per_second.hint)
+    seconds = total(rows, "trainer_step_seconds")
+    return [Value(samples * len(rows) / seconds)] if seconds > 0 else Unknown(trainer_samples_per_second.hint)
 
 
 # ---- ready samples
@@ -216,10 +175,6 @@ def waiting(view: View, fold: Callable[[list[Gauge]], float]) -> float | None:
     return fold(samples) if samples else None
 
 
-# ---- queue_samples
-
-# Samples ready for the trainer: the buffer between generator and trainer, mean over 5 minutes of whole steps.
-
 QUEUE_SAMPLES_HINT = (
     "this run reports no queue depth: prime-rl prints it in the orchestrator log (give the run directory with its "
     "logs), TRL async logs `sample/rollout_queue_size`"
@@ -230,51 +185,41 @@ def _answer(samples: float | None) -> Answer:
     return [Value(samples)] if samples is not None else Unknown(QUEUE_SAMPLES_HINT)
 
 
-def _queue_samples(view: View) -> Answer:
+@signal(title="Queue depth", unit="samples", actor="queue", inputs=INPUTS, cadence="tick", hint=QUEUE_SAMPLES_HINT)
+@not_in_sync(SYNC_HAS_NO_QUEUE)
+def queue_samples(view: View) -> Answer:
+    """Samples ready for the trainer and not yet consumed; time-weighted mean over 5 minutes of whole steps."""
     return _answer(waiting(view, partial(window_sum, view)))
 
 
-QUEUE_SAMPLES = Signal(
-    name="queue_samples",
-    title="Queue depth",
-    unit="samples",
-    actor="queue",
-    help="Samples ready for the trainer and not yet consumed; time-weighted mean over 5 minutes of whole steps.",
-    inputs=INPUTS,
-    cadence="tick",
-    compute=not_in_sync(SYNC_HAS_NO_QUEUE, _queue_samples),
-    hint=QUEUE_SAMPLES_HINT,
-)
+@signal(title="Queue now", unit="samples", actor="queue", inputs=INPUTS, cadence="tick", hint=QUEUE_SAMPLES_HINT)
+@not_in_sync(SYNC_HAS_NO_QUEUE)
+def queue_samples_now(view: View) -> Answer:
+    """Samples ready for the trainer in the newest report.
 
-
-# ---- queue_samples_now
-
-# Samples ready for the trainer in the newest report. The value rises with each refill and falls with each step.
-
-
-def _queue_samples_now(view: View) -> Answer:
+    The value rises with each refill and falls with each step.
+    """
     return _answer(waiting(view, last_sum))
 
 
-QUEUE_SAMPLES_NOW = Signal(
-    name="queue_samples_now",
-    title="Queue now",
-    unit="samples",
+@signal(
+    title="Queue in batches",
+    unit="batches",
     actor="queue",
-    help="Samples ready for the trainer in the newest report.",
     inputs=INPUTS,
     cadence="tick",
-    compute=not_in_sync(SYNC_HAS_NO_QUEUE, _queue_samples_now),
     hint=QUEUE_SAMPLES_HINT,
+    # Below one batch the trainer cannot start when it is ready; below half a batch it waits most of the time.
+    watch=1.0,
+    critical=0.6,
+    higher_is_worse=False,
 )
+@not_in_sync(SYNC_HAS_NO_QUEUE)
+def queue_batches(view: View) -> Answer:
+    """Samples ready for the trainer / samples of one batch; time-weighted mean over 5 minutes of whole steps.
 
-
-# ---- queue_batches
-
-# The queue in batches: with a batch size of 512, 500 samples are too few for the trainer.
-
-
-def _queue_batches(view: View) -> Answer:
+    With a batch size of 512, 500 samples are too few for the trainer.
+    """
     samples = waiting(view, partial(window_sum, view))
     if samples is None:
         return Unknown(QUEUE_SAMPLES_HINT)
@@ -284,43 +229,31 @@ def _queue_batches(view: View) -> Answer:
     return [Value(samples / batch)]
 
 
-QUEUE_BATCHES = Signal(
-    name="queue_batches",
-    title="Queue in batches",
-    unit="batches",
-    actor="queue",
-    help="Samples ready for the trainer / samples of one batch; time-weighted mean over 5 minutes of whole steps.",
-    inputs=INPUTS,
-    cadence="tick",
-    compute=not_in_sync(SYNC_HAS_NO_QUEUE, _queue_batches),
-    hint=QUEUE_SAMPLES_HINT,
-    # Below one batch the trainer cannot start when it is ready; below half a batch it waits most of the time.
-    watch=1.0,
-    critical=0.6,
-    higher_is_worse=False,
-)
-
-
-# ---- queue_arrivals_samples_per_second
-
-# Samples that reach the queue per second, derived from its output: trained, dropped as stale, and its growth.
-#
-# All three are of the same steps: a dropped backlog reduces the queue by the same amount, so that it does not count as
-# an arrival.
-
-_QUEUE_ARRIVALS_SAMPLES_PER_SECOND_HINT = (
-    "needs the trainer's samples per step, its step time, and what it drops as stale or holds in its queue"
-)
 _NO_QUEUE = "neither the queue nor samples dropped as stale are reported: what arrives may be more than is used"
 NO_GROWTH = "without the growth of the queue, which is not reported over two of these steps"
 _SECONDS, _STALE = ("trainer_step_seconds", ()), ("stale_dropped_rollouts", ())
 
 
-def _queue_arrivals_samples_per_second(view: View) -> Answer:
+@signal(
+    title="Arrivals at the queue",
+    unit="samples/s",
+    actor="queue",
+    inputs=("trainer_step_seconds", "trainer_samples", "stale_dropped_rollouts", *INPUTS),
+    cadence="step",
+    hint="needs the trainer's samples per step, its step time, and what it drops as stale or holds in its queue",
+)
+@not_in_sync(SYNC_HAS_NO_QUEUE)
+def queue_arrivals_samples_per_second(view: View) -> Answer:
+    """Samples that reach the queue per second: trained + dropped as stale + growth of the queue, over the last 10
+    steps. If this exceeds the trainer's capacity, the trainer limits the run.
+
+    All three are of the same steps: a dropped backlog reduces the queue by the same amount, so that it does not count
+    as an arrival.
+    """
     rows, samples = view.steps.rows(_SECONDS, count=STEP_WINDOW + 1, until=view.now), samples_per_step(view)
-    missing = too_few(rows, _QUEUE_ARRIVALS_SAMPLES_PER_SECOND_HINT)
+    missing = too_few(rows, queue_arrivals_samples_per_second.hint)
     if missing is not None or samples is None:
-        return missing or Unknown(_QUEUE_ARRIVALS_SAMPLES_PER_SECOND_HINT)
+        return missing or Unknown(queue_arrivals_samples_per_second.hint)
     stale = [row for row in view.steps.rows(_STALE, count=STEP_WINDOW + 1, until=view.now) if row.ts >= rows[0].ts]
     grown = _logged_growth(view) or _live_growth(view, rows)
     if grown is not None:
@@ -328,7 +261,7 @@ def _queue_arrivals_samples_per_second(view: View) -> Answer:
         seconds = max(total(counted[1:], _SECONDS[0]), counted[-1].ts - counted[0].ts)
         found = [row for row in stale if counted[0].ts < row.ts <= counted[-1].ts]
         arrived = samples * (len(counted) - 1) + total(found, _STALE[0]) + growth
-        return [Value(max(0.0, arrived / seconds))] if seconds > 0 else Unknown(_QUEUE_ARRIVALS_SAMPLES_PER_SECOND_HINT)
+        return [Value(max(0.0, arrived / seconds))] if seconds > 0 else Unknown(queue_arrivals_samples_per_second.hint)
     queued = any(view.fresh(metric) for metric in INPUTS)
     counted = rows[-STEP_WINDOW:]
     seconds = total(counted, _SECONDS[0])
@@ -385,29 +318,3 @@ def _level(gauge: Gauge, at: float, seconds: float) -> float:
         if span > 0:
             area, covered = area + value * span, covered + span
     return area / covered if covered > 0 else gauge.last
-
-
-QUEUE_ARRIVALS_SAMPLES_PER_SECOND = Signal(
-    name="queue_arrivals_samples_per_second",
-    title="Arrivals at the queue",
-    unit="samples/s",
-    actor="queue",
-    help="Samples that reach the queue per second: trained + dropped as stale + growth of the queue, over the last 10 "
-    "steps. If this exceeds the trainer's capacity, the trainer limits the run.",
-    inputs=("trainer_step_seconds", "trainer_samples", "stale_dropped_rollouts", *INPUTS),
-    cadence="step",
-    compute=not_in_sync(SYNC_HAS_NO_QUEUE, _queue_arrivals_samples_per_second),
-    hint=_QUEUE_ARRIVALS_SAMPLES_PER_SECOND_HINT,
-)
-
-
-SIGNALS: tuple[Signal | Counter, ...] = (
-    CAPACITY_SAMPLES_PER_SECOND,
-    COMPUTE_CAPACITY_SAMPLES_PER_SECOND,
-    PRODUCTION_SAMPLES_PER_SECOND,
-    TRAINER_SAMPLES_PER_SECOND,
-    QUEUE_SAMPLES,
-    QUEUE_SAMPLES_NOW,
-    QUEUE_BATCHES,
-    QUEUE_ARRIVALS_SAMPLES_PER_SECOND,
-)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
 
 from collectors.model import Labels
 from server.rollouts.groups import mean, quantile
@@ -29,12 +30,13 @@ def missing(why: str, *labels: Labels) -> list[Value]:
     return [Value(math.nan, one, why) for one in labels]
 
 
-def recorded(compute: Recorded, hint: str = NO_RECORDS) -> Callable[[View], Answer]:
-    """A compute function of records alone."""
+def recorded(compute: Recorded) -> Callable[[View], Answer]:
+    """Decorator: a signal of records alone."""
 
+    @wraps(compute)
     def asked(view: View) -> Answer:
         if not view.rollouts.met:
-            return Unknown(hint)
+            return Unknown(NO_RECORDS)
         found = window(view)
         return Unknown(found.why) if found.why else compute(view, found)
 
@@ -68,32 +70,37 @@ def basis(view: View) -> str:
 
 
 def either(
-    compute: Recorded, reported: Callable[[View], Answer], *, log_first: bool = False
-) -> Callable[[View], Answer]:
-    """Uses records, and for values missing in them the trainer's log.
+    reported: Callable[[View], Answer], *, log_first: bool = False
+) -> Callable[[Recorded], Callable[[View], Answer]]:
+    """Decorator: the signal uses records, and for values missing in them the trainer's log.
 
     Records of a sample, and those that do not hold all that was consumed yet, come after the log.
 
     Args:
+        reported: the values of the log.
         log_first: the log comes first in any case. For means of the trained samples: their population must not change
             when records begin, because it would look like a change of behaviour.
     """
 
-    def asked(view: View) -> Answer:
-        if not view.rollouts.met:
-            return reported(view)
-        found = window(view)
-        own = Unknown(found.why) if found.why else compute(view, found)
-        targets = reported(view)
-        first, second = (targets, own) if log_first or found.sampled or not covers(view, found) else (own, targets)
-        if known(first):
-            return _joined(first, second) if log_first else _filled(first, second)
-        if known(second):
-            return second
-        # A user with records needs the reason why they do not suffice.
-        return targets if isinstance(targets, NotApplicable) else own
+    def decorate(compute: Recorded) -> Callable[[View], Answer]:
+        @wraps(compute)
+        def asked(view: View) -> Answer:
+            if not view.rollouts.met:
+                return reported(view)
+            found = window(view)
+            own = Unknown(found.why) if found.why else compute(view, found)
+            targets = reported(view)
+            first, second = (targets, own) if log_first or found.sampled or not covers(view, found) else (own, targets)
+            if known(first):
+                return _joined(first, second) if log_first else _filled(first, second)
+            if known(second):
+                return second
+            # A user with records needs the reason why they do not suffice.
+            return targets if isinstance(targets, NotApplicable) else own
 
-    return asked
+        return asked
+
+    return decorate
 
 
 def _filled(answer: Answer, other: Answer) -> Answer:
@@ -125,14 +132,10 @@ def _stat(values: Sequence[float], name: str) -> float:
     return mean(values) if name == "mean" else float(values[-1])
 
 
-def distribution(name: str, what: str, *stats: str) -> Recorded:
-    """Statistics of one of `VALUES`; ``what``: the field of a record with it, named when it is missing."""
-
-    def compute(_: View, found: Window) -> Answer:
-        values = found.made.values.get(name)
-        return spread(values, *stats) if values else Unknown(f"no record of the window reports it: log `{what}`")
-
-    return compute
+def distribution(found: Window, name: str, *stats: str) -> Answer:
+    """Statistics of one of `VALUES`, which is also the name of a record's field."""
+    values = found.made.values.get(name)
+    return spread(values, *stats) if values else Unknown(f"no record of the window reports it: log `{name}`")
 
 
 # ---- record fields

@@ -9,14 +9,19 @@ from server.rollouts.state import CENSUS, EXITS, WAITS
 from server.rollouts.window import NO_RECORDS, Window
 from server.signals.aggregates import average, last_sum, mean, single, stats, too_few, window
 from server.signals.engine_state import current
-from server.signals.model import STEP_MINIMUM, TICK_WINDOW_SECONDS, Answer, Counter, Signal, Unknown, Value, View
+from server.signals.model import (
+    STEP_MINIMUM,
+    TICK_WINDOW_SECONDS,
+    Answer,
+    Counter,
+    Unknown,
+    Value,
+    View,
+    signal,
+)
 from server.signals.recorded import distribution, either, recorded
 from server.signals.sandbox_window import PENDING
 from server.signals.window import Gauge
-
-# ---- rollouts_total
-
-# Rollouts that ended, each once, by outcome.
 
 ROLLOUTS_TOTAL = Counter(
     name="rollouts_total",
@@ -30,10 +35,6 @@ ROLLOUTS_TOTAL = Counter(
 )
 
 
-# ---- rollout_exit_ratio
-
-# How rollouts end: trained, or discarded for a cause. The first cause counts.
-
 NO_EXITS = "no record reports how a rollout left: log `consumed_at` or `exit`"
 
 
@@ -44,36 +45,18 @@ def no_exits(found: Window) -> Unknown:
     )
 
 
-def _rollout_exit_ratio(_: View, found: Window) -> Answer:
+@signal(title="Exits", unit="ratio", actor="queue", cadence="step", hint=NO_RECORDS, records=True)
+@recorded
+def rollout_exit_ratio(_: View, found: Window) -> Answer:
+    """Share of each exit among the rollouts that left since the last 10 consumed versions began, without rollouts in
+    flight. Needs rollout records.
+    """
     total = sum(found.exits.values())
     if not total:
         return no_exits(found)
     return [Value(found.exits[name] / total, (("exit", name),)) for name in EXITS]
 
 
-ROLLOUT_EXIT_RATIO = Signal(
-    name="rollout_exit_ratio",
-    title="Exits",
-    unit="ratio",
-    actor="queue",
-    help="Share of each exit among the rollouts that left since the last 10 consumed versions began, without rollouts "
-    "in flight. Needs rollout records.",
-    inputs=(),
-    cadence="step",
-    compute=recorded(_rollout_exit_ratio),
-    hint=NO_RECORDS,
-    records=True,
-)
-
-
-# ---- rollout_phase_seconds
-
-# Time of a rollout by phase: setup, model, tools, scoring. Mean seconds per rollout, last 10 steps.
-
-_ROLLOUT_PHASE_SECONDS_HINT = (
-    "no rollout times by phase: the trainer must log them (prime-rl `timing/agent/model/mean`, TRL async `env/reset_s` "
-    "and `tools/latency_s`, verl `timing_s/agent_loop/...`)"
-)
 PHASES = {
     "setup": "rollout_setup_seconds_mean",
     "model": "rollout_model_seconds_mean",
@@ -83,7 +66,19 @@ PHASES = {
 }
 
 
-def _rollout_phase_seconds(view: View) -> Answer:
+@signal(
+    title="Where each rollout goes",
+    unit="seconds",
+    actor="generator",
+    inputs=(*PHASES.values(), "tool_call_seconds_mean", "tool_calls_mean"),
+    cadence="step",
+    hint="no rollout times by phase: the trainer must log them (prime-rl `timing/agent/model/mean`, TRL async "
+    "`env/reset_s` and `tools/latency_s`, verl `timing_s/agent_loop/...`)",
+)
+def rollout_phase_seconds(view: View) -> Answer:
+    """Mean seconds per rollout by phase: setup (environment, sandbox), model, tools, scoring, and all (start to end),
+    from the trainer's log, last 10 steps.
+    """
     found = {}
     for phase, metric in PHASES.items():
         rows = window(view, metric)
@@ -93,7 +88,7 @@ def _rollout_phase_seconds(view: View) -> Answer:
     if "tools" not in found and tools is not None:
         found["tools"] = tools
     return [Value(seconds, (("phase", phase),)) for phase, seconds in found.items()] or Unknown(
-        _ROLLOUT_PHASE_SECONDS_HINT
+        rollout_phase_seconds.hint
     )
 
 
@@ -105,31 +100,20 @@ def _by_call(view: View) -> float | None:
     return mean(rows, "tool_call_seconds_mean") * mean(rows, "tool_calls_mean")
 
 
-ROLLOUT_PHASE_SECONDS = Signal(
-    name="rollout_phase_seconds",
-    title="Where each rollout goes",
-    unit="seconds",
+@signal(
+    title="In flight",
+    unit="rollouts",
     actor="generator",
-    help="Mean seconds per rollout by phase: setup (environment, sandbox), model, tools, scoring, and all (start to "
-    "end), from the trainer's log, last 10 steps.",
-    inputs=(*PHASES.values(), "tool_call_seconds_mean", "tool_calls_mean"),
-    cadence="step",
-    compute=_rollout_phase_seconds,
-    hint=_ROLLOUT_PHASE_SECONDS_HINT,
+    inputs=("in_flight_rollouts",),
+    cadence="tick",
+    hint="this run reports no rollouts in flight "
+    "(prime-rl prints them in the orchestrator log, TRL async logs `rollout/inflight`)",
+    records=True,
 )
-
-
-# ---- in_flight_rollouts
-
-# Rollouts in flight now, by state: from records of single rollouts, else as counted by the orchestrator.
-
-_IN_FLIGHT_ROLLOUTS_HINT = (
-    "this run reports no rollouts in flight "
-    "(prime-rl prints them in the orchestrator log, TRL async logs `rollout/inflight`)"
-)
-
-
-def _in_flight_rollouts(view: View) -> Answer:
+def in_flight_rollouts(view: View) -> Answer:
+    """Rollouts in flight by state: waiting_slot, booting, generating, in_tool, scoring, waiting_group, queued, gated,
+    from records that are written during a rollout; otherwise the newest report of incomplete rollouts.
+    """
     # Records that are written at the end of a rollout do not contain those in flight.
     if view.rollouts.watched:
         return [Value(float(count), (("state", state),)) for state, count in _census(view).items()]
@@ -154,122 +138,79 @@ def _counted(view: View) -> Answer:
     for gauge in view.fresh("in_flight_rollouts"):
         states[dict(gauge.labels).get("state", "generating")] += gauge.last
     return [Value(count, (("state", state),)) for state, count in sorted(states.items())] or Unknown(
-        _IN_FLIGHT_ROLLOUTS_HINT
+        in_flight_rollouts.hint
     )
 
 
-IN_FLIGHT_ROLLOUTS = Signal(
-    name="in_flight_rollouts",
-    title="In flight",
+@signal(
+    title="Rollouts in flight",
     unit="rollouts",
     actor="generator",
-    help="Rollouts in flight by state: waiting_slot, booting, generating, in_tool, scoring, waiting_group, queued, "
-    "gated, from records that are written during a rollout; otherwise the newest report of incomplete rollouts.",
-    inputs=("in_flight_rollouts",),
+    inputs=in_flight_rollouts.inputs,
     cadence="tick",
-    compute=_in_flight_rollouts,
-    hint=_IN_FLIGHT_ROLLOUTS_HINT,
+    hint=in_flight_rollouts.hint,
     records=True,
 )
-
-
-# ---- rollouts_in_flight
-
-# Rollouts in flight: dispatched and not yet ended. One number for every page; by state see `in_flight_rollouts`.
-
-
-def _rollouts_in_flight(view: View) -> Answer:
-    counted = IN_FLIGHT_ROLLOUTS.compute(view)
+def rollouts_in_flight(view: View) -> Answer:
+    """Rollouts dispatched and not yet ended: all states of in_flight_rollouts except waiting_group and queued, in which
+    a rollout has ended and waits for siblings or for the trainer.
+    """
+    counted = in_flight_rollouts.compute(view)
     if not isinstance(counted, list):
         return counted
     return [Value(sum(one.value for one in counted if dict(one.labels).get("state") not in WAITS))]
 
 
-ROLLOUTS_IN_FLIGHT = Signal(
-    name="rollouts_in_flight",
-    title="Rollouts in flight",
-    unit="rollouts",
-    actor="generator",
-    help="Rollouts dispatched and not yet ended: all states of in_flight_rollouts except waiting_group and queued, in "
-    "which a rollout has ended and waits for siblings or for the trainer.",
-    inputs=IN_FLIGHT_ROLLOUTS.inputs,
-    cadence="tick",
-    compute=_rollouts_in_flight,
-    hint=IN_FLIGHT_ROLLOUTS.hint,
-    records=True,
-)
-
-
-# ---- in_flight_ratio
-
-# Rollouts in flight against the cap on them: at the cap, the configuration limits production.
-
-_IN_FLIGHT_RATIO_HINT = (
-    "needs the rollouts in flight and the cap on them (prime-rl `concurrency/max_inflight`, TRL async "
-    "`max_inflight_tasks`, or the fact max_in_flight)"
-)
 # A rollout that has ended and only waits does not use a slot any more.
 _OVER = ("waiting_group", "queued", "scoring")
 
 
-def _in_flight_ratio(view: View) -> Answer:
-    caps = view.fresh("in_flight_capacity_rollouts")
-    cap = last_sum(caps) if caps else view.fact("max_in_flight")
-    counted = IN_FLIGHT_ROLLOUTS.compute(view)
-    if not cap or not isinstance(counted, list):
-        return Unknown(_IN_FLIGHT_RATIO_HINT)
-    return [Value(sum(value.value for value in counted if dict(value.labels).get("state") not in _OVER) / cap)]
-
-
-IN_FLIGHT_RATIO = Signal(
-    name="in_flight_ratio",
+@signal(
     title="In flight, of the cap",
     unit="ratio",
     actor="generator",
-    help="Rollouts in flight now / their maximum, without rollouts that only wait for a reward, their group or the "
-    "trainer.",
     inputs=("in_flight_rollouts", "in_flight_capacity_rollouts"),
     cadence="tick",
-    compute=_in_flight_ratio,
-    hint=_IN_FLIGHT_RATIO_HINT,
+    hint="needs the rollouts in flight and the cap on them (prime-rl `concurrency/max_inflight`, TRL async "
+    "`max_inflight_tasks`, or the fact max_in_flight)",
     records=True,
 )
+def in_flight_ratio(view: View) -> Answer:
+    """Rollouts in flight now / their maximum, without rollouts that only wait for a reward, their group or the trainer.
+
+    At the cap, the configuration limits production.
+    """
+    caps = view.fresh("in_flight_capacity_rollouts")
+    cap = last_sum(caps) if caps else view.fact("max_in_flight")
+    counted = in_flight_rollouts.compute(view)
+    if not cap or not isinstance(counted, list):
+        return Unknown(in_flight_ratio.hint)
+    return [Value(sum(value.value for value in counted if dict(value.labels).get("state") not in _OVER) / cap)]
 
 
-# ---- failure_ratio
-
-# Failed tool calls and failed rollouts. They turn broken infrastructure into rewards of zero that look genuine.
-
-_FAILURE_RATIO_HINT = "this trainer reports neither failed tool calls nor failed rollouts"
 _PARTS = (("rollouts", "rollout_error_ratio"), ("tool_calls", "tool_failure_ratio"))
 
 
-def _failure_ratio(view: View) -> Answer:
-    windows = {of: (metric, window(view, metric)) for of, metric in _PARTS}
-    measured = [Value(mean(rows, m), (("of", of),)) for of, (m, rows) in windows.items() if len(rows) >= STEP_MINIMUM]
-    longest = max((rows for _, rows in windows.values()), key=len)
-    return measured or too_few(longest, _FAILURE_RATIO_HINT) or []
-
-
-FAILURE_RATIO = Signal(
-    name="failure_ratio",
+@signal(
     title="Failures",
     unit="ratio",
     actor="sandbox",
-    help="Share of tool calls, and of rollouts, that ended in an error, mean over the last 10 steps.",
     inputs=("rollout_error_ratio", "tool_failure_ratio"),
     cadence="step",
-    compute=_failure_ratio,
-    hint=_FAILURE_RATIO_HINT,
+    hint="this trainer reports neither failed tool calls nor failed rollouts",
     watch=0.05,
     critical=0.20,
 )
+def failure_ratio(view: View) -> Answer:
+    """Share of tool calls, and of rollouts, that ended in an error, mean over the last 10 steps.
 
+    Failures turn broken infrastructure into rewards of zero that look genuine.
+    """
+    windows = {of: (metric, window(view, metric)) for of, metric in _PARTS}
+    measured = [Value(mean(rows, m), (("of", of),)) for of, (m, rows) in windows.items() if len(rows) >= STEP_MINIMUM]
+    longest = max((rows for _, rows in windows.values()), key=len)
+    return measured or too_few(longest, failure_ratio.hint) or []
 
-# ---- infra_failure_ratio
-
-# The share of rollouts lost to infrastructure. Next to a zero-advantage share it shows that the policy is not the
-# cause.
 
 _UNTOLD = (
     "no record reports how a rollout failed: log `exit` (infra_error, env_error) of those that failed, or push "
@@ -277,7 +218,24 @@ _UNTOLD = (
 )
 
 
-def _infra_failure_ratio(_: View, found: Window) -> Answer:
+@signal(
+    title="Infra failures",
+    unit="ratio",
+    actor="sandbox",
+    cadence="step",
+    hint=NO_RECORDS,
+    # 2 % spoils every third group of 16; at 10 % four of five.
+    watch=0.02,
+    critical=0.10,
+    records=True,
+)
+@recorded
+def infra_failure_ratio(_: View, found: Window) -> Answer:
+    """Share of finished rollouts lost to infrastructure failures (exit infra_error) since the last 10 consumed versions
+    began. Their zero rewards are excluded everywhere. Needs rollout records.
+
+    Next to a zero-advantage share it shows that the policy is not the cause.
+    """
     total = sum(found.exits.values())
     if not total:
         return no_exits(found)
@@ -285,95 +243,56 @@ def _infra_failure_ratio(_: View, found: Window) -> Answer:
     return [Value(found.exits["infra_error"] / total)] if found.failures_told else Unknown(_UNTOLD)
 
 
-INFRA_FAILURE_RATIO = Signal(
-    name="infra_failure_ratio",
-    title="Infra failures",
-    unit="ratio",
-    actor="sandbox",
-    help="Share of finished rollouts lost to infrastructure failures (exit infra_error) since the last 10 consumed "
-    "versions began. Their zero rewards are excluded everywhere. Needs rollout records.",
-    inputs=(),
-    cadence="step",
-    compute=recorded(_infra_failure_ratio),
-    hint=NO_RECORDS,
-    # 2 % spoils every third group of 16; at 10 % four of five.
-    watch=0.02,
-    critical=0.10,
-    records=True,
-)
+def _turns_logged(view: View) -> Answer:
+    return stats(view, turns.hint, ("mean", "turns_mean", average))
 
 
-# ---- turns
-
-# Turns per rollout.
-
-_TURNS_HINT = "this trainer reports no turns per rollout (prime-rl `train/agg/effective/num_turns/mean`)"
-
-TURNS = Signal(
-    name="turns",
+@signal(
     title="Turns",
     unit="turns",
     actor="generator",
-    help="Turns per trained rollout: mean of the last 10 steps in the trainer's log. What the log lacks comes from "
-    "records of the last 10 consumed versions.",
     inputs=("turns_mean",),
     cadence="step",
-    compute=either(
-        distribution("turns", "turns", "mean", "p50", "p90", "max"),
-        stats(_TURNS_HINT, ("mean", "turns_mean", average)),
-        log_first=True,
-    ),
-    hint=_TURNS_HINT,
+    hint="this trainer reports no turns per rollout (prime-rl `train/agg/effective/num_turns/mean`)",
     records=True,
 )
+@either(_turns_logged, log_first=True)
+def turns(_: View, found: Window) -> Answer:
+    """Turns per trained rollout: mean of the last 10 steps in the trainer's log. What the log lacks comes from records
+    of the last 10 consumed versions.
+    """
+    return distribution(found, "turns", "mean", "p50", "p90", "max")
 
 
-# ---- tool_calls
+def _tool_calls_logged(view: View) -> Answer:
+    return stats(view, tool_calls.hint, ("mean", "tool_calls_mean", average))
 
-# Tool calls per rollout.
 
-_TOOL_CALLS_HINT = "this trainer reports no tool calls per rollout (TRL `tools/call_frequency`)"
-
-TOOL_CALLS = Signal(
-    name="tool_calls",
+@signal(
     title="Tool calls",
     unit="calls",
     actor="sandbox",
-    help="Tool calls per trained rollout: mean of the last 10 steps in the trainer's log. What the log lacks comes "
-    "from records of the last 10 consumed versions.",
     inputs=("tool_calls_mean",),
     cadence="step",
-    compute=either(
-        distribution("tool_calls", "tool_calls", "mean", "p50", "p90", "max"),
-        stats(_TOOL_CALLS_HINT, ("mean", "tool_calls_mean", average)),
-        log_first=True,
-    ),
-    hint=_TOOL_CALLS_HINT,
+    hint="this trainer reports no tool calls per rollout (TRL `tools/call_frequency`)",
     records=True,
 )
+@either(_tool_calls_logged, log_first=True)
+def tool_calls(_: View, found: Window) -> Answer:
+    """Tool calls per trained rollout: mean of the last 10 steps in the trainer's log. What the log lacks comes from
+    records of the last 10 consumed versions.
+    """
+    return distribution(found, "tool_calls", "mean", "p50", "p90", "max")
 
 
-# ---- response_tokens
-
-# Response length in tokens over the last 10 steps.
-#
-# From rollout records quantiles are exact. Of a log `mean` weights each step by its samples, and `p90` is the mean of
-# the steps' own p90: quantiles of steps cannot be merged exactly.
-
-_RESPONSE_TOKENS_HINT = (
-    "this trainer reports no response length: log it in tokens "
-    "(TRL `completions/mean_length`, prime-rl `train/agg/effective/num_output_tokens/mean`)"
-)
-_means = stats(
-    _RESPONSE_TOKENS_HINT,
-    ("mean", "response_tokens_mean", average),
-    ("p90", "response_tokens_p90", average),
-    ("max", "response_tokens_max", max),
-)
-
-
-def _logged(view: View) -> Answer:
-    answer = _means(view)
+def _response_tokens_logged(view: View) -> Answer:
+    answer = stats(
+        view,
+        response_tokens.hint,
+        ("mean", "response_tokens_mean", average),
+        ("p90", "response_tokens_p90", average),
+        ("max", "response_tokens_max", max),
+    )
     if not isinstance(answer, list):
         return answer
     rows = window(view, "response_tokens_mean")
@@ -384,53 +303,46 @@ def _logged(view: View) -> Answer:
     return [Value(tokens / sum(samples), answer[0].labels), *answer[1:]]
 
 
-RESPONSE_TOKENS = Signal(
-    name="response_tokens",
+@signal(
     title="Response length",
     unit="tokens",
     actor="generator",
-    help="Response tokens per trained rollout. From the trainer's log: mean of the last 10 steps' means, weighted by "
-    "samples; mean of their p90s; maximum of their maxima. What the log lacks comes from records of the last 10 "
-    "consumed versions.",
     inputs=("response_tokens_mean", "response_tokens_p90", "response_tokens_max", "trainer_samples"),
     cadence="step",
-    compute=either(
-        distribution("response_tokens", "response_tokens", "mean", "p50", "p90", "p99", "max"), _logged, log_first=True
-    ),
-    hint=_RESPONSE_TOKENS_HINT,
+    hint="this trainer reports no response length: log it in tokens "
+    "(TRL `completions/mean_length`, prime-rl `train/agg/effective/num_output_tokens/mean`)",
     records=True,
 )
+@either(_response_tokens_logged, log_first=True)
+def response_tokens(_: View, found: Window) -> Answer:
+    """Response tokens per trained rollout. From the trainer's log: mean of the last 10 steps' means, weighted by
+    samples; mean of their p90s; maximum of their maxima. What the log lacks comes from records of the last 10 consumed
+    versions.
+
+    From rollout records quantiles are exact. Quantiles of a log's steps cannot be merged exactly.
+    """
+    return distribution(found, "response_tokens", "mean", "p50", "p90", "p99", "max")
 
 
-# ---- truncation_ratio
-
-# The share of rollouts cut at the length cap. A cap hides length drift: read it beside the response length.
-
-_TRUNCATION_RATIO_HINT = (
-    "this trainer reports no truncation share (TRL `completions/clipped_ratio`, prime-rl `.../is_truncated/mean`)"
-)
-
-TRUNCATION_RATIO = Signal(
-    name="truncation_ratio",
+@signal(
     title="Truncated",
     unit="ratio",
     actor="generator",
-    help="Share of rollouts truncated at the length cap, mean over the last 10 steps.",
     inputs=("truncation_ratio",),
     cadence="step",
-    compute=single("truncation_ratio", _TRUNCATION_RATIO_HINT),
-    hint=_TRUNCATION_RATIO_HINT,
+    hint="this trainer reports no truncation share (TRL `completions/clipped_ratio`, prime-rl `.../is_truncated/mean`)",
     # With a tenth of the rollouts cut the reward is biased; at 30 % the cap decides what is learned.
     watch=0.10,
     critical=0.30,
 )
+def truncation_ratio(view: View) -> Answer:
+    """Share of rollouts truncated at the length cap, mean over the last 10 steps.
+
+    A cap hides length drift: read it beside the response length.
+    """
+    return single(view, "truncation_ratio", truncation_ratio.hint)
 
 
-# ---- tail_bubble_ratio
-
-# How empty the engines run while the slowest rollouts of a step end: 1 - mean running / peak.
-
-_TAIL_BUBBLE_RATIO_HINT = "no engine reports running requests: add its /metrics as a target"
 # Seconds. The polling interval of engines; a shorter tail costs nothing.
 GRID_SECONDS = 5.0
 _INSTANTS = round(TICK_WINDOW_SECONDS / GRID_SECONDS)
@@ -438,10 +350,21 @@ _INSTANTS = round(TICK_WINDOW_SECONDS / GRID_SECONDS)
 _LEAST = 6
 
 
-def _tail_bubble_ratio(view: View) -> Answer:
+@signal(
+    title="Tail bubble",
+    unit="ratio",
+    actor="generator",
+    inputs=("generator_requests_running", "trainer_step_seconds"),
+    cadence="step",
+    hint="no engine reports running requests: add its /metrics as a target",
+)
+def tail_bubble_ratio(view: View) -> Answer:
+    """1 - mean running requests / their peak, over the time with running requests, in the 5 minutes before the newest
+    step's end: engines that empty while the slowest rollouts finish.
+    """
     gauges = current(view, "generator_requests_running")
     if not gauges:
-        return Unknown(_TAIL_BUBBLE_RATIO_HINT)
+        return Unknown(tail_bubble_ratio.hint)
     running = [one for one in _running(view.now, gauges) if one > 0]
     if len(running) < _LEAST:
         return Unknown("the engines generated for less than half a minute of the last five")
@@ -464,30 +387,17 @@ def _running(now: float, gauges: list[Gauge]) -> list[float]:
     return totals
 
 
-TAIL_BUBBLE_RATIO = Signal(
-    name="tail_bubble_ratio",
-    title="Tail bubble",
-    unit="ratio",
-    actor="generator",
-    help="1 - mean running requests / their peak, over the time with running requests, in the 5 minutes before the "
-    "newest step's end: engines that empty while the slowest rollouts finish.",
-    inputs=("generator_requests_running", "trainer_step_seconds"),
-    cadence="step",
-    compute=_tail_bubble_ratio,
-    hint=_TAIL_BUBBLE_RATIO_HINT,
-)
-
-
-# ---- tail_index_ratio
-
-# Length of the tail: duration of the slowest of a hundred rollouts, divided by the median.
-
 # Rollouts. With fewer the 99th percentile is random.
 LEAST = 20
 OF = ("response_tokens", "seconds")
 
 
-def _tail_index_ratio(_: View, found: Window) -> Answer:
+@signal(title="Tail index", unit="ratio", actor="generator", cadence="step", hint=NO_RECORDS, records=True)
+@recorded
+def tail_index_ratio(_: View, found: Window) -> Answer:
+    """p99 / p50 of response tokens and of seconds from dispatch to end, of completed rollouts (trained or not) since
+    the last 10 consumed versions began. Needs rollout records.
+    """
     measured = [(name, found.ended_values(name)) for name in OF]
     sufficient = [(name, values) for name, values in measured if len(values) >= LEAST and quantile(values, 0.5) > 0]
     if not sufficient:
@@ -498,31 +408,22 @@ def _tail_index_ratio(_: View, found: Window) -> Answer:
     return [Value(quantile(values, 0.99) / quantile(values, 0.5), (("of", name),)) for name, values in sufficient]
 
 
-TAIL_INDEX_RATIO = Signal(
-    name="tail_index_ratio",
-    title="Tail index",
+@signal(
+    title="Scorer busy",
     unit="ratio",
-    actor="generator",
-    help="p99 / p50 of response tokens and of seconds from dispatch to end, of completed rollouts (trained or not) "
-    "since the last 10 consumed versions began. Needs rollout records.",
-    inputs=(),
+    actor="sandbox",
+    inputs=("reward_seconds", "trainer_step_seconds", "trainer_samples", "trainer_groups"),
     cadence="step",
-    compute=recorded(_tail_index_ratio),
-    hint=NO_RECORDS,
-    records=True,
+    hint="this trainer reports no scoring time (TRL async `rollout/score_s`, verl `timing_s/reward`)",
 )
+def scoring_busy_ratio(view: View) -> Answer:
+    """Seconds of scoring per second of a scorer that takes one group at a time (asynchronous runs), or the share of the
+    step (synchronous runs); last 10 steps. Several scorers together may exceed 1.
 
-
-# ---- scoring_busy_ratio
-
-# How busy the scorer is: seconds of scoring per group x groups per step, over the step. At 1 it sets the pace.
-
-_SCORING_BUSY_RATIO_HINT = "this trainer reports no scoring time (TRL async `rollout/score_s`, verl `timing_s/reward`)"
-
-
-def _scoring_busy_ratio(view: View) -> Answer:
+    Seconds of scoring per group x groups per step / step. At 1 it sets the pace.
+    """
     rows = window(view, "reward_seconds", "trainer_step_seconds")
-    missing = too_few(rows, _SCORING_BUSY_RATIO_HINT)
+    missing = too_few(rows, scoring_busy_ratio.hint)
     if missing is not None:
         return missing
     seconds, step = mean(rows, "reward_seconds"), mean(rows, "trainer_step_seconds")
@@ -542,36 +443,3 @@ def _groups(view: View) -> float | None:
     if samples and size:
         return mean(samples, "trainer_samples") / size + lost
     return mean(rows, "trainer_groups") + lost if rows else None
-
-
-SCORING_BUSY_RATIO = Signal(
-    name="scoring_busy_ratio",
-    title="Scorer busy",
-    unit="ratio",
-    actor="sandbox",
-    help="Seconds of scoring per second of a scorer that takes one group at a time (asynchronous runs), or the share "
-    "of the step (synchronous runs); last 10 steps. Several scorers together may exceed 1.",
-    inputs=("reward_seconds", "trainer_step_seconds", "trainer_samples", "trainer_groups"),
-    cadence="step",
-    compute=_scoring_busy_ratio,
-    hint=_SCORING_BUSY_RATIO_HINT,
-)
-
-
-SIGNALS: tuple[Signal | Counter, ...] = (
-    ROLLOUTS_TOTAL,
-    ROLLOUT_EXIT_RATIO,
-    ROLLOUT_PHASE_SECONDS,
-    IN_FLIGHT_ROLLOUTS,
-    ROLLOUTS_IN_FLIGHT,
-    IN_FLIGHT_RATIO,
-    FAILURE_RATIO,
-    INFRA_FAILURE_RATIO,
-    TURNS,
-    TOOL_CALLS,
-    RESPONSE_TOKENS,
-    TRUNCATION_RATIO,
-    TAIL_BUBBLE_RATIO,
-    TAIL_INDEX_RATIO,
-    SCORING_BUSY_RATIO,
-)

@@ -3,15 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from collectors.model import Labels
-from server.signals.model import Answer, Counter, Signal, Unknown, Value, View
+from server.signals.model import Answer, Counter, Unknown, Value, View, signal
 from server.signals.observed_histograms import Pool, observed, quantiles
 from server.signals.sandboxes import NO_SOURCE, missing
-
-# ---- sandbox_spinup_latency_seconds
-
-# How long sandboxes took from requested to ready, of those that became ready within five minutes.
-#
-# Where no record of a single sandbox is read, from the buckets of a source that times them (no maximum then).
 
 QUANTILES = (("p50", 0.50), ("p95", 0.95), ("p99", 0.99))
 
@@ -50,7 +44,22 @@ def _metered(view: View) -> list[Value]:
     ]
 
 
-def _sandbox_spinup_latency_seconds(view: View) -> Answer:
+@signal(
+    title="Sandbox spin-up",
+    unit="seconds",
+    actor="sandbox",
+    inputs=("sandbox_spinup_seconds",),
+    cadence="tick",
+    hint=NO_SOURCE,
+    watch=60.0,
+    critical=120.0,
+)
+def sandbox_spinup_latency_seconds(view: View) -> Answer:
+    """Time from requested to ready, of sandboxes that became ready within 5 minutes, by cached or built image. Pending
+    sandboxes are not included.
+
+    Where no record of a single sandbox is read, from the buckets of a source that times them (no maximum then).
+    """
     if metered := _metered(view):
         return metered
     gap = missing(view, reported=bool(view.sandboxes.ready))
@@ -66,26 +75,6 @@ def _sandbox_spinup_latency_seconds(view: View) -> Answer:
     return [value for image, seconds in found.items() for value in _stats(image, seconds)]
 
 
-SANDBOX_SPINUP_LATENCY_SECONDS = Signal(
-    name="sandbox_spinup_latency_seconds",
-    title="Sandbox spin-up",
-    unit="seconds",
-    actor="sandbox",
-    help="Time from requested to ready, of sandboxes that became ready within 5 minutes, by cached or built image. "
-    "Pending sandboxes are not included.",
-    inputs=("sandbox_spinup_seconds",),
-    cadence="tick",
-    compute=_sandbox_spinup_latency_seconds,
-    hint=NO_SOURCE,
-    watch=60.0,
-    critical=120.0,
-)
-
-
-# ---- sandbox_spinup_bucket_total
-
-# One part of the spin-up histogram that `/metrics` shows as `sandbox_spinup_seconds`.
-
 SANDBOX_SPINUP_BUCKET_TOTAL = Counter(
     name="sandbox_spinup_bucket_total",
     title="Spin-ups by bucket",
@@ -97,11 +86,6 @@ SANDBOX_SPINUP_BUCKET_TOTAL = Counter(
     by=("le",),
 )
 
-
-# ---- sandbox_spinup_count_total
-
-# One part of the spin-up histogram that `/metrics` shows as `sandbox_spinup_seconds`.
-
 SANDBOX_SPINUP_COUNT_TOTAL = Counter(
     name="sandbox_spinup_count_total",
     title="Spin-ups",
@@ -112,11 +96,6 @@ SANDBOX_SPINUP_COUNT_TOTAL = Counter(
     of="sandbox",
 )
 
-
-# ---- sandbox_spinup_sum_total
-
-# One part of the spin-up histogram that `/metrics` shows as `sandbox_spinup_seconds`.
-
 SANDBOX_SPINUP_SUM_TOTAL = Counter(
     name="sandbox_spinup_sum_total",
     title="Spin-up seconds",
@@ -125,14 +104,6 @@ SANDBOX_SPINUP_SUM_TOTAL = Counter(
     help="Seconds from requested to ready, summed over sandboxes; on /metrics the histogram sandbox_spinup_seconds.",
     metric="sandbox_spinup",
     of="sandbox",
-)
-
-
-SIGNALS: tuple[Signal | Counter, ...] = (
-    SANDBOX_SPINUP_LATENCY_SECONDS,
-    SANDBOX_SPINUP_BUCKET_TOTAL,
-    SANDBOX_SPINUP_COUNT_TOTAL,
-    SANDBOX_SPINUP_SUM_TOTAL,
 )
 
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from itertools import pairwise
 
 from server.signals.aggregates import last_sum
-from server.signals.model import TICK_WINDOW_SECONDS, Answer, Counter, NotApplicable, Signal, Unknown, Value, View
+from server.signals.model import TICK_WINDOW_SECONDS, Answer, Counter, NotApplicable, Unknown, Value, View, signal
 from server.signals.observed_histograms import observed, quantile
 from server.signals.sandbox_window import NEVER
 from server.signals.window import Gauge
@@ -38,16 +38,16 @@ def missing(view: View, *, reported: bool = False) -> Answer | None:
     return Unknown(why) if why else None
 
 
-# ---- sandboxes
-
-# Live sandboxes of the run by canonical state. Starting is separate from running, because providers limit starts.
-#
-# Without records of single sandboxes the source's own counts are used, with only the states that it reports.
-
 STATES = ("queued", "building_image", "starting", "running", "paused", "stopping", "unknown")
 
 
-def _sandboxes(view: View) -> Answer:
+@signal(title="Sandboxes", unit="sandboxes", actor="sandbox", inputs=("sandboxes",), cadence="tick", hint=NO_SOURCE)
+def sandboxes(view: View) -> Answer:
+    """Live sandboxes of the run by state, from the providers' last answers.
+
+    Starting is separate from running, because providers limit starts. Without records of single sandboxes the source's
+    own counts are used, with only the states that it reports.
+    """
     metered_counts: dict[str, float] = defaultdict(float)
     for gauge in metered(view, "sandboxes"):
         metered_counts[dict(gauge.labels).get("state", "unknown")] += gauge.last
@@ -56,23 +56,6 @@ def _sandboxes(view: View) -> Answer:
     counts = view.sandboxes.by_state()
     return missing(view) or [Value(float(counts[state]), (("state", state),)) for state in STATES]
 
-
-SANDBOXES = Signal(
-    name="sandboxes",
-    title="Sandboxes",
-    unit="sandboxes",
-    actor="sandbox",
-    help="Live sandboxes of the run by state, from the providers' last answers.",
-    inputs=("sandboxes",),
-    cadence="tick",
-    compute=_sandboxes,
-    hint=NO_SOURCE,
-)
-
-
-# ---- sandboxes_created_total
-
-# Sandboxes that the run requested, each once.
 
 SANDBOXES_CREATED_TOTAL = Counter(
     name="sandboxes_created_total",
@@ -85,117 +68,64 @@ SANDBOXES_CREATED_TOTAL = Counter(
 )
 
 
-# ---- sandbox_creates_per_second
-
-# Sandboxes requested per second, over five minutes.
-
-
-def _sandbox_creates_per_second(view: View) -> Answer:
+@signal(title="Sandbox creations", unit="sandboxes/s", actor="sandbox", cadence="tick", hint=NO_SOURCE)
+def sandbox_creates_per_second(view: View) -> Answer:
+    """Sandboxes requested per second over 5 minutes."""
     start = view.now - TICK_WINDOW_SECONDS
     requested = sum(1 for ts in view.sandboxes.created if start < ts <= view.now)
     return missing(view) or [Value(requested / TICK_WINDOW_SECONDS)]
 
 
-SANDBOX_CREATES_PER_SECOND = Signal(
-    name="sandbox_creates_per_second",
-    title="Sandbox creations",
-    unit="sandboxes/s",
-    actor="sandbox",
-    help="Sandboxes requested per second over 5 minutes.",
-    inputs=(),
-    cadence="tick",
-    compute=_sandbox_creates_per_second,
-    hint=NO_SOURCE,
-)
+@signal(title="Dangling sandboxes", unit="sandboxes", actor="sandbox", cadence="tick", hint=NO_SOURCE, watch=1.0)
+def sandboxes_dangling(view: View) -> Answer:
+    """Live sandboxes in the run's accounts whose run has ended or is unknown.
 
-
-# ---- sandboxes_dangling
-
-# Live sandboxes of runs that have ended. They use quota and cost money.
-
-
-def _sandboxes_dangling(view: View) -> Answer:
+    They use quota and cost money.
+    """
     over = len(view.sandboxes.own) if view.lifecycle in ("finished", "crashed") else 0
     return missing(view) or [Value(float(len(view.sandboxes.foreign) + over))]
 
 
-SANDBOXES_DANGLING = Signal(
-    name="sandboxes_dangling",
-    title="Dangling sandboxes",
-    unit="sandboxes",
-    actor="sandbox",
-    help="Live sandboxes in the run's accounts whose run has ended or is unknown.",
-    inputs=(),
-    cadence="tick",
-    compute=_sandboxes_dangling,
-    hint=NO_SOURCE,
-    watch=1.0,
-)
-
-
-# ---- sandboxes_unreachable
-
-# Sandboxes that their provider reports as running but that do not respond.
-
-
-def _sandboxes_unreachable(view: View) -> Answer:
+@signal(title="Unreachable sandboxes", unit="sandboxes", actor="sandbox", cadence="tick", hint=NO_SOURCE, watch=1.0)
+def sandboxes_unreachable(view: View) -> Answer:
+    """Sandboxes that the provider reports as running but that do not respond (if the provider reports it)."""
     lost = sum(1 for record in view.sandboxes.own.values() if record.unreachable)
     return missing(view) or [Value(float(lost))]
 
 
-SANDBOXES_UNREACHABLE = Signal(
-    name="sandboxes_unreachable",
-    title="Unreachable sandboxes",
-    unit="sandboxes",
-    actor="sandbox",
-    help="Sandboxes that the provider reports as running but that do not respond (if the provider reports it).",
-    inputs=(),
-    cadence="tick",
-    compute=_sandboxes_unreachable,
-    hint=NO_SOURCE,
-    watch=1.0,
-)
-
-
-# ---- sandbox_exec_seconds
-
-# How long commands in sandboxes take: after the spin-up this is what a rollout waits for.
-
-_SANDBOX_EXEC_SECONDS_HINT = "no source times commands in sandboxes (agent-sandbox's router does; so can a push)"
 _QUANTILES = (("p50", 0.50), ("p95", 0.95))
 
 
-def _sandbox_exec_seconds(view: View) -> Answer:
+@signal(
+    title="Sandbox commands",
+    unit="seconds",
+    actor="sandbox",
+    inputs=("sandbox_exec_seconds",),
+    cadence="tick",
+    hint="no source times commands in sandboxes (agent-sandbox's router does; so can a push)",
+)
+def sandbox_exec_seconds(view: View) -> Answer:
+    """Duration of commands that ended in sandboxes within 5 minutes, from the source's own buckets.
+
+    After the spin-up this is what a rollout waits for.
+    """
     if view.facts.get("has_sandbox") == 0:
         return NotApplicable(NEEDS_NONE)
     pools = [pool for pool in view.observed.get("sandbox_exec_seconds", ()) if pool.fresh(view.now)]
     if not pools:
-        return Unknown(_SANDBOX_EXEC_SECONDS_HINT)
+        return Unknown(sandbox_exec_seconds.hint)
     buckets = observed(pools, view.now)
     if not buckets:
         return Unknown("no command ended in a sandbox within 5 minutes")
     return [Value(quantile(buckets, q), (("stat", name),)) for name, q in _QUANTILES]
 
 
-SANDBOX_EXEC_SECONDS = Signal(
-    name="sandbox_exec_seconds",
-    title="Sandbox commands",
-    unit="seconds",
-    actor="sandbox",
-    help="Duration of commands that ended in sandboxes within 5 minutes, from the source's own buckets.",
-    inputs=("sandbox_exec_seconds",),
-    cadence="tick",
-    compute=_sandbox_exec_seconds,
-    hint=_SANDBOX_EXEC_SECONDS_HINT,
-)
+@signal(title="Sandbox failures", unit="ratio", actor="sandbox", cadence="tick", hint=NO_SOURCE)
+def sandbox_failure_ratio(view: View) -> Answer:
+    """Failed sandboxes / sandboxes that failed or became ready within 5 minutes.
 
-
-# ---- sandbox_failure_ratio
-
-# Share of sandboxes that fail. In rewards alone such a failure looks like a hard task.
-
-
-def _sandbox_failure_ratio(view: View) -> Answer:
+    In rewards alone such a failure looks like a hard task.
+    """
     gap = missing(view)
     if gap is not None:
         return gap
@@ -203,23 +133,9 @@ def _sandbox_failure_ratio(view: View) -> Answer:
     return [Value(failed / decided)] if decided else Unknown("no sandbox became ready or failed within 5 minutes")
 
 
-SANDBOX_FAILURE_RATIO = Signal(
-    name="sandbox_failure_ratio",
-    title="Sandbox failures",
-    unit="ratio",
-    actor="sandbox",
-    help="Failed sandboxes / sandboxes that failed or became ready within 5 minutes.",
-    inputs=(),
-    cadence="tick",
-    compute=_sandbox_failure_ratio,
-    hint=NO_SOURCE,
-)
-
-
-# ---- sandbox_refused_ratio
-
-
-def _sandbox_refused_ratio(view: View) -> Answer:
+@signal(title="Refused sandboxes", unit="ratio", actor="sandbox", cadence="tick", hint=NO_SOURCE)
+def sandbox_refused_ratio(view: View) -> Answer:
+    """Sandboxes that the provider refused, by cause / sandboxes that failed or became ready within 5 minutes."""
     gap = missing(view)
     if gap is not None:
         return gap
@@ -228,23 +144,6 @@ def _sandbox_refused_ratio(view: View) -> Answer:
         return Unknown("no sandbox became ready or failed within 5 minutes")
     return [Value(share, (("cause", cause),)) for cause, share in shares.items()]
 
-
-SANDBOX_REFUSED_RATIO = Signal(
-    name="sandbox_refused_ratio",
-    title="Refused sandboxes",
-    unit="ratio",
-    actor="sandbox",
-    help="Sandboxes that the provider refused, by cause / sandboxes that failed or became ready within 5 minutes.",
-    inputs=(),
-    cadence="tick",
-    compute=_sandbox_refused_ratio,
-    hint=NO_SOURCE,
-)
-
-
-# ---- sandbox_failures_total
-
-# Sandboxes of the run that failed, each once, by cause.
 
 SANDBOX_FAILURES_TOTAL = Counter(
     name="sandbox_failures_total",
@@ -259,70 +158,50 @@ SANDBOX_FAILURES_TOTAL = Counter(
 )
 
 
-# ---- sandbox_failed_rollout_ratio
-
-# Rollouts lost to their sandbox. They return a zero or nothing, which a trainer cannot distinguish from a hard task.
-
-_SANDBOX_FAILED_ROLLOUT_RATIO_HINT = (
-    "no source reports which rollouts were lost to their sandbox (the traces of verifiers and prime-rl do)"
+@signal(
+    title="Rollouts lost to sandboxes",
+    unit="ratio",
+    actor="sandbox",
+    inputs=("rollouts_seen_total", "rollouts_infra_failed_total"),
+    cadence="tick",
+    hint="no source reports which rollouts were lost to their sandbox (the traces of verifiers and prime-rl do)",
+    # Each lost rollout bends its group's advantages; 5 to 15 % is what users of spot machines report as harmful.
+    watch=0.02,
+    critical=0.10,
 )
+def sandbox_failed_rollout_ratio(view: View) -> Answer:
+    """Rollouts lost to their sandbox / rollouts in sandboxes that ended, without evaluation, over 5 minutes.
 
-
-def _sandbox_failed_rollout_ratio(view: View) -> Answer:
+    They return a zero or nothing, which a trainer cannot distinguish from a hard task.
+    """
     if view.facts.get("has_sandbox") == 0:
         return NotApplicable(NEEDS_NONE)
     ended = list(view.gauges.get("rollouts_seen_total", ()))
     if not ended:
-        return Unknown(_SANDBOX_FAILED_ROLLOUT_RATIO_HINT)
+        return Unknown(sandbox_failed_rollout_ratio.hint)
     # These counters change only when a rollout ends, so an old sample is a window without rollouts and not stale.
     seen = sum(gauge.increase(view.now)[0] for gauge in ended)
     lost = sum(gauge.increase(view.now)[0] for gauge in view.gauges.get("rollouts_infra_failed_total", ()))
     return [Value(lost / seen)] if seen > 0 else Unknown("no rollout in a sandbox ended within 5 minutes")
 
 
-SANDBOX_FAILED_ROLLOUT_RATIO = Signal(
-    name="sandbox_failed_rollout_ratio",
-    title="Rollouts lost to sandboxes",
-    unit="ratio",
-    actor="sandbox",
-    help="Rollouts lost to their sandbox / rollouts in sandboxes that ended, without evaluation, over 5 minutes.",
-    inputs=("rollouts_seen_total", "rollouts_infra_failed_total"),
-    cadence="tick",
-    compute=_sandbox_failed_rollout_ratio,
-    hint=_SANDBOX_FAILED_ROLLOUT_RATIO_HINT,
-    # Each lost rollout bends its group's advantages; 5 to 15 % is what users of spot machines report as harmful.
-    watch=0.02,
-    critical=0.10,
-)
-
-
-# ---- sandbox_oldest_pending_seconds
-
-# Age of the oldest sandbox that is not ready. A straggler is in no histogram until it ends.
-
-
-def _sandbox_oldest_pending_seconds(view: View) -> Answer:
-    gap = missing(view)
-    if gap is not None:
-        return gap
-    # Without pending sandboxes the value is zero and known.
-    return [Value(max(view.sandboxes.waiting(view.now), default=0.0))]
-
-
-SANDBOX_OLDEST_PENDING_SECONDS = Signal(
-    name="sandbox_oldest_pending_seconds",
+@signal(
     title="Oldest pending sandbox",
     unit="seconds",
     actor="sandbox",
-    help="Seconds since the oldest sandbox that is not ready was requested. It is in no spin-up time until it ends.",
-    inputs=(),
     cadence="tick",
-    compute=_sandbox_oldest_pending_seconds,
     hint=NO_SOURCE,
     # A cold image pull takes minutes; ten are longer than any rollout should wait.
     watch=180.0,
     critical=600.0,
 )
+def sandbox_oldest_pending_seconds(view: View) -> Answer:
+    """Seconds since the oldest sandbox that is not ready was requested. It is in no spin-up time until it ends."""
+    gap = missing(view)
+    if gap is not None:
+        return gap
+    # Without pending sandboxes the value is zero and known.
+    return [Value(max(view.sandboxes.waiting(view.now), default=0.0))]
 
 
 # ---- sandbox account
@@ -344,58 +223,53 @@ def _quotas(view: View, metric: str) -> Answer:
     return values or Unknown(HINT)
 
 
-# ---- sandbox_quota_used
-
-# Used part of each quota, in its own unit: a share alone does not show how many more sandboxes will start.
-
-
-def _sandbox_quota_used(view: View) -> Answer:
-    return _quotas(view, "sandbox_quota_used")
-
-
-SANDBOX_QUOTA_USED = Signal(
-    name="sandbox_quota_used",
+@signal(
     title="Sandbox quota in use",
     unit="quota",
     actor="sandbox",
-    help="Quota in use by resource and account (target): sandboxes, cores, creations per second or hour, GB.",
     inputs=("sandbox_quota_used",),
     cadence="tick",
-    compute=_sandbox_quota_used,
     hint=HINT,
 )
+def sandbox_quota_used(view: View) -> Answer:
+    """Quota in use by resource and account (target): sandboxes, cores, creations per second or hour, GB.
+
+    A share alone does not show how many more sandboxes will start.
+    """
+    return _quotas(view, "sandbox_quota_used")
 
 
-# ---- sandbox_quota_limit
-
-# Limit of each quota, in its own unit: the number that a provider can raise.
-
-
-def _sandbox_quota_limit(view: View) -> Answer:
-    return _quotas(view, "sandbox_quota_limit")
-
-
-SANDBOX_QUOTA_LIMIT = Signal(
-    name="sandbox_quota_limit",
+@signal(
     title="Sandbox quota granted",
     unit="quota",
     actor="sandbox",
-    help="Quota granted by resource and account (target): sandboxes, cores, creations per second or hour, GB.",
     inputs=("sandbox_quota_limit",),
     cadence="tick",
-    compute=_sandbox_quota_limit,
     hint=HINT,
 )
+def sandbox_quota_limit(view: View) -> Answer:
+    """Quota granted by resource and account (target): sandboxes, cores, creations per second or hour, GB.
+
+    It is the number that a provider can raise.
+    """
+    return _quotas(view, "sandbox_quota_limit")
 
 
-# ---- sandbox_quota_used_ratio
+@signal(
+    title="Sandbox quota used",
+    unit="ratio",
+    actor="sandbox",
+    inputs=("sandbox_quota_used", "sandbox_quota_limit"),
+    cadence="tick",
+    hint="no provider reports both a limit and its use; state limits with `rollscope preflight`",
+    watch=0.8,
+    critical=0.9,
+)
+def sandbox_quota_used_ratio(view: View) -> Answer:
+    """Used share of a provider's quota by resource; of several accounts, the fullest.
 
-# Used share of each quota: one burst of dispatches uses up the last tenth.
-
-_SANDBOX_QUOTA_USED_RATIO_HINT = "no provider reports both a limit and its use; state limits with `rollscope preflight`"
-
-
-def _sandbox_quota_used_ratio(view: View) -> Answer:
+    One burst of dispatches uses up the last tenth.
+    """
     if view.facts.get("has_sandbox") == 0:
         return NotApplicable(NEEDS_NONE)
     limits = {(g.target, g.labels): g.last for g in view.fresh("sandbox_quota_limit") if g.last > 0}
@@ -406,54 +280,23 @@ def _sandbox_quota_used_ratio(view: View) -> Answer:
             resource = dict(gauge.labels).get("resource", "")
             worst[resource] = max(worst.get(resource, 0.0), gauge.last / limit)
     values = [Value(share, (("resource", resource),)) for resource, share in sorted(worst.items())]
-    return values or Unknown(_SANDBOX_QUOTA_USED_RATIO_HINT)
+    return values or Unknown(sandbox_quota_used_ratio.hint)
 
 
-SANDBOX_QUOTA_USED_RATIO = Signal(
-    name="sandbox_quota_used_ratio",
-    title="Sandbox quota used",
-    unit="ratio",
-    actor="sandbox",
-    help="Used share of a provider's quota by resource; of several accounts, the fullest.",
-    inputs=("sandbox_quota_used", "sandbox_quota_limit"),
-    cadence="tick",
-    compute=_sandbox_quota_used_ratio,
-    hint=_SANDBOX_QUOTA_USED_RATIO_HINT,
-    watch=0.8,
-    critical=0.9,
-)
-
-
-# ---- sandbox_credit_usd
-
-# Credit left with the sandbox providers.
-
-_SANDBOX_CREDIT_USD_HINT = "no provider reports its credit (Prime does, by its wallet)"
-
-
-def _sandbox_credit_usd(view: View) -> Answer:
-    gauges = view.fresh("sandbox_credit_usd")
-    return [Value(last_sum(gauges))] if gauges else Unknown(_SANDBOX_CREDIT_USD_HINT)
-
-
-SANDBOX_CREDIT_USD = Signal(
-    name="sandbox_credit_usd",
+@signal(
     title="Sandbox credit",
     unit="usd",
     actor="sandbox",
-    help="Credit left with the sandbox providers that report it.",
     inputs=("sandbox_credit_usd",),
     cadence="tick",
-    compute=_sandbox_credit_usd,
-    hint=_SANDBOX_CREDIT_USD_HINT,
+    hint="no provider reports its credit (Prime does, by its wallet)",
 )
+def sandbox_credit_usd(view: View) -> Answer:
+    """Credit left with the sandbox providers that report it."""
+    gauges = view.fresh("sandbox_credit_usd")
+    return [Value(last_sum(gauges))] if gauges else Unknown(sandbox_credit_usd.hint)
 
 
-# ---- sandbox_credit_hours
-
-# How long the credit lasts at the rate it falls.
-
-_SANDBOX_CREDIT_HOURS_HINT = "no provider reports its credit (Prime does, by its wallet)"
 # Bills are booked in steps: over less than a minute a rate is noise.
 SHORTEST_SECONDS = 60.0
 # Hours. Upper bound for a credit that hardly falls: one year.
@@ -467,10 +310,22 @@ def _burned(gauge: Gauge) -> tuple[float, float]:
     return spent, points[-1][0] - points[0][0]
 
 
-def _sandbox_credit_hours(view: View) -> Answer:
+@signal(
+    title="Credit lasts",
+    unit="hours",
+    actor="sandbox",
+    inputs=("sandbox_credit_usd", "sandbox_cost_usd_per_hour"),
+    cadence="tick",
+    hint="no provider reports its credit (Prime does, by its wallet)",
+    watch=48.0,
+    critical=24.0,
+    higher_is_worse=False,
+)
+def sandbox_credit_hours(view: View) -> Answer:
+    """Hours until the sandbox credit is used up, at the provider's rate or at the decrease within 5 minutes."""
     gauges = view.fresh("sandbox_credit_usd")
     if not gauges:
-        return Unknown(_SANDBOX_CREDIT_HOURS_HINT)
+        return Unknown(sandbox_credit_hours.hint)
     rates = []
     for gauge in gauges:
         spent, seconds = _burned(gauge)
@@ -485,30 +340,16 @@ def _sandbox_credit_hours(view: View) -> Answer:
     return [Value(min([MOST_HOURS, *hours]))]
 
 
-SANDBOX_CREDIT_HOURS = Signal(
-    name="sandbox_credit_hours",
-    title="Credit lasts",
-    unit="hours",
+@signal(
+    title="Sandbox cost",
+    unit="usd/h",
     actor="sandbox",
-    help="Hours until the sandbox credit is used up, at the provider's rate or at the decrease within 5 minutes.",
-    inputs=("sandbox_credit_usd", "sandbox_cost_usd_per_hour"),
+    inputs=("sandbox_cost_usd_per_hour",),
     cadence="tick",
-    compute=_sandbox_credit_hours,
-    hint=_SANDBOX_CREDIT_HOURS_HINT,
-    watch=48.0,
-    critical=24.0,
-    higher_is_worse=False,
+    hint="no provider reports a spending rate or prices",
 )
-
-
-# ---- sandbox_cost_usd_per_hour
-
-# Cost of the run's sandboxes per hour: as reported by providers, else from the prices of the live ones.
-
-_SANDBOX_COST_USD_PER_HOUR_HINT = "no provider reports a spending rate or prices"
-
-
-def _sandbox_cost_usd_per_hour(view: View) -> Answer:
+def sandbox_cost_usd_per_hour(view: View) -> Answer:
+    """Dollars per hour for sandboxes: the provider's rate for the account, or else that of the run's live sandboxes."""
     reported = view.fresh("sandbox_cost_usd_per_hour")
     if reported:
         return [Value(last_sum(reported))]
@@ -517,39 +358,4 @@ def _sandbox_cost_usd_per_hour(view: View) -> Answer:
         return gap
     prices = [record.cost_usd_per_hour for record in view.sandboxes.own.values()]
     measured = [price for price in prices if price is not None]
-    return [Value(sum(measured))] if measured else Unknown(_SANDBOX_COST_USD_PER_HOUR_HINT)
-
-
-SANDBOX_COST_USD_PER_HOUR = Signal(
-    name="sandbox_cost_usd_per_hour",
-    title="Sandbox cost",
-    unit="usd/h",
-    actor="sandbox",
-    help="Dollars per hour for sandboxes: the provider's rate for the account, or else that of the run's live "
-    "sandboxes.",
-    inputs=("sandbox_cost_usd_per_hour",),
-    cadence="tick",
-    compute=_sandbox_cost_usd_per_hour,
-    hint=_SANDBOX_COST_USD_PER_HOUR_HINT,
-)
-
-
-SIGNALS: tuple[Signal | Counter, ...] = (
-    SANDBOX_QUOTA_USED,
-    SANDBOX_QUOTA_LIMIT,
-    SANDBOX_QUOTA_USED_RATIO,
-    SANDBOX_CREDIT_USD,
-    SANDBOX_CREDIT_HOURS,
-    SANDBOX_COST_USD_PER_HOUR,
-    SANDBOXES,
-    SANDBOXES_CREATED_TOTAL,
-    SANDBOX_CREATES_PER_SECOND,
-    SANDBOXES_DANGLING,
-    SANDBOXES_UNREACHABLE,
-    SANDBOX_EXEC_SECONDS,
-    SANDBOX_FAILURE_RATIO,
-    SANDBOX_REFUSED_RATIO,
-    SANDBOX_FAILURES_TOTAL,
-    SANDBOX_FAILED_ROLLOUT_RATIO,
-    SANDBOX_OLDEST_PENDING_SECONDS,
-)
+    return [Value(sum(measured))] if measured else Unknown(sandbox_cost_usd_per_hour.hint)

@@ -14,12 +14,11 @@ from server.signals.aggregates import mean as step_windows_mean
 from server.signals.model import (
     STATE_MODE,
     Answer,
-    Counter,
     NotApplicable,
-    Signal,
     Unknown,
     Value,
     View,
+    signal,
     unknown_reason,
 )
 from server.signals.queue import waiting
@@ -27,25 +26,7 @@ from server.signals.recorded import either, missing, recorded
 from server.signals.recorded import window as recorded_window
 from server.signals.rollouts import no_exits
 
-# ---- staleness_versions
-
-# Age of the trained samples in policy versions, at three levels.
-#
-# Rollout records (docs/reference/rollouts.md) give all three, a trainer's log the trajectory's alone. Synchronous runs
-# train on what the current policy produced: 0 by definition. At the run's own bound, staleness says only that
-# generation is ahead: it saturates there whatever the bottleneck (TRL async at `max_staleness`). What was dropped as
-# stale is in `rollout_exit_ratio`: staleness of the trained alone is survivor-biased at the bound.
-
-_STALENESS_VERSIONS_HINT = (
-    "this trainer reports no staleness: it must log versions per batch "
-    "(prime-rl `off_policy/mean`, TRL async `sample/staleness_mean`)"
-)
 _LEVEL = ("level", "trajectory")
-_reported = stats(
-    _STALENESS_VERSIONS_HINT, ("mean", "staleness_versions_mean", average), ("max", "staleness_versions_max", max)
-)
-# PipelineRL and AReaL report only the maximum.
-_largest = stats(_STALENESS_VERSIONS_HINT, ("max", "staleness_versions_max", max))
 _STATS: Mapping[str, Callable[[Mapping[int, int]], float]] = {
     "mean": counted_mean, "p95": lambda ages: counted_quantile(ages, 0.95), "max": lambda ages: float(max(ages)),
 }  # fmt: skip
@@ -56,9 +37,10 @@ _STALENESS_VERSIONS_BOUND = (
 
 
 def _staleness_versions_logged(view: View) -> Answer:
-    answer = _reported(view)
+    hint, largest = staleness_versions.hint, ("max", "staleness_versions_max", max)
+    answer = stats(view, hint, ("mean", "staleness_versions_mean", average), largest)
     if not isinstance(answer, (list, tuple)):
-        answer = _largest(view)
+        answer = stats(view, hint, largest)  # PipelineRL and AReaL report only the maximum
     if isinstance(answer, (list, tuple)):
         return [Value(value.value, (_LEVEL, *value.labels)) for value in answer]
     if view.synchronous:
@@ -66,7 +48,27 @@ def _staleness_versions_logged(view: View) -> Answer:
     return answer if view.mode else Unknown(f"{unknown_reason(answer)}, or {STATE_MODE}")
 
 
-def _staleness_versions_recorded(view: View, found: Window) -> Answer:
+@signal(
+    title="Policy staleness",
+    unit="versions",
+    actor="queue",
+    inputs=("staleness_versions_mean", "staleness_versions_max", "trainer_step_seconds"),
+    cadence="step",
+    hint="this trainer reports no staleness: it must log versions per batch "
+    "(prime-rl `off_policy/mean`, TRL async `sample/staleness_mean`)",
+    records=True,
+)
+@either(_staleness_versions_logged)
+def staleness_versions(view: View, found: Window) -> Answer:
+    """Policy versions between generation and consumption of a trained rollout: of its oldest token (trajectory), its
+    mean token, the state of its environment; mean, p95 and maximum over the last 10 consumed versions. From a trainer's
+    log: mean of the last 10 steps' means, maximum of their maxima.
+
+    Rollout records (docs/reference/rollouts.md) give all three levels, a trainer's log the trajectory's alone.
+    Synchronous runs train on what the current policy produced: 0 by definition. At the run's own bound, staleness says
+    only that generation is ahead: it saturates there whatever the bottleneck (TRL async at `max_staleness`). What was
+    dropped as stale is in `rollout_exit_ratio`: staleness of the trained alone is survivor-biased at the bound.
+    """
     used, synchronous = found.used, view.synchronous
     whole = used.staleness or ({0: 1} if synchronous else {})
     tokens = used.tokens or ({0: 1} if synchronous else {})
@@ -91,30 +93,15 @@ def _gap(level: str, found: Window) -> str:
     return max(sorted(reasons), key=reasons.__getitem__) if reasons else _HINTS[level]
 
 
-STALENESS_VERSIONS = Signal(
-    name="staleness_versions",
-    title="Policy staleness",
-    unit="versions",
-    actor="queue",
-    help="Policy versions between generation and consumption of a trained rollout: of its oldest token (trajectory), "
-    "its mean token, the state of its environment; mean, p95 and maximum over the last 10 consumed versions. From a "
-    "trainer's log: mean of the last 10 steps' means, maximum of their maxima.",
-    inputs=("staleness_versions_mean", "staleness_versions_max", "trainer_step_seconds"),
-    cadence="step",
-    compute=either(_staleness_versions_recorded, _staleness_versions_logged),
-    hint=_STALENESS_VERSIONS_HINT,
-    records=True,
-)
-
-
-# ---- staleness_part_versions
-
-# Trajectory staleness by phase: while a rollout was generated, waited for its group, stood in the queue.
-
 PARTS = ("in_flight", "in_group", "in_queue")
 
 
-def _staleness_part_versions(_: View, found: Window) -> Answer:
+@signal(title="Staleness by part", unit="versions", actor="queue", cadence="step", hint=NO_RECORDS, records=True)
+@recorded
+def staleness_part_versions(_: View, found: Window) -> Answer:
+    """Mean trajectory staleness by where it arises: in flight, waiting for the group, in the queue. The parts add up to
+    the mean of the rollouts whose parts are known; last 10 consumed versions. Needs rollout records.
+    """
     part = found.used
     if not part.parted:
         return Unknown(
@@ -124,34 +111,20 @@ def _staleness_part_versions(_: View, found: Window) -> Answer:
     return [Value(total / part.parted, (("part", name),)) for name, total in zip(PARTS, part.parts, strict=True)]
 
 
-STALENESS_PART_VERSIONS = Signal(
-    name="staleness_part_versions",
-    title="Staleness by part",
-    unit="versions",
-    actor="queue",
-    help="Mean trajectory staleness by where it arises: in flight, waiting for the group, in the queue. The parts add "
-    "up to the mean of the rollouts whose parts are known; last 10 consumed versions. Needs rollout records.",
-    inputs=(),
-    cadence="step",
-    compute=recorded(_staleness_part_versions),
-    hint=NO_RECORDS,
-    records=True,
-)
-
-
-# ---- staleness_estimated_versions
-
-# Staleness expected from durations and rates: a check on the observed one.
-#
-# (mean time of a group from dispatch to completion + waiting samples / departures per second) x publications per
-# second. Departures are trained and dropped.
-
 _AFTER_COMPLETION = ("trained", "truncated_drop", "surplus", "stale", "zero_advantage")
 _NO_QUEUE = "the number of waiting samples is not reported: push records as rollouts end, or log the queue's depth"
 _ABOUT = "estimate, +-1 version"
 
 
-def _staleness_estimated_versions(view: View, found: Window) -> Answer:
+@signal(title="Estimated staleness", unit="versions", actor="queue", cadence="step", hint=NO_RECORDS, records=True)
+@recorded
+def staleness_estimated_versions(view: View, found: Window) -> Answer:
+    """Staleness estimated from the duration of groups, the waiting samples and the rate of published versions
+    (asynchronous runs, error about 1 version); last 10 consumed versions. Needs rollout records.
+
+    (mean time of a group from dispatch to completion + waiting samples / departures per second) x publications per
+    second. Departures are trained and dropped.
+    """
     if view.mode not in ("async", "async_colocated", ""):
         return NotApplicable("only asynchronous runs train on samples that waited")
     seconds = found.end - found.start
@@ -196,71 +169,49 @@ def _published(book: RolloutBook, found: Window) -> float | None:
     return (last - first) / seconds if seconds > 0 else None
 
 
-STALENESS_ESTIMATED_VERSIONS = Signal(
-    name="staleness_estimated_versions",
-    title="Estimated staleness",
-    unit="versions",
+@signal(
+    title="Staleness over its bound",
+    unit="ratio",
     actor="queue",
-    help="Staleness estimated from the duration of groups, the waiting samples and the rate of published versions "
-    "(asynchronous runs, error about 1 version); last 10 consumed versions. Needs rollout records.",
-    inputs=(),
+    inputs=("staleness_versions_max",),
     cadence="step",
-    compute=recorded(_staleness_estimated_versions),
-    hint=NO_RECORDS,
-    records=True,
+    hint="needs the largest staleness per step and the run's bound: state it as the fact max_staleness_versions "
+    "where the framework's config does not give it",
+    critical=1.001,  # at the bound a bounded queue simply is; only beyond it something is wrong
 )
-
-
-# ---- staleness_bound_ratio
-
-# Staleness against the run's own bound: 1 is the bound, above it the bound does not hold.
-
-_STALENESS_BOUND_RATIO_HINT = (
-    "needs the largest staleness per step and the run's bound: state it as the fact max_staleness_versions "
-    "where the framework's config does not give it"
-)
-
-
-def _staleness_bound_ratio(view: View) -> Answer:
+def staleness_bound_ratio(view: View) -> Answer:
+    """Largest staleness of the last 10 steps / the run's configured bound; above 1 the bound is not enforced."""
     bound, rows = view.fact("max_staleness_versions"), window(view, "staleness_versions_max")
     if view.synchronous and not rows:
         return NotApplicable("synchronous run: samples are trained on by the policy that generated them")
     if bound is None or bound <= 0:
-        return Unknown(_STALENESS_BOUND_RATIO_HINT)
-    missing = too_few(rows, _STALENESS_BOUND_RATIO_HINT)
+        return Unknown(staleness_bound_ratio.hint)
+    missing = too_few(rows, staleness_bound_ratio.hint)
     return missing or [Value(max(row.values[("staleness_versions_max", ())] for row in rows) / bound)]
 
 
-STALENESS_BOUND_RATIO = Signal(
-    name="staleness_bound_ratio",
-    title="Staleness over its bound",
-    unit="ratio",
-    actor="queue",
-    help="Largest staleness of the last 10 steps / the run's configured bound; above 1 the bound is not enforced.",
-    inputs=("staleness_versions_max",),
-    cadence="step",
-    compute=_staleness_bound_ratio,
-    hint=_STALENESS_BOUND_RATIO_HINT,
-    critical=1.001,  # at the bound a bounded queue simply is; only beyond it something is wrong
-)
-
-
-# ---- generator_staleness_versions
-
-# Policy versions that the engines are behind the trainer: the initial staleness of a rollout that begins now.
-
-_GENERATOR_STALENESS_VERSIONS_HINT = (
-    "no engine reports the version of its weights "
-    "(vLLM's /weight_info with VLLM_SERVER_DEV_MODE=1, SGLang's /model_info, once a version is set)"
-)
 # Versions. The trainer logs a step after publishing its weights, so an engine may be this far ahead of the log.
 _AHEAD = 1.0
 
 
-def _generator_staleness_versions(view: View) -> Answer:
+@signal(
+    title="Engine staleness",
+    unit="versions",
+    actor="generator",
+    inputs=("generator_policy_version",),
+    cadence="tick",
+    hint="no engine reports the version of its weights "
+    "(vLLM's /weight_info with VLLM_SERVER_DEV_MODE=1, SGLang's /model_info, once a version is set)",
+)
+def generator_staleness_versions(view: View) -> Answer:
+    """Newest policy version - version that an engine serves: mean and worst engine. Unknown if the two count
+    differently.
+
+    It is the initial staleness of a rollout that begins now.
+    """
     served = [gauge.last for gauge in view.fresh("generator_policy_version")]
     if not served:
-        return Unknown(_GENERATOR_STALENESS_VERSIONS_HINT)
+        return Unknown(generator_staleness_versions.hint)
     rows = view.steps.rows(("policy_version", ()), count=1, until=view.now)
     if not rows:
         return Unknown("the trainer reports no policy version to compare the engines' with")
@@ -272,29 +223,15 @@ def _generator_staleness_versions(view: View) -> Answer:
     return [Value(fmean(behind), (("stat", "mean"),)), Value(max(behind), (("stat", "max"),))]
 
 
-GENERATOR_STALENESS_VERSIONS = Signal(
-    name="generator_staleness_versions",
-    title="Engine staleness",
-    unit="versions",
-    actor="generator",
-    help="Newest policy version - version that an engine serves: mean and worst engine. Unknown if the two count "
-    "differently.",
-    inputs=("generator_policy_version",),
-    cadence="tick",
-    compute=_generator_staleness_versions,
-    hint=_GENERATOR_STALENESS_VERSIONS_HINT,
-)
-
-
-# ---- sample_age_seconds
-
-# Age of samples: of the oldest one that waits for the trainer now, and of those consumed at their consumption.
-
 _OLDEST, _P95 = (("stat", "oldest"),), (("stat", "p95"),)
 _WAITING = ("waiting_group", "queued")
 
 
-def _sample_age_seconds(view: View) -> Answer:
+@signal(title="Sample age", unit="seconds", actor="queue", cadence="tick", hint=NO_RECORDS, records=True)
+def sample_age_seconds(view: View) -> Answer:
+    """Time since the end of generation: of the oldest finished rollout that waits for its group or the trainer now, and
+    p95 over rollouts when they were consumed (last 10 versions). Needs rollout records.
+    """
     book = view.rollouts
     if not book.met:
         return Unknown(NO_RECORDS)
@@ -313,27 +250,12 @@ def _sample_age_seconds(view: View) -> Answer:
     ]
 
 
-SAMPLE_AGE_SECONDS = Signal(
-    name="sample_age_seconds",
-    title="Sample age",
-    unit="seconds",
-    actor="queue",
-    help="Time since the end of generation: of the oldest finished rollout that waits for its group or the trainer "
-    "now, and p95 over rollouts when they were consumed (last 10 versions). Needs rollout records.",
-    inputs=(),
-    cadence="tick",
-    compute=_sample_age_seconds,
-    hint=NO_RECORDS,
-    records=True,
-)
-
-
-# ---- mixed_version_ratio
-
-# The share of rollouts generated by more than one policy version.
-
-
-def _mixed_version_ratio(_: View, found: Window) -> Answer:
+@signal(title="Mixed versions", unit="ratio", actor="generator", cadence="step", hint=NO_RECORDS, records=True)
+@recorded
+def mixed_version_ratio(_: View, found: Window) -> Answer:
+    """Share of rollouts generated by more than one policy version, of those consumed at the last 10 versions. Needs
+    rollout records.
+    """
     part = found.made
     if not part.told:
         return Unknown(
@@ -343,31 +265,17 @@ def _mixed_version_ratio(_: View, found: Window) -> Answer:
     return [Value(part.mixed / part.told)]
 
 
-MIXED_VERSION_RATIO = Signal(
-    name="mixed_version_ratio",
-    title="Mixed versions",
-    unit="ratio",
-    actor="generator",
-    help="Share of rollouts generated by more than one policy version, of those consumed at the last 10 versions. "
-    "Needs rollout records.",
-    inputs=(),
-    cadence="step",
-    compute=recorded(_mixed_version_ratio),
-    hint=NO_RECORDS,
-    records=True,
-)
-
-
-# ---- old_state_turn_ratio
-
-# The share of turns in an environment whose state an older policy version had changed.
-
 _OLD_STATE_TURN_RATIO_BOUND = (
     "upper bound: every tool call counts as a change, because no record reports which ones were (`mutated`)"
 )
 
 
-def _old_state_turn_ratio(view: View, found: Window) -> Answer:
+@signal(title="Turns on old state", unit="ratio", actor="sandbox", cadence="step", hint=NO_RECORDS, records=True)
+@recorded
+def old_state_turn_ratio(view: View, found: Window) -> Answer:
+    """Share of turns on an environment state that an older policy produced, of rollouts consumed at the last 10
+    versions. An upper bound if records do not mark the turns that change the state.
+    """
     turns, bound = found.made.turns, found.made.bound
     if turns:
         old = sum(count for age, count in turns.items() if age > 0)
@@ -377,79 +285,43 @@ def _old_state_turn_ratio(view: View, found: Window) -> Answer:
     return Unknown(f"no record of the window reports its turns: {HINT}")
 
 
-OLD_STATE_TURN_RATIO = Signal(
-    name="old_state_turn_ratio",
-    title="Turns on old state",
-    unit="ratio",
-    actor="sandbox",
-    help="Share of turns on an environment state that an older policy produced, of rollouts consumed at the last 10 "
-    "versions. An upper bound if records do not mark the turns that change the state.",
-    inputs=(),
-    cadence="step",
-    compute=recorded(_old_state_turn_ratio),
-    hint=NO_RECORDS,
-    records=True,
-)
-
-
-# ---- discarded_rollout_ratio
-
-# The share of rollouts that were generated and not trained on.
-
-_DISCARDED_ROLLOUT_RATIO_HINT = (
-    "this trainer reports neither the trainable share of its rollouts nor how many it dropped"
-)
 _TRAINED_ONLY = "records contain trained batches only, without discarded rollouts: log `exit` of every rollout"
 
 
 def _discarded_rollout_ratio_logged(view: View) -> Answer:
     share = window(view, "trainable_ratio")
     if share:
-        return too_few(share, _DISCARDED_ROLLOUT_RATIO_HINT) or [
+        return too_few(share, discarded_rollout_ratio.hint) or [
             Value(1.0 - step_windows_mean(share, "trainable_ratio"))
         ]
     rows = window(view, "stale_dropped_rollouts", "trainer_samples")
-    missing = too_few(rows, _DISCARDED_ROLLOUT_RATIO_HINT)
+    missing = too_few(rows, discarded_rollout_ratio.hint)
     if missing is not None:
         return missing
     dropped, trained = total(rows, "stale_dropped_rollouts"), total(rows, "trainer_samples")
     return [Value(dropped / (dropped + trained) if dropped + trained > 0 else 0.0)]
 
 
-def _discarded_rollout_ratio_recorded(_: View, found: Window) -> Answer:
-    """Share of the ended rollouts that were not trained. A source of trained batches alone reports none of them."""
-    left = sum(found.exits.values())
-    if not left or not found.failures_told:
-        return no_exits(found) if not left else Unknown(_TRAINED_ONLY)
-    return [Value(1.0 - found.exits["trained"] / left)]
-
-
-DISCARDED_ROLLOUT_RATIO = Signal(
-    name="discarded_rollout_ratio",
+@signal(
     title="Discarded rollouts",
     unit="ratio",
     actor="queue",
-    help="Share of rollouts not trained on. From records: all exits except trained, since the last 10 consumed "
-    "versions began. From a trainer's log: errors, cancelled, filtered and stale, as far as reported, last 10 steps.",
     inputs=("trainable_ratio", "stale_dropped_rollouts", "trainer_samples"),
     cadence="step",
-    compute=either(_discarded_rollout_ratio_recorded, _discarded_rollout_ratio_logged),
-    hint=_DISCARDED_ROLLOUT_RATIO_HINT,
+    hint="this trainer reports neither the trainable share of its rollouts nor how many it dropped",
     # 60 % was a published problem case; discarding half doubles the price of every trained token.
     watch=0.30,
     critical=0.50,
     records=True,
 )
+@either(_discarded_rollout_ratio_logged)
+def discarded_rollout_ratio(_: View, found: Window) -> Answer:
+    """Share of rollouts not trained on. From records: all exits except trained, since the last 10 consumed versions
+    began. From a trainer's log: errors, cancelled, filtered and stale, as far as reported, last 10 steps.
 
-
-SIGNALS: tuple[Signal | Counter, ...] = (
-    STALENESS_VERSIONS,
-    STALENESS_PART_VERSIONS,
-    STALENESS_ESTIMATED_VERSIONS,
-    STALENESS_BOUND_RATIO,
-    GENERATOR_STALENESS_VERSIONS,
-    SAMPLE_AGE_SECONDS,
-    MIXED_VERSION_RATIO,
-    OLD_STATE_TURN_RATIO,
-    DISCARDED_ROLLOUT_RATIO,
-)
+    Share of the ended rollouts that were not trained. A source of trained batches alone reports none of them.
+    """
+    left = sum(found.exits.values())
+    if not left or not found.failures_told:
+        return no_exits(found) if not left else Unknown(_TRAINED_ONLY)
+    return [Value(1.0 - found.exits["trained"] / left)]

@@ -11,185 +11,125 @@ from server.rollouts.groups import deviation
 from server.rollouts.window import Window
 from server.signals.aggregates import average, single, stats, too_few, total, window
 from server.signals.drift_detector import trend
-from server.signals.model import STEP_WINDOW, Answer, Counter, Signal, Unknown, Value, View, fold
+from server.signals.model import STEP_WINDOW, Answer, Fold, Unknown, Value, View, signal
 from server.signals.recorded import either, spread
 from server.signals.window import KEPT_STEPS, Step
 
-# ---- clip_ratio
 
-# The share of tokens that the update leaves out as too far from the policy that made them.
-
-_CLIP_RATIO_HINT = "this trainer reports no clipped share (verl `actor/pg_clipfrac`, TRL `clip_ratio/region_mean`)"
-
-CLIP_RATIO = Signal(
-    name="clip_ratio",
+@signal(
     title="Clipped tokens",
     unit="ratio",
     actor="trainer",
-    help="Share of tokens whose importance ratio was clipped or masked, mean over the last 10 steps.",
     inputs=("clip_ratio",),
     cadence="step",
-    compute=single("clip_ratio", _CLIP_RATIO_HINT),
-    hint=_CLIP_RATIO_HINT,
+    hint="this trainer reports no clipped share (verl `actor/pg_clipfrac`, TRL `clip_ratio/region_mean`)",
 )
+def clip_ratio(view: View) -> Answer:
+    """Share of tokens whose importance ratio was clipped or masked, mean over the last 10 steps."""
+    return single(view, "clip_ratio", clip_ratio.hint)
 
 
-# ---- entropy
-
-# Entropy of the policy, as the trainer computes it.
-
-_ENTROPY_HINT = "this trainer reports no entropy (TRL `entropy`, prime-rl `entropy/all/mean`)"
-
-ENTROPY = Signal(
-    name="entropy",
+@signal(
     title="Entropy",
     unit="nats",
     actor="trainer",
-    help="Policy entropy in nats per token, mean over the last 10 steps.",
     inputs=("entropy_mean",),
     cadence="step",
-    compute=single("entropy_mean", _ENTROPY_HINT),
-    hint=_ENTROPY_HINT,
+    hint="this trainer reports no entropy (TRL `entropy`, prime-rl `entropy/all/mean`)",
 )
+def entropy(view: View) -> Answer:
+    """Policy entropy in nats per token, mean over the last 10 steps."""
+    return single(view, "entropy_mean", entropy.hint)
 
 
-# ---- gradient_norm
-
-# Norm of the update's gradient before clipping: it jumps before the reward falls.
-
-_GRADIENT_NORM_HINT = "this trainer reports no gradient norm (TRL `grad_norm`, verl `actor/grad_norm`)"
-
-GRADIENT_NORM = Signal(
-    name="gradient_norm",
+@signal(
     title="Gradient norm",
     unit="",
     actor="trainer",
-    help="Norm of the gradient before clipping, mean over the last 10 steps, without steps whose norm is not finite.",
     inputs=("gradient_norm",),
     cadence="step",
-    compute=single("gradient_norm", _GRADIENT_NORM_HINT),
-    hint=_GRADIENT_NORM_HINT,
+    hint="this trainer reports no gradient norm (TRL `grad_norm`, verl `actor/grad_norm`)",
 )
+def gradient_norm(view: View) -> Answer:
+    """Norm of the gradient before clipping, mean over the last 10 steps, without steps whose norm is not finite.
+
+    It jumps before the reward falls.
+    """
+    return single(view, "gradient_norm", gradient_norm.hint)
 
 
-# ---- gradient_nonfinite_steps
-
-# Number of the last 10 steps with a gradient that is not a finite number.
-
-_GRADIENT_NONFINITE_STEPS_HINT = "this trainer reports no gradient norm"
-
-
-def _gradient_nonfinite_steps(view: View) -> Answer:
-    rows = window(view, "gradient_nonfinite")
-    broken = total(rows, "gradient_nonfinite")
-    # One such step is evidence; a result of zero needs the usual three steps.
-    return [Value(broken)] if broken else too_few(rows, _GRADIENT_NONFINITE_STEPS_HINT) or [Value(0.0)]
-
-
-GRADIENT_NONFINITE_STEPS = Signal(
-    name="gradient_nonfinite_steps",
+@signal(
     title="Non-finite gradients",
     unit="steps",
     actor="trainer",
-    help="Steps of the last 10 whose gradient norm was NaN or infinite.",
     inputs=("gradient_nonfinite",),
     cadence="step",
-    compute=_gradient_nonfinite_steps,
-    hint=_GRADIENT_NONFINITE_STEPS_HINT,
+    hint="this trainer reports no gradient norm",
     critical=1.0,
 )
+def gradient_nonfinite_steps(view: View) -> Answer:
+    """Steps of the last 10 whose gradient norm was NaN or infinite."""
+    rows = window(view, "gradient_nonfinite")
+    broken = total(rows, "gradient_nonfinite")
+    # One such step is evidence; a result of zero needs the usual three steps.
+    return [Value(broken)] if broken else too_few(rows, gradient_nonfinite_steps.hint) or [Value(0.0)]
 
 
-# ---- learning_rate
-
-# The learning rate. It is a setting, so the newest step counts; a mean would lag behind its warm-up.
-
-_LEARNING_RATE_HINT = "this trainer reports no learning rate (TRL `learning_rate`, verl `actor/lr`)"
-
-
-def _learning_rate(view: View) -> Answer:
-    rows = view.steps.rows(("learning_rate", ()), count=1, until=view.now)
-    return [Value(rows[-1].values[("learning_rate", ())])] if rows else Unknown(_LEARNING_RATE_HINT)
-
-
-LEARNING_RATE = Signal(
-    name="learning_rate",
+@signal(
     title="Learning rate",
     unit="",
     actor="trainer",
-    help="Learning rate of the newest step that reports it.",
     inputs=("learning_rate",),
     cadence="step",
-    compute=_learning_rate,
-    hint=_LEARNING_RATE_HINT,
+    hint="this trainer reports no learning rate (TRL `learning_rate`, verl `actor/lr`)",
 )
+def learning_rate(view: View) -> Answer:
+    """Learning rate of the newest step that reports it.
+
+    It is a setting: a mean would lag behind its warm-up.
+    """
+    rows = view.steps.rows(("learning_rate", ()), count=1, until=view.now)
+    return [Value(rows[-1].values[("learning_rate", ())])] if rows else Unknown(learning_rate.hint)
 
 
-# ---- mismatch_kl
-
-# How far the trainer's probabilities are from the generator's for the same tokens.
-
-_MISMATCH_KL_HINT = "this trainer reports no mismatch KL (prime-rl `mismatch_kl/all/mean`)"
-
-MISMATCH_KL = Signal(
-    name="mismatch_kl",
+@signal(
     title="Mismatch KL",
     unit="nats",
     actor="trainer",
-    help="KL between generator and trainer on the trained tokens, mean over the last 10 steps.",
     inputs=("mismatch_kl_mean",),
     cadence="step",
-    compute=single("mismatch_kl_mean", _MISMATCH_KL_HINT),
-    hint=_MISMATCH_KL_HINT,
+    hint="this trainer reports no mismatch KL (prime-rl `mismatch_kl/all/mean`)",
 )
+def mismatch_kl(view: View) -> Answer:
+    """KL between generator and trainer on the trained tokens, mean over the last 10 steps."""
+    return single(view, "mismatch_kl_mean", mismatch_kl.hint)
 
 
-# ---- reward
+def _reward_logged(view: View) -> Answer:
+    return stats(view, reward.hint, ("mean", "reward_mean", average), ("std", "reward_std", average))
 
-# Reward of the trained rollouts: from records of each, else as logged per step.
 
-_REWARD_HINT = (
-    "this trainer reports no reward: log its mean per step (TRL `reward`, prime-rl `train/agg/all/<agent>/reward/mean`)"
+@signal(
+    title="Reward",
+    unit="reward",
+    actor="trainer",
+    inputs=("reward_mean", "reward_std"),
+    cadence="step",
+    hint="this trainer reports no reward: log its mean per step "
+    "(TRL `reward`, prime-rl `train/agg/all/<agent>/reward/mean`)",
+    records=True,
 )
-
-
-def _recorded(_: View, found: Window) -> Answer:
+@either(_reward_logged, log_first=True)
+def reward(_: View, found: Window) -> Answer:
+    """Reward of the trained rollouts, mean and standard deviation: means of the last 10 steps in the trainer's log.
+    What the log lacks comes from records of the last 10 consumed versions.
+    """
     rewards = found.made.values.get("reward")
     if not rewards:
         return Unknown("no record of the window has a reward: log `reward`")
     return [*spread(rewards, "mean"), Value(deviation(rewards), (("stat", "std"),))]
 
 
-REWARD = Signal(
-    name="reward",
-    title="Reward",
-    unit="reward",
-    actor="trainer",
-    help="Reward of the trained rollouts, mean and standard deviation: means of the last 10 steps in the trainer's "
-    "log. What the log lacks comes from records of the last 10 consumed versions.",
-    inputs=("reward_mean", "reward_std"),
-    cadence="step",
-    compute=either(
-        _recorded,
-        stats(_REWARD_HINT, ("mean", "reward_mean", average), ("std", "reward_std", average)),
-        log_first=True,
-    ),
-    hint=_REWARD_HINT,
-    records=True,
-)
-
-
-# ---- reward_plateau_steps
-
-# For how many steps the mean reward has not risen: flat reward at full cost.
-#
-# The rise is the Theil-Sen slope over a window times the window's length. A window is flat when even the upper end of
-# the rise's 95 % interval is below a tenth of the spread of rewards, and no longer window rises as fast as this one
-# may: a short or noisy window proves nothing, and is not flat.
-
-_REWARD_PLATEAU_STEPS_HINT = (
-    "this trainer reports no reward: log its mean per step (TRL `reward`, verl `critic/score/mean`)"
-)
 _REWARD, _SPREAD = ("reward_mean", ()), ("reward_std", ())
 # Share of the spread of rewards; a smaller rise over a window is not worth its compute.
 TOLERATED = 0.1
@@ -288,42 +228,30 @@ def _scale(view: View, rows: list[Step]) -> float:
     return largest if largest else abs(median(row.values[_REWARD] for row in rows))
 
 
-def _remember(memory: Any, view: View) -> tuple[Any, Answer]:
+@signal(
+    title="Reward flat for",
+    unit="steps",
+    actor="trainer",
+    inputs=("reward_mean", "reward_std"),
+    cadence="step",
+    hint="this trainer reports no reward: log its mean per step (TRL `reward`, verl `critic/score/mean`)",
+)
+@Fold
+def reward_plateau_steps(memory: Any, view: View) -> tuple[Any, Answer]:
+    """Steps over which the mean reward has not risen; 0 while it rises or is unknown. The longest window of at least 30
+    points up to now whose Theil-Sen rise, at the upper end of its 95% interval, is below a tenth of the spread of
+    rewards over rollouts.
+
+    A window is flat only if no longer window rises as fast as this one may: a short or noisy window proves nothing.
+    """
     history = memory if isinstance(memory, _History) else _History.load(memory) if memory else _History()
     rows = view.steps.rows(_REWARD, count=KEPT_STEPS, until=view.now)
     fresh = history.new_rows(rows)
     for row in fresh:
         history.add(row, lambda: TOLERATED * _scale(view, rows))
     if not rows:
-        return history, Unknown(_REWARD_PLATEAU_STEPS_HINT)
+        return history, Unknown(reward_plateau_steps.hint)
     if history.shorter_than(WINDOWS[0]):
         return history, Unknown(f"{history.steps} of the {WINDOWS[0]} steps needed so far; no action needed")
     why = f"reward {history.rise:+.3g} over {history.flat} steps" if history.flat else "rises, or varies too much"
     return history, [Value(float(history.flat), why=why)]
-
-
-REWARD_PLATEAU_STEPS = Signal(
-    name="reward_plateau_steps",
-    title="Reward flat for",
-    unit="steps",
-    actor="trainer",
-    help="Steps over which the mean reward has not risen; 0 while it rises or is unknown. The longest window of at "
-    "least 30 points up to now whose Theil-Sen rise, at the upper end of its 95% interval, is below a tenth of the "
-    "spread of rewards over rollouts.",
-    inputs=("reward_mean", "reward_std"),
-    cadence="step",
-    hint=_REWARD_PLATEAU_STEPS_HINT,
-    **fold(_remember),
-)
-
-
-SIGNALS: tuple[Signal | Counter, ...] = (
-    CLIP_RATIO,
-    ENTROPY,
-    GRADIENT_NORM,
-    GRADIENT_NONFINITE_STEPS,
-    LEARNING_RATE,
-    MISMATCH_KL,
-    REWARD,
-    REWARD_PLATEAU_STEPS,
-)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from server.derive.deriver import Deriver, Emission
-from server.signals.model import Answer, Signal, Unknown, Value, View, fold
+from server.signals.model import Answer, Fold, Signal, Unknown, Value, View
 
 T0 = 1_000_000.0
 
@@ -20,7 +20,7 @@ def _remember(memory: Any, view: View) -> tuple[Any, Answer]:
 
 
 def _signal(version: int = 1, **more: Any) -> Signal:
-    given = {**fold(_remember), "hint": "", "version": version, **more}
+    given = {"compute": Fold(_remember), "hint": "", "version": version, **more}
     return Signal("total", "Total", "seconds", "trainer", "", ("trainer_step_seconds",), "step", **given)
 
 
@@ -66,7 +66,7 @@ def test_one_that_fails_keeps_what_it_knew() -> None:
             raise ZeroDivisionError
         return _remember(memory, view)
 
-    deriver = _deriver(_signal(**fold(fails)))
+    deriver = _deriver(_signal(compute=Fold(fails)))
     _step(deriver, 1)
     ((_, _, answer),) = _step(deriver, 2)
     assert isinstance(answer, Unknown)

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from server.signals.generator import GENERATOR_FROZEN as FROZEN
-from server.signals.generator import GENERATOR_PREEMPTION_RATIO as PREEMPTIONS
+from server.signals.generator import generator_frozen as FROZEN
+from server.signals.generator import generator_preemption_ratio as PREEMPTIONS
 from server.signals.model import Answer, NotApplicable, Unknown, View
-from server.signals.rollouts import FAILURE_RATIO as FAILURES
-from server.signals.run import TRUSTED_TARGETS_RATIO as TRUSTED
-from server.signals.staleness import DISCARDED_ROLLOUT_RATIO as DISCARDED
-from server.signals.staleness import STALENESS_BOUND_RATIO as BOUND
-from server.signals.trainer import TRAINER_STALL_RATIO as STALL
-from server.signals.training_health import GRADIENT_NONFINITE_STEPS as NONFINITE
-from server.signals.weights import WEIGHT_SYNC_RATIO as SYNC
+from server.signals.rollouts import failure_ratio as FAILURES
+from server.signals.run import trusted_targets_ratio as TRUSTED
+from server.signals.staleness import discarded_rollout_ratio as DISCARDED
+from server.signals.staleness import staleness_bound_ratio as BOUND
+from server.signals.trainer import trainer_stall_ratio as STALL
+from server.signals.training_health import gradient_nonfinite_steps as NONFINITE
+from server.signals.weights import weight_sync_ratio as SYNC
 from server.signals.window import Gauge
 from tests.signals.support import NOW, add, book, gauge, health, view
 

@@ -24,7 +24,7 @@ T0 = 900_000.0
 class Run:
     """A run whose steps come one by one, each asked for as the driver does."""
 
-    def __init__(self, signal: Signal = drift.RESPONSE_LENGTH_DRIFT_RATIO) -> None:
+    def __init__(self, signal: Signal = drift.response_length_drift_ratio) -> None:
         self.signal, self.steps, self.life = signal, StepBook(), 0
         self.memory: Any = None  # as after a restart with every step
         self.live: Any = None  # as in one process
@@ -78,7 +78,7 @@ def test_the_factor_and_since_when() -> None:
 
 def test_nobody_logs_it_and_nobody_records_it() -> None:
     run = Run()
-    assert run.play([30.0] * 40, name="trainer_step_seconds") == Unknown(drift._RESPONSE_LENGTH_DRIFT_RATIO_HINT)
+    assert run.play([30.0] * 40, name="trainer_step_seconds") == Unknown(drift.response_length_drift_ratio.hint)
 
 
 def test_a_cap_hides_drift_and_it_says_so() -> None:
@@ -95,7 +95,7 @@ def test_a_drift_is_told_with_what_is_cut_and_turns_have_no_cap() -> None:
     run.play(flat(63), **{CUT: 0.02})
     run.play(flat(20, 40.0), first=64, **{CUT: 0.34})
     assert one(run.answer).why.endswith("; 34% are truncated at the cap, 2% in the baseline")
-    calls = Run(drift.TOOL_CALLS_DRIFT_RATIO)
+    calls = Run(drift.tool_calls_drift_ratio)
     calls.play(flat(60), name="tool_calls_mean", **{CUT: 0.02})
     calls.play(flat(20), first=61, name="tool_calls_mean", **{CUT: 0.34})
     assert "cut" not in one(calls.answer).why
@@ -231,7 +231,7 @@ def test_environments_are_bounded() -> None:
 
 
 def test_prefill_to_decode_as_the_trainer_logs_both() -> None:
-    run = Run(drift.PREFILL_DECODE_DRIFT_RATIO)
+    run = Run(drift.prefill_decode_drift_ratio)
     for number in range(1, 64):
         run.step(number, prompt_tokens_mean=4000.0, response_tokens_mean=1000.0)
     for number in range(64, 84):
@@ -251,7 +251,7 @@ def _engines(run: Run, number: int, prompt: float, every: float = 400.0) -> Answ
 
 
 def test_prefill_to_decode_as_the_engines_count_it_at_the_steps() -> None:
-    run = Run(drift.PREFILL_DECODE_DRIFT_RATIO)
+    run = Run(drift.prefill_decode_drift_ratio)
     for number in range(1, 64):
         _engines(run, number, 4.0)
     assert one(run.answer).value == 1.0
@@ -261,7 +261,7 @@ def test_prefill_to_decode_as_the_engines_count_it_at_the_steps() -> None:
 
 
 def test_steps_that_share_their_five_minutes_are_one_point() -> None:
-    run = Run(drift.PREFILL_DECODE_DRIFT_RATIO)
+    run = Run(drift.prefill_decode_drift_ratio)
     for number in range(1, 37):
         _engines(run, number, 4.0, every=100.0)
     assert run.answer == Unknown("12 of the 35 steps needed so far; no action needed")
@@ -271,7 +271,7 @@ def test_steps_that_share_their_five_minutes_are_one_point() -> None:
 
 
 def test_since_which_step_and_how_fast() -> None:
-    since, slope = Run(drift.DRIFT_SINCE_STEP), Run(drift.DRIFT_SLOPE_RATIO)
+    since, slope = Run(drift.drift_since_step), Run(drift.drift_slope_ratio)
     ramp = [20 + 0.31 * number for number in range(1, 101)]
     for run in (since, slope):
         for number, value in enumerate([*flat(60), *ramp], 1):
@@ -287,7 +287,7 @@ def test_since_which_step_and_how_fast() -> None:
 
 
 def test_a_change_is_announced_once_with_its_place() -> None:
-    run = Run(drift.DRIFT_SINCE_STEP)
+    run = Run(drift.drift_since_step)
     run.play([*flat(63), *flat(60, 40.0)])
     (told,) = announced(run.memory)
     assert abs(told.step - 64) <= NEAR and told.ts == T0 + 60 * told.step
@@ -297,5 +297,5 @@ def test_a_change_is_announced_once_with_its_place() -> None:
 
 
 def test_nothing_is_told_at_all() -> None:
-    found = drift.DRIFT_SINCE_STEP.compute(view())
-    assert found == Unknown(drift._DRIFT_SINCE_STEP_HINT)
+    found = drift.drift_since_step.compute(view())
+    assert found == Unknown(drift.NO_BEHAVIOUR)

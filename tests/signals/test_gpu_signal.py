@@ -1,7 +1,7 @@
 """GPU activity: the busiest part of each GPU, mean over GPUs, each GPU once."""
 
 from collectors.model import Labels
-from server.signals.cost import GPU_ACTIVE_RATIO
+from server.signals.cost import gpu_active_ratio
 from server.signals.model import Unknown
 from server.signals.window import Gauge
 from tests.signals.support import gauge, view
@@ -12,7 +12,7 @@ def gpu(uuid: str, index: str = "0", **more: str) -> Labels:
 
 
 def active(*gauges: Gauge) -> float:
-    (found,) = GPU_ACTIVE_RATIO.compute(view(*gauges))
+    (found,) = gpu_active_ratio.compute(view(*gauges))
     return found.value
 
 
@@ -29,7 +29,7 @@ def test_the_busiest_part_counts() -> None:
 
 def test_utilisation_is_no_activity() -> None:
     """A spinning collective is 100 % utilised: alone it says nothing."""
-    answer = GPU_ACTIVE_RATIO.compute(view(gauge("gpu_utilization_ratio", 1.0, labels=gpu("a"))))
+    answer = gpu_active_ratio.compute(view(gauge("gpu_utilization_ratio", 1.0, labels=gpu("a"))))
     assert isinstance(answer, Unknown)
     assert "DCGM" in answer.why
 
@@ -56,7 +56,7 @@ def test_instances_of_a_split_gpu_count_each() -> None:
 def test_a_silent_gpu_is_not_an_idle_one() -> None:
     stale = gauge("gpu_dram_active_ratio", 0.0, labels=gpu("a"), age=100.0)
     assert active(stale, gauge("gpu_dram_active_ratio", 0.9, labels=gpu("b"))) == 0.9
-    assert isinstance(GPU_ACTIVE_RATIO.compute(view(stale)), Unknown)
+    assert isinstance(gpu_active_ratio.compute(view(stale)), Unknown)
 
 
 def test_it_is_a_mean_over_the_window() -> None:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from server.signals.kv_cache import FEWEST, KV_CONCURRENCY_LIMIT_FORECAST_SECONDS, MOST, Lengths
+from server.signals.kv_cache import FEWEST, MOST, Lengths, kv_concurrency_limit_forecast_seconds
 from server.signals.model import Answer, Unknown, View
 from server.signals.window import Gauge, StepBook
 
@@ -51,8 +51,8 @@ class Fleet:
         return self.answer
 
     def ask(self, now: float) -> Answer:
-        assert KV_CONCURRENCY_LIMIT_FORECAST_SECONDS.remember is not None
-        self.memory, self.answer = KV_CONCURRENCY_LIMIT_FORECAST_SECONDS.remember(self.memory, self.view(now))
+        assert kv_concurrency_limit_forecast_seconds.remember is not None
+        self.memory, self.answer = kv_concurrency_limit_forecast_seconds.remember(self.memory, self.view(now))
         self.memory = json.loads(json.dumps(self.memory))
         return self.answer
 

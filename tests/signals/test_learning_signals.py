@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from server.signals.model import Signal, Unknown, Value
-from server.signals.training_health import CLIP_RATIO as CLIPPED
-from server.signals.training_health import GRADIENT_NORM as NORM
-from server.signals.training_health import LEARNING_RATE as RATE
+from server.signals.training_health import clip_ratio as CLIPPED
+from server.signals.training_health import gradient_norm as NORM
+from server.signals.training_health import learning_rate as RATE
 from tests.signals.support import book, view
 
 

@@ -20,7 +20,7 @@ def told(answer: Answer) -> dict[str, float]:
 
 
 def ttft(found: Histograms) -> Answer:
-    return latency.TIME_TO_FIRST_TOKEN_SECONDS.compute(view(histograms=found))
+    return latency.time_to_first_token_seconds.compute(view(histograms=found))
 
 
 def test_quantiles_and_mean_of_the_whole_fleet() -> None:
@@ -41,7 +41,7 @@ def test_what_is_below_the_first_edge_is_told_by_the_mean_alone() -> None:
     """Fast decode: 96 of 100 gaps are below vLLM's first edge of 10 ms, and take 4 ms."""
     found = Histograms()
     histogram(found, ITL, (0.01, 0.025), ((0, 0, 0), 0.0), ((96, 100, 100), 0.4))
-    answer = told(latency.INTER_TOKEN_LATENCY_SECONDS.compute(view(histograms=found)))
+    answer = told(latency.inter_token_latency_seconds.compute(view(histograms=found)))
     assert answer == {"mean": pytest.approx(0.004), "p99": pytest.approx(0.01 + 0.015 * 3 / 4)}
 
 
@@ -97,7 +97,7 @@ def test_nothing_observed_is_unknown_and_says_which() -> None:
 def test_requests_that_ended_speak_for_themselves() -> None:
     found = Histograms()
     histogram(found, "e2e_request_seconds", (30.0,), ((0, 0), 0.0), ((0, 2), 90.0))
-    assert told(latency.E2E_REQUEST_SECONDS.compute(view(histograms=found)))["mean"] == 45.0
+    assert told(latency.e2e_request_seconds.compute(view(histograms=found)))["mean"] == 45.0
 
 
 def test_memory_follows_neither_time_nor_engines_that_left() -> None:

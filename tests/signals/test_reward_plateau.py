@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.signals.model import Answer, Unknown, Value, View, memory_json
-from server.signals.training_health import MOST_BLOCKS, REWARD_PLATEAU_STEPS
+from server.signals.training_health import MOST_BLOCKS, reward_plateau_steps
 from server.signals.window import StepBook
 
 T0 = 900_000.0
@@ -22,10 +22,10 @@ def played(rewards: Iterable[float], life: int = 0, first: int = 1, memory: Any 
     for number, reward in enumerate(rewards, first):
         ts = T0 + 60.0 * number + 1e6 * life
         steps.put("trainer", life, number, ts, {("reward_mean", ()): reward, ("reward_std", ()): SPREAD})
-        assert REWARD_PLATEAU_STEPS.remember is not None
-        memory, answer = REWARD_PLATEAU_STEPS.remember(memory, View(ts, "async", "running", {}, steps=steps))
+        assert reward_plateau_steps.remember is not None
+        memory, answer = reward_plateau_steps.remember(memory, View(ts, "async", "running", {}, steps=steps))
         memory = json.loads(memory_json(memory))  # as after a restart with every step
-        live, other = REWARD_PLATEAU_STEPS.remember(live, View(ts, "async", "running", {}, steps=steps))
+        live, other = reward_plateau_steps.remember(live, View(ts, "async", "running", {}, steps=steps))
         assert (other, json.loads(memory_json(live))) == (answer, memory)  # as in one process
     return memory, answer
 

@@ -10,23 +10,23 @@ from collectors.model import Consumption, Rollout, Sandbox, Target, Turn
 from server.ingest.rollouts import RolloutIngest
 from server.rollouts.groups import counted_mean, counted_quantile, deviation, quantile
 from server.rollouts.window import KEPT_VERSIONS, RolloutBook, Timed
-from server.signals.groups import ZERO_ADVANTAGE_ENVIRONMENT_RATIO as BY_ENVIRONMENT
-from server.signals.groups import ZERO_ADVANTAGE_GROUP_RATIO as BY_CAUSE
-from server.signals.groups import ZERO_ADVANTAGE_GROUPS as COUNTED
-from server.signals.groups import ZERO_ADVANTAGE_LOW_RATIO as AT_LEAST
-from server.signals.groups import ZERO_ADVANTAGE_RATIO as ZERO
+from server.signals.groups import zero_advantage_environment_ratio as BY_ENVIRONMENT
+from server.signals.groups import zero_advantage_group_ratio as BY_CAUSE
+from server.signals.groups import zero_advantage_groups as COUNTED
+from server.signals.groups import zero_advantage_low_ratio as AT_LEAST
+from server.signals.groups import zero_advantage_ratio as ZERO
 from server.signals.model import Answer, NotApplicable, Unknown, Value, View
-from server.signals.queue import PRODUCTION_SAMPLES_PER_SECOND as PRODUCTION
+from server.signals.queue import production_samples_per_second as PRODUCTION
 from server.signals.recorded import basis
-from server.signals.rollouts import IN_FLIGHT_ROLLOUTS as IN_FLIGHT
-from server.signals.rollouts import INFRA_FAILURE_RATIO as INFRA
-from server.signals.rollouts import RESPONSE_TOKENS as TOKENS
-from server.signals.rollouts import ROLLOUT_EXIT_RATIO as EXITS
-from server.signals.staleness import DISCARDED_ROLLOUT_RATIO as DISCARDED
-from server.signals.staleness import OLD_STATE_TURN_RATIO as OLD_STATE
-from server.signals.staleness import SAMPLE_AGE_SECONDS as AGE
-from server.signals.staleness import STALENESS_ESTIMATED_VERSIONS as ESTIMATED
-from server.signals.staleness import STALENESS_VERSIONS as STALENESS
+from server.signals.rollouts import in_flight_rollouts as IN_FLIGHT
+from server.signals.rollouts import infra_failure_ratio as INFRA
+from server.signals.rollouts import response_tokens as TOKENS
+from server.signals.rollouts import rollout_exit_ratio as EXITS
+from server.signals.staleness import discarded_rollout_ratio as DISCARDED
+from server.signals.staleness import old_state_turn_ratio as OLD_STATE
+from server.signals.staleness import sample_age_seconds as AGE
+from server.signals.staleness import staleness_estimated_versions as ESTIMATED
+from server.signals.staleness import staleness_versions as STALENESS
 from server.signals.window import StepBook
 
 T = 1_000_000.0

@@ -3,7 +3,7 @@
 import pytest
 
 from server.signals.model import Answer, NotApplicable, Unknown
-from server.signals.sandboxes import SANDBOX_FAILED_ROLLOUT_RATIO
+from server.signals.sandboxes import sandbox_failed_rollout_ratio
 from server.signals.window import Gauge
 from tests.signals.support import NOW, view
 
@@ -19,7 +19,7 @@ def counter(metric: str, *points: tuple[float, float], env: str = "swe") -> Gaug
 
 
 def ratio(*gauges: Gauge, **facts: float) -> Answer:
-    return SANDBOX_FAILED_ROLLOUT_RATIO.compute(view(*gauges, **facts))
+    return sandbox_failed_rollout_ratio.compute(view(*gauges, **facts))
 
 
 def value(answer: Answer) -> float:

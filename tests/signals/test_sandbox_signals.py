@@ -36,7 +36,7 @@ def commands(*told: Told, **facts: float) -> Answer:
     found = Histograms()
     for target, edges, readings in told:
         histogram(found, "sandbox_exec_seconds", edges, *((counts, 0.0) for counts in readings), target=target)
-    return sandboxes.SANDBOX_EXEC_SECONDS.compute(view(histograms=found, **facts))
+    return sandboxes.sandbox_exec_seconds.compute(view(histograms=found, **facts))
 
 
 def test_quantiles_of_what_came_within_the_window() -> None:
@@ -82,15 +82,15 @@ def test_containers_that_only_a_metric_counts() -> None:
         gauge("sandboxes", 5.0, target="gateway", labels=(("state", "unknown"),)),
     )
     # Only what is told: nobody said that none is starting.
-    assert values(sandboxes.SANDBOXES.compute(view(*told))) == {("running",): 9.0, ("unknown",): 5.0}
-    assert isinstance(sandboxes.SANDBOXES.compute(view(*told, has_sandbox=0.0)), NotApplicable)
-    assert isinstance(sandboxes.SANDBOXES.compute(view()), Unknown)
+    assert values(sandboxes.sandboxes.compute(view(*told))) == {("running",): 9.0, ("unknown",): 5.0}
+    assert isinstance(sandboxes.sandboxes.compute(view(*told, has_sandbox=0.0)), NotApplicable)
+    assert isinstance(sandboxes.sandboxes.compute(view()), Unknown)
     # Where records are read they count, and count once.
     read = replace(view(*told), sandboxes=SandboxBook(heard={"prime": (NOW, 15.0)}))
-    assert values(sandboxes.SANDBOXES.compute(read))[("running",)] == 0.0
+    assert values(sandboxes.sandboxes.compute(read))[("running",)] == 0.0
     # A poll that is a minute later than the instant is no answer at that instant.
     history = replace(view(), sandboxes=SandboxBook(heard={"prime": (NOW + 60.0, 15.0)}))
-    assert isinstance(sandboxes.SANDBOXES.compute(history), Unknown)
+    assert isinstance(sandboxes.sandboxes.compute(history), Unknown)
 
 
 def test_spin_ups_that_only_a_histogram_times() -> None:
@@ -99,7 +99,7 @@ def test_spin_ups_that_only_a_histogram_times() -> None:
     for image, counts in (("cached", (4.0, 12.0, 12.0)), ("built", (6.0, 8.0, 8.0))):
         readings = [([0.0, 0.0, 0.0], 0.0), (counts, 100.0)]
         histogram(found, "sandbox_spinup_seconds", (5.0, 60.0), *readings, labels=(("image", image),))
-    told = values(sandbox_spinup.SANDBOX_SPINUP_LATENCY_SECONDS.compute(view(histograms=found)))
+    told = values(sandbox_spinup.sandbox_spinup_latency_seconds.compute(view(histograms=found)))
     # All: the 19th of 20 is the 9th of 10 between 5 and 60 s. Cached: the 6th of 12 is the 2nd of 8 there.
     assert told[("all", "p95")] == pytest.approx(5 + 55 * 9 / 10)
     assert told[("cached", "p50")] == pytest.approx(5 + 55 * 2 / 8)
@@ -135,15 +135,15 @@ def test_quota_numbers_stand_by_account_and_resource() -> None:
         quota("sandbox_quota_used", "starting", 3, "modal"),
         quota("sandbox_quota_used", "cpu", 0, "prime"),
     ]
-    assert values(sandboxes.SANDBOX_QUOTA_USED.compute(view(*used))) == {
+    assert values(sandboxes.sandbox_quota_used.compute(view(*used))) == {
         ("cpu", "prime"): 0.0,
         ("starting", "modal"): 3.0,
         ("starting", "prime"): 14.0,
     }
     granted = quota("sandbox_quota_limit", "starting", 128, "prime")
-    assert values(sandboxes.SANDBOX_QUOTA_LIMIT.compute(view(*used, granted))) == {("starting", "prime"): 128.0}
-    assert isinstance(sandboxes.SANDBOX_QUOTA_LIMIT.compute(view(*used)), Unknown)
-    assert isinstance(sandboxes.SANDBOX_QUOTA_USED.compute(view(has_sandbox=0.0)), NotApplicable)
+    assert values(sandboxes.sandbox_quota_limit.compute(view(*used, granted))) == {("starting", "prime"): 128.0}
+    assert isinstance(sandboxes.sandbox_quota_limit.compute(view(*used)), Unknown)
+    assert isinstance(sandboxes.sandbox_quota_used.compute(view(has_sandbox=0.0)), NotApplicable)
 
 
 def box(number: int, state: str, **times: float) -> Sandbox:
@@ -156,7 +156,7 @@ def share(*boxes: Sandbox, heard: bool = True) -> Answer:
         made.sandboxes.heard["p"] = (NOW, 15.0)
     for one in boxes:
         put(made.sandboxes, one)
-    return sandboxes.SANDBOX_FAILURE_RATIO.compute(made)
+    return sandboxes.sandbox_failure_ratio.compute(made)
 
 
 def put(book: SandboxBook, one: Sandbox, own: bool = True) -> None:
@@ -181,7 +181,7 @@ def test_an_end_is_no_failure_and_others_do_not_count() -> None:
     book_only_others = view()
     book_only_others.sandboxes.heard["p"] = (NOW, 15.0)
     put(book_only_others.sandboxes, box(1, "failed", ended_at=NOW), own=False)
-    assert isinstance(sandboxes.SANDBOX_FAILURE_RATIO.compute(book_only_others), Unknown)
+    assert isinstance(sandboxes.sandbox_failure_ratio.compute(book_only_others), Unknown)
     assert values(share(box(1, "terminated", ready_at=NOW - 60, ended_at=NOW - 5))) == {(): 0.0}
     assert isinstance(share(), Unknown) and isinstance(share(heard=False), Unknown)
 

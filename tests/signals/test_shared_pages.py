@@ -24,34 +24,34 @@ def counting(per_second: float, labels: Labels = (), target: str = "e0") -> Gaug
 def test_tokens_that_a_page_counts_for_all_its_ranks_count_once() -> None:
     """SGLang's tokenizer knows no ranks: 200 a second are not 400. The tokens of another engine are its own."""
     ranks = [one for labels in RANKS for one in engine(labels=labels, running=10, usage=0.5, capacity=10_000)]
-    assert ask(generator.GENERATOR_TOKENS_PER_SECOND, *ranks, counting(200)) == {"": pytest.approx(200.0)}
+    assert ask(generator.generator_tokens_per_second, *ranks, counting(200)) == {"": pytest.approx(200.0)}
     other = [*engine("e1", running=10), counting(70, target="e1")]
-    assert ask(generator.GENERATOR_TOKENS_PER_SECOND, *ranks, counting(200), *other) == {"": pytest.approx(270.0)}
-    answer = signals_engines.GENERATOR_ENGINE_TOKENS_PER_SECOND.compute(view(*ranks, counting(200)))
+    assert ask(generator.generator_tokens_per_second, *ranks, counting(200), *other) == {"": pytest.approx(270.0)}
+    answer = signals_engines.generator_engine_tokens_per_second.compute(view(*ranks, counting(200)))
     assert answer == Unknown("the page counts the tokens of all its engines together")
 
 
 def test_a_page_of_one_engine_is_its_own() -> None:
     one = engine(labels=RANKS[0], running=10)
-    assert ask(signals_engines.GENERATOR_ENGINE_TOKENS_PER_SECOND, *one, counting(200))["mean"] == pytest.approx(200.0)
+    assert ask(signals_engines.generator_engine_tokens_per_second, *one, counting(200))["mean"] == pytest.approx(200.0)
 
 
 def test_what_each_rank_counts_is_not_added_to_what_the_page_counts() -> None:
     ranks = [one for labels in RANKS for one in (*engine(labels=labels, running=10), counting(100, labels))]
-    assert ask(generator.GENERATOR_TOKENS_PER_SECOND, *ranks, counting(200)) == {"": pytest.approx(200.0)}
+    assert ask(generator.generator_tokens_per_second, *ranks, counting(200)) == {"": pytest.approx(200.0)}
 
 
 def test_lengths_that_a_page_sums_over_its_ranks_are_no_ranks_own() -> None:
     """By their caches: half of 10,000 tokens for 10 requests; not the page's 8,000 for each."""
     ranks = [one for labels in RANKS for one in engine(labels=labels, running=10, usage=0.5, capacity=10_000)]
     together = gauge("live_sequence_tokens", *[8000.0] * WINDOW)
-    assert ask(kv_cache.LIVE_SEQUENCE_LENGTH_TOKENS, *ranks, together) == {"": pytest.approx(500.0)}
+    assert ask(kv_cache.live_sequence_length_tokens, *ranks, together) == {"": pytest.approx(500.0)}
 
 
 def test_ranks_hang_where_the_page_they_share_counts_no_token_either() -> None:
     ranks = [one for labels in RANKS for one in engine(labels=labels, running=10, usage=0.5)]
-    assert ask(generator.GENERATOR_FROZEN, *ranks, counting(0)) == {"e0": 1.0}
-    assert ask(generator.GENERATOR_FROZEN, *ranks, counting(200)) == {"e0": 0.0}
+    assert ask(generator.generator_frozen, *ranks, counting(0)) == {"e0": 1.0}
+    assert ask(generator.generator_frozen, *ranks, counting(200)) == {"e0": 0.0}
 
 
 def test_running_requests_without_the_label_that_tokens_and_cache_have() -> None:
@@ -61,9 +61,9 @@ def test_running_requests_without_the_label_that_tokens_and_cache_have() -> None
         gauge(RUNNING, *[5.0] * WINDOW), counting(20, labels), gauge(USAGE, *[0.5] * WINDOW, labels=labels),
         gauge("kv_cache_capacity_tokens", 10_000.0, labels=labels),
     ]  # fmt: skip
-    assert ask(generator.GENERATOR_TOKENS_PER_SECOND, *page) == {"": pytest.approx(20.0)}
-    assert ask(kv_cache.KV_CONCURRENCY_LIMIT, *page) == {"": pytest.approx(10.0)}
-    assert ask(signals_engines.GENERATOR_ENGINES, *page)["up"] == 1.0
+    assert ask(generator.generator_tokens_per_second, *page) == {"": pytest.approx(20.0)}
+    assert ask(kv_cache.kv_concurrency_limit, *page) == {"": pytest.approx(10.0)}
+    assert ask(signals_engines.generator_engines, *page)["up"] == 1.0
 
 
 def test_several_engines_whose_requests_the_page_tells_together() -> None:
@@ -71,8 +71,8 @@ def test_several_engines_whose_requests_the_page_tells_together() -> None:
         gauge(RUNNING, *[5.0] * WINDOW),
         *(one for labels in RANKS for one in (counting(20, labels), gauge(USAGE, *[0.5] * WINDOW, labels=labels))),
     ]
-    assert ask(generator.GENERATOR_TOKENS_PER_SECOND, *page) == {"": pytest.approx(40.0)}
-    assert ask(signals_engines.GENERATOR_ENGINES, *page)["up"] == 2.0
+    assert ask(generator.generator_tokens_per_second, *page) == {"": pytest.approx(40.0)}
+    assert ask(signals_engines.generator_engines, *page)["up"] == 2.0
 
 
 # ---- who left
@@ -88,7 +88,7 @@ def stayed(*addresses: str) -> list[Gauge]:
 
 
 def states(*gauges: Gauge, up: bool = True) -> dict[str, float]:
-    found = signals_engines.GENERATOR_ENGINES.compute(view(*gauges, targets=(health("router", "generator", 0, up=up),)))
+    found = signals_engines.generator_engines.compute(view(*gauges, targets=(health("router", "generator", 0, up=up),)))
     return {state: count for state, count in values(found).items() if count}
 
 
@@ -100,7 +100,7 @@ def test_an_engine_that_left_a_page_which_still_answers_is_silent_by_name() -> N
     assert states(*stayed("a:1"), left(305)) == {"up": 1.0}
     older = gauge(RUNNING, *[6.0] * 40, labels=replica("a:1"), target="router", every=10.0, age=5.0)
     assert states(older, left(302)) == {"up": 1.0}
-    (one,) = signals_engines.GENERATOR_ENGINE_STATE.compute(view(*stayed("a:1"), left(20)))  # type: ignore[misc]
+    (one,) = signals_engines.generator_engine_state.compute(view(*stayed("a:1"), left(20)))  # type: ignore[misc]
     assert one.labels == (("replica", "b:1"), ("state", "silent"), ("target", "router"))
 
 

@@ -3,20 +3,20 @@
 import pytest
 
 from server.signals import load
-from server.signals.groups import ZERO_ADVANTAGE_GROUP_RATIO as SPLIT
-from server.signals.groups import ZERO_ADVANTAGE_GROUPS as COUNTED
-from server.signals.groups import ZERO_ADVANTAGE_LOW_RATIO as AT_LEAST
-from server.signals.groups import ZERO_ADVANTAGE_RATIO as ZERO
+from server.signals.groups import zero_advantage_group_ratio as SPLIT
+from server.signals.groups import zero_advantage_groups as COUNTED
+from server.signals.groups import zero_advantage_low_ratio as AT_LEAST
+from server.signals.groups import zero_advantage_ratio as ZERO
 from server.signals.model import Answer, NotApplicable, Signal, Unknown, Value, View
-from server.signals.queue import CAPACITY_SAMPLES_PER_SECOND as CAPACITY
-from server.signals.queue import TRAINER_SAMPLES_PER_SECOND as TRAINED
-from server.signals.rollouts import RESPONSE_TOKENS as RESPONSE
-from server.signals.staleness import STALENESS_VERSIONS as STALENESS
-from server.signals.trainer import TRAINER_MFU_RATIO as MFU
-from server.signals.trainer import TRAINER_PHASE_SECONDS as PHASE
-from server.signals.trainer import TRAINER_STEP_SECONDS as STEP
-from server.signals.trainer import TRAINER_WAIT_RATIO as WAIT
-from server.signals.weights import POLICY_VERSION as VERSION
+from server.signals.queue import capacity_samples_per_second as CAPACITY
+from server.signals.queue import trainer_samples_per_second as TRAINED
+from server.signals.rollouts import response_tokens as RESPONSE
+from server.signals.staleness import staleness_versions as STALENESS
+from server.signals.trainer import trainer_mfu_ratio as MFU
+from server.signals.trainer import trainer_phase_seconds as PHASE
+from server.signals.trainer import trainer_step_seconds as STEP
+from server.signals.trainer import trainer_wait_ratio as WAIT
+from server.signals.weights import policy_version as VERSION
 from tests.signals.support import NOW, add, book, view
 
 LEVEL = ("level", "trajectory")

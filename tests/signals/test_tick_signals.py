@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.signals.generator import GENERATOR_REQUESTS as REQUESTS
-from server.signals.generator import GENERATOR_REQUESTS_NOW as REQUESTS_NOW
-from server.signals.generator import GENERATOR_TOKENS_PER_SECOND as RATE
-from server.signals.kv_cache import KV_CACHE_USAGE_RATIO as KV
+from server.signals.generator import generator_requests as REQUESTS
+from server.signals.generator import generator_requests_now as REQUESTS_NOW
+from server.signals.generator import generator_tokens_per_second as RATE
+from server.signals.kv_cache import kv_cache_usage_ratio as KV
 from server.signals.model import Answer, Unknown, View
-from server.signals.queue import QUEUE_BATCHES as BATCHES
-from server.signals.queue import QUEUE_SAMPLES as QUEUE
-from server.signals.queue import QUEUE_SAMPLES_NOW as QUEUE_NOW
-from server.signals.rollouts import IN_FLIGHT_ROLLOUTS as IN_FLIGHT
+from server.signals.queue import queue_batches as BATCHES
+from server.signals.queue import queue_samples as QUEUE
+from server.signals.queue import queue_samples_now as QUEUE_NOW
+from server.signals.rollouts import in_flight_rollouts as IN_FLIGHT
 from server.signals.window import Gauge
 from tests.signals.support import NOW, book, gauge, view
 

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 import pytest
 
 from collectors.model import Labels
-from server.signals.generator import GENERATION_HELD_RATIO as HELD
+from server.signals.generator import generation_held_ratio as HELD
 from server.signals.model import Answer, NotApplicable, Unknown
-from server.signals.queue import COMPUTE_CAPACITY_SAMPLES_PER_SECOND as COMPUTE
 from server.signals.queue import NO_GROWTH
-from server.signals.queue import QUEUE_ARRIVALS_SAMPLES_PER_SECOND as ARRIVALS
-from server.signals.rollouts import IN_FLIGHT_RATIO as IN_FLIGHT
-from server.signals.rollouts import ROLLOUT_PHASE_SECONDS as PHASES
-from server.signals.rollouts import SCORING_BUSY_RATIO as SCORING
-from server.signals.rollouts import TAIL_BUBBLE_RATIO as BUBBLE
-from server.signals.trainer import TRAINER_OVERHEAD_SECONDS as OVERHEAD
+from server.signals.queue import compute_capacity_samples_per_second as COMPUTE
+from server.signals.queue import queue_arrivals_samples_per_second as ARRIVALS
+from server.signals.rollouts import in_flight_ratio as IN_FLIGHT
+from server.signals.rollouts import rollout_phase_seconds as PHASES
+from server.signals.rollouts import scoring_busy_ratio as SCORING
+from server.signals.rollouts import tail_bubble_ratio as BUBBLE
+from server.signals.trainer import trainer_overhead_seconds as OVERHEAD
 from server.signals.window import Gauge, StepBook
 from tests.signals.support import NOW, book, gauge, view
 
