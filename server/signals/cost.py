@@ -349,6 +349,9 @@ def _underused(view: View, busy: float, answering: float) -> tuple[float | None,
     )
 
 
+# ---- signals
+
+
 @signal(
     title="Cost",
     unit="usd/h",

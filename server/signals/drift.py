@@ -444,10 +444,10 @@ def announced(memory: Any) -> list[Announced]:
     return [Announced(*change) for change in (memory or {}).get(ANNOUNCED, ())]
 
 
+# ---- signals
+
 # At 1.5 times the initial level, step time and KV ceiling have changed too: as the rule ResponseLengthDrift.
 MOVED_FAR = 1.5
-
-
 _INPUTS = tuple(dict.fromkeys(("trainer_step_seconds", *(name for one in WATCHED for name in one.inputs))))
 
 

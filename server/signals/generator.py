@@ -60,6 +60,9 @@ def _in_jumps(engine: Engine) -> bool:
     return bool(grew) and sum(grew) < _LIVE_SHARE * len(grew)
 
 
+# ---- signals
+
+
 @signal(
     title="Generated tokens",
     unit="tokens/s",

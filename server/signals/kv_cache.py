@@ -138,6 +138,9 @@ def _limited(one: LiveSequences, holds: float, stated: float | None) -> float:
     return min(holds, limit) if limit is not None else holds
 
 
+# ---- signals
+
+
 @signal(
     title="KV cache",
     unit="ratio",

@@ -9,16 +9,7 @@ from server.rollouts.state import CENSUS, EXITS, WAITS
 from server.rollouts.window import NO_RECORDS, Window
 from server.signals.aggregates import average, last_sum, mean, single, stats, too_few, window
 from server.signals.engine_state import current
-from server.signals.model import (
-    STEP_MINIMUM,
-    TICK_WINDOW_SECONDS,
-    Answer,
-    Counter,
-    Unknown,
-    Value,
-    View,
-    signal,
-)
+from server.signals.model import STEP_MINIMUM, TICK_WINDOW_SECONDS, Answer, Counter, Unknown, Value, View, signal
 from server.signals.recorded import distribution, either, recorded
 from server.signals.sandbox_window import PENDING
 from server.signals.window import Gauge

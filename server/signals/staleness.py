@@ -11,16 +11,7 @@ from server.rollouts.staleness import ENVIRONMENT, ORIGIN_HINT, TOKEN, TOKEN_HIN
 from server.rollouts.window import NO_RECORDS, RolloutBook, Window
 from server.signals.aggregates import average, last_sum, stats, too_few, total, window
 from server.signals.aggregates import mean as step_windows_mean
-from server.signals.model import (
-    STATE_MODE,
-    Answer,
-    NotApplicable,
-    Unknown,
-    Value,
-    View,
-    signal,
-    unknown_reason,
-)
+from server.signals.model import STATE_MODE, Answer, NotApplicable, Unknown, Value, View, signal, unknown_reason
 from server.signals.queue import waiting
 from server.signals.recorded import either, missing, recorded
 from server.signals.recorded import window as recorded_window

@@ -101,6 +101,8 @@ def _timed(view: View) -> dict[str, list[Pool]]:
     return found
 
 
+# ---- signals
+
 _NEITHER = "this trainer reports neither a policy version nor step times: log one of the two"
 
 
