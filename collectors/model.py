@@ -7,10 +7,10 @@ the trainer's machine). Nothing here reads a clock or opens a file.
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import httpx
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 Labels = tuple[tuple[str, str], ...]
 """Label pairs sorted by name, without run, actor, instance and target, which the scraper adds."""
@@ -59,6 +59,31 @@ FailureCause = Literal[
 ]
 
 
+# ---- bounds
+# What fields of records may hold. `server.push` checks them, and refuses a field with its description; records that a
+# collector makes are checked when they are ingested.
+
+FIRST_TIME = 946_684_800.0
+"""Earliest plausible time, epoch seconds (2000-01-01)."""
+MOST_TOKENS, MOST_CALLS = 10**9, 10**7
+"""Largest plausible counts of a rollout. The database sums many of them in 64 bits."""
+
+Whole = Annotated[int, Meta(ge=0, le=2**53, description="a whole number from 0 on")]
+Size = Annotated[int, Meta(ge=1, le=2**53, description="a whole number from 1 on")]
+Tokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS, description=f"a whole number from 0 to {MOST_TOKENS}")]
+Calls = Annotated[int, Meta(ge=0, le=MOST_CALLS, description=f"a whole number from 0 to {MOST_CALLS}")]
+# A larger number is a time or a hash, and every later incarnation would look older.
+Incarnation = Annotated[int, Meta(ge=0, le=2**31 - 1, description=f"a whole number from 0 to {2**31 - 1}")]
+Number = Annotated[float, Meta(ge=-1e300, le=1e300, description="a finite number")]
+Time = Annotated[
+    float, Meta(ge=FIRST_TIME, le=1e11, description="epoch seconds, from 2000 on and less than a day ahead")
+]
+Moment = Annotated[float, Meta(ge=0, le=1e11, description="a number of epoch seconds")]
+# A long identifier is refused, because two could be cut to the same text.
+Id = Annotated[str, Meta(max_length=200, description="a text of at most 200 characters")]
+Name = Annotated[str, Meta(min_length=1, max_length=200, description="a text of 1 to 200 characters")]
+
+
 class Sample(Struct, frozen=True, gc=False):
     """One number. ``metric`` is a row of :mod:`collectors.catalog`; the value is in that row's unit.
 
@@ -93,7 +118,7 @@ class Histogram(Struct, frozen=True, gc=False):
     ts: float | None = None
 
 
-class Event(Struct, frozen=True):
+class Event(Struct, frozen=True, gc=False):
     """Something that happened once. ``key`` makes it idempotent within a run.
 
     ``version``: the published policy version, of ``weights_published``, if reported as a number.
@@ -113,12 +138,12 @@ class Event(Struct, frozen=True):
         "source",
     ]
     key: str
-    ts: float | None = None
+    ts: Time | None = None
     detail: str = ""
-    version: int | None = None
+    version: Whole | None = None
 
 
-class Sandbox(Struct, frozen=True):
+class Sandbox(Struct, frozen=True, gc=False):
     """One sandbox as its provider (or its creator) describes it now. Times are epoch seconds; None: unknown.
 
     Attributes:
@@ -136,25 +161,25 @@ class Sandbox(Struct, frozen=True):
         cost_usd_per_hour: its price, if reported.
     """
 
-    provider: str
-    id: str
+    provider: Name
+    id: Name
     state: SandboxState
     name: str = ""
     run_key: str = ""
     provider_state: str = ""
-    requested_at: float | None = None
-    started_at: float | None = None
-    ready_at: float | None = None
-    first_exec_at: float | None = None
-    ended_at: float | None = None
+    requested_at: Moment | None = None
+    started_at: Moment | None = None
+    ready_at: Moment | None = None
+    first_exec_at: Moment | None = None
+    ended_at: Moment | None = None
     image: str = ""
     image_cached: bool | None = None
     latency_source: LatencySource | None = None
     cause: FailureCause | None = None
     detail: str = ""
     unreachable: bool = False
-    expires_at: float | None = None
-    cost_usd_per_hour: float | None = None
+    expires_at: Moment | None = None
+    cost_usd_per_hour: Annotated[float, Meta(ge=0, le=1e11, description="a number of dollars")] | None = None
 
 
 Purpose = Literal["train", "eval", "judge"]
@@ -169,7 +194,7 @@ SpanKind = Literal[
 """What a rollout did for some time: a bar of its timeline."""
 
 
-class Turn(Struct, frozen=True, gc=False):
+class Turn(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """One turn of a rollout, as far as its environment's state and the policy are concerned.
 
     Attributes:
@@ -181,33 +206,33 @@ class Turn(Struct, frozen=True, gc=False):
         forked_from: the sandbox whose state was copied into this one.
     """
 
-    version: int | None = None
-    tool_calls: int | None = None
+    version: Whole | None = None
+    tool_calls: Calls | None = None
     mutated: bool | None = None
     reset: bool = False
-    sandbox_id: str = ""
-    forked_from: str = ""
+    sandbox_id: Id = ""
+    forked_from: Id = ""
 
 
-class Span(Struct, frozen=True, gc=False):
+class Span(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A part of a rollout's time, epoch seconds; ``end`` None: it continues. ``version``: the policy's, if reported."""
 
     kind: SpanKind
-    start: float
-    end: float | None = None
-    version: int | None = None
+    start: Time
+    end: Time | None = None
+    version: Whole | None = None
     detail: str = ""
 
 
-class Consumption(Struct, frozen=True, gc=False):
+class Consumption(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """One use by the trainer: ``version`` is the policy's just before the first update that uses the rollout."""
 
-    version: int | None = None
-    at: float | None = None
-    incarnation: int | None = None
+    version: Whole | None = None
+    at: Time | None = None
+    incarnation: Incarnation | None = None
 
 
-class Rollout(Struct, frozen=True):
+class Rollout(Struct, frozen=True, gc=False):
     """The record of one rollout. It may be partial: later records add to it, in any order. Epoch seconds.
 
     Texts and token ids are never stored. None, "" and () mean "unknown".
@@ -229,44 +254,55 @@ class Rollout(Struct, frozen=True):
         spans: its timeline.
     """
 
-    rollout_id: str
-    group_id: str = ""
-    group_size: int | None = None
-    attempt: int | None = None
-    incarnation: int | None = None
+    rollout_id: Name
+    group_id: Id = ""
+    group_size: Size | None = None
+    attempt: Whole | None = None
+    incarnation: Incarnation | None = None
     purpose: Purpose | None = None
     environment: str = ""
     agent: str = ""
     difficulty: str = ""
     engine: str = ""
-    version_dispatched: int | None = None
-    version_start: int | None = None
-    version_finish: int | None = None
-    token_versions: tuple[tuple[int, int], ...] = ()
-    consumptions: tuple[Consumption, ...] = ()
-    dispatched_at: float | None = None
-    started_at: float | None = None
-    first_token_at: float | None = None
-    finished_at: float | None = None
-    scored_at: float | None = None
-    group_complete_at: float | None = None
-    exited_at: float | None = None
-    prompt_tokens: int | None = None
-    response_tokens: int | None = None
-    loss_tokens: int | None = None
-    turns: tuple[Turn, ...] = ()
-    turn_count: int | None = None
-    tool_calls: int | None = None
-    sandbox_ids: tuple[str, ...] = ()
-    reward: float | None = None
-    max_reward: float | None = None
-    advantage: float | None = None
+    version_dispatched: Whole | None = None
+    version_start: Whole | None = None
+    version_finish: Whole | None = None
+    token_versions: Annotated[
+        tuple[tuple[Whole, Tokens], ...],
+        Meta(
+            max_length=10_000, description=f"a list of at most 10000 [version, loss tokens], up to {MOST_TOKENS} each"
+        ),
+    ] = ()
+    consumptions: Annotated[
+        tuple[Consumption, ...], Meta(max_length=1_000, description="a list of at most 1000 {version, at, incarnation}")
+    ] = ()
+    dispatched_at: Time | None = None
+    started_at: Time | None = None
+    first_token_at: Time | None = None
+    finished_at: Time | None = None
+    scored_at: Time | None = None
+    group_complete_at: Time | None = None
+    exited_at: Time | None = None
+    prompt_tokens: Tokens | None = None
+    response_tokens: Tokens | None = None
+    loss_tokens: Tokens | None = None
+    turns: Annotated[
+        tuple[Turn, ...], Meta(max_length=10_000, description="a list of at most 10000 objects, or a count")
+    ] = ()
+    turn_count: Calls | None = None
+    tool_calls: Calls | None = None
+    sandbox_ids: Annotated[
+        tuple[Id, ...], Meta(max_length=1_000, description="a list of at most 1000 texts of at most 200 characters")
+    ] = ()
+    reward: Number | None = None
+    max_reward: Number | None = None
+    advantage: Number | None = None
     solved: bool | None = None
     truncated: bool | None = None
     exit: Exit | None = None
     error: str = ""
     sampled: bool = False
-    spans: tuple[Span, ...] = ()
+    spans: Annotated[tuple[Span, ...], Meta(max_length=10_000, description="a list of at most 10000 objects")] = ()
 
 
 class Reading(Struct, frozen=True):

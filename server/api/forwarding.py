@@ -9,12 +9,12 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
 import collectors
-from collectors.model import Actor
+from collectors.model import FIRST_TIME, Actor
 from server.api.push import RETRY, TARGETS, UploadLimiter, interval_of, plain_of, run_of, target_of
 from server.api.responses import errors
-from server.ingest.validation import AHEAD_SECONDS, FIRST_TIME
+from server.ingest.validation import AHEAD_SECONDS
 from server.lib.clock import Clock
-from server.push import readings
+from server.push import inbox as push_inbox
 from server.push.forwarders import SILENT_SECONDS
 from server.push.targets import TOO_MANY
 from server.store import Store
@@ -74,7 +74,7 @@ class _ForwardingRoutes:
             interval, seq = interval_of(query), _whole(query, "seq", 1)
             behind, skew = _whole(query, "behind", 0, "0"), _skew(query, now)
             plain = plain_of(body, request.headers.get("content-encoding", ""))
-            outcome = readings.read(plain)
+            outcome = push_inbox.read(plain)
             if not FIRST_TIME <= outcome.started <= now + AHEAD_SECONDS:
                 raise ValueError("it was read before 2000 or more than a day ahead of this machine's clock")
         except ValueError as error:
@@ -82,8 +82,8 @@ class _ForwardingRoutes:
         if not self._admitted(run):
             raise HTTPException(429, TOO_MANY, RETRY)
         self._check(run, target, agent, now)
-        packed = readings.pack(kind, behind, skew, plain)
-        push = Push(run, target, actor, interval, round(now * 1000), readings.weight(outcome), packed)
+        packed = push_inbox.pack_reading(kind, behind, skew, plain)
+        push = Push(run, target, actor, interval, round(now * 1000), push_inbox.weight(outcome), packed)
         try:
             fresh = self._store.pushes.offer_once(push, agent, seq)
         except InboxFull as error:

@@ -24,7 +24,7 @@ from server.lib.clock import Clock
 from server.lib.errors import ConfigError
 from server.push import metrics as push_metrics
 from server.push import otlp
-from server.push.body import Body, pack
+from server.push.inbox import Body, pack_body
 from server.push.targets import KIND, TOO_MANY
 from server.store import Store, StoreError
 from server.store.inbox import InboxFull
@@ -201,7 +201,7 @@ class _PushRoutes:
                 raise HTTPException(429, TOO_MANY, RETRY)
             self._check_targets(run, [target for of, target in bodies if of == run])
         pushes = [
-            Push(run, target, body.actor(), interval, round(now * 1000), body.rows, pack(body))
+            Push(run, target, body.actor(), interval, round(now * 1000), body.rows, pack_body(body))
             for (run, target), body in bodies.items()
         ]
         if not pushes:

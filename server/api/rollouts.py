@@ -136,14 +136,11 @@ def _documented(needed: str, names: tuple[str, ...]) -> dict[str, Any]:
 
 def _keep(store: Store, run: str, kind: push_records.Kind, records: push_records.PushedRecords, now: float) -> None:
     weight = len(records.lines) * (push_records.WEIGHT if kind == "rollouts" else 1)
-    packed = push_inbox.pack(kind, records.lines)
-    if kind == "rollouts":
-        push_inbox.held.put(packed, records.records)
+    packed = push_inbox.pack_records(kind, records.lines)
     push = Push(run, PUSHED, "generator", INTERVAL_SECONDS, round(now * 1000), weight, packed)
     try:
         store.pushes.offer([push])
     except InboxFull as error:
-        push_inbox.held.take(packed)
         raise HTTPException(429, str(error), RETRY) from None
 
 

@@ -17,7 +17,7 @@ from server.ingest.sandboxes import SandboxIngest
 from server.lib.clock import Clock
 from server.lib.errors import ConfigError
 from server.preflight.live import Busy, NotConfigured, Preflights, TooSoon
-from server.push.sandboxes import parse
+from server.push.records import Refusal, parse, records_of
 from server.push.targets import TOO_MANY
 from server.query import Reader, shape
 from server.query.types import MOST_ENGINES, MOST_STEPS, EngineInfo, EngineMetric, StepInfo
@@ -140,17 +140,17 @@ def add_sandboxes(
     def push(run: str, body: bytes) -> JSONResponse:
         try:
             check_name(run)
-            parsed = parse(body)
+            parsed = parse(body, "sandboxes", clock.now())
         except ConfigError as error:
             raise HTTPException(400, error.problems[0]) from None
-        except ValueError as error:
-            raise HTTPException(400, str(error)) from None
-        if parsed.records and not admitted(run):
+        except Refusal as error:
+            raise HTTPException(error.status, str(error)) from None
+        if parsed.lines and not admitted(run):
             raise HTTPException(429, TOO_MANY)
-        if parsed.records:
-            _store(store, run, parsed.records, clock.now())
+        if parsed.lines:
+            _store(store, run, records_of("sandboxes", parsed.lines, clock.now())[0], clock.now())
         refused = [{"line": number, "detail": why} for number, why in parsed.refused]
-        return JSONResponse({"taken": len(parsed.records), "refused": refused}, 207 if refused else 200)
+        return JSONResponse({"taken": len(parsed.lines), "refused": refused}, 207 if refused else 200)
 
     documented = {"requestBody": {"content": {"application/json": _BODY, "application/x-ndjson": {}}}}
 

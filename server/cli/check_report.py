@@ -28,7 +28,7 @@ from server.ingest.rollouts import RolloutIngest, versions
 from server.lib.clock import WallClock
 from server.lib.errors import ConfigError
 from server.lib.matchers import Matcher, all_match
-from server.push.readings import Outcome
+from server.push.inbox import Outcome
 from server.query.alerts import missing
 from server.query.types import format_name, mode_words
 from server.scrape.target_reader import TargetReader

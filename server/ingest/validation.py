@@ -7,19 +7,17 @@ from typing import Any
 from msgspec import structs
 
 from collectors.catalog import LARGEST, METRICS
-from collectors.model import Histogram, Labels, Reading, Rollout
+from collectors.model import FIRST_TIME, MOST_CALLS, MOST_TOKENS, Histogram, Labels, Reading, Rollout
 from server.rollouts.merge import TIMES
 from server.signals.model import SKEW_SECONDS
 
-# Earliest plausible time, epoch s (2000-01-01).
-FIRST_TIME = 946_684_800.0
 # A day ahead covers wrong time zones; a time further ahead has another unit.
 AHEAD_SECONDS = 86_400.0
 # Largest plausible step number.
 LAST_STEP = 10**12
 _COUNTS = ("prompt_tokens", "response_tokens", "loss_tokens", "tool_calls")
-COUNTED = dict(zip(_COUNTS, (10**9, 10**9, 10**9, 10**7), strict=True)) | {
-    "turns": 10**7, "turns.tool_calls": 10**7, "token_versions: loss tokens": 10**9,
+COUNTED = dict(zip(_COUNTS, (MOST_TOKENS, MOST_TOKENS, MOST_TOKENS, MOST_CALLS), strict=True)) | {
+    "turns": MOST_CALLS, "turns.tool_calls": MOST_CALLS, "token_versions: loss tokens": MOST_TOKENS,
 }  # fmt: skip
 """The largest plausible counts of a rollout. The database sums many of them in 64 bits."""
 

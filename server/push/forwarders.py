@@ -12,7 +12,7 @@ from msgspec import structs
 import collectors
 from collectors.model import Reading
 from server.ingest.readings import Arrivals
-from server.push.readings import Forwarded
+from server.push.inbox import Forwarded
 from server.signals.model import SKEW_SECONDS
 from server.store import Store
 

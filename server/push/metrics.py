@@ -14,9 +14,9 @@ from typing import NoReturn
 from collectors.catalog import METRICS, Metric
 from collectors.formats import exposition
 from collectors.formats.exposition import Grouper, Series
-from collectors.model import Histogram, Labels, Limits, Reading, Sample, ScrapeError
-from server.ingest.validation import AHEAD_SECONDS, FIRST_TIME, LAST_STEP
-from server.push.body import Body
+from collectors.model import FIRST_TIME, Histogram, Labels, Limits, Reading, Sample, ScrapeError
+from server.ingest.validation import AHEAD_SECONDS, LAST_STEP
+from server.push.inbox import Body
 
 PREFIX = "rollscope_"
 # Most labels of a sample.

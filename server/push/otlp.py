@@ -25,7 +25,7 @@ from collectors.catalog import METRICS, Metric
 from collectors.model import Histogram, Labels, Reading, Sample
 from collectors.otlp_names import QUOTAS, RULES, Maps, Rule, factor_of, replica, vllm_rule
 from server.push import metrics as push_metrics
-from server.push.body import Body, Grown
+from server.push.inbox import Body, Grown
 
 # ---- histograms
 # Converts OTLP histogram points to cumulative buckets.

@@ -1,39 +1,46 @@
-"""Parses and validates pushed rollouts and events (JSON or NDJSON); reports each bad line by number. Pure.
+"""Records that clients push: rollouts, events and sandboxes; each bad line is reported by number. Pure.
 
-A line contains what is new about a rollout; lines of one rollout may come in any order and any number of times. Good
-lines wait unchanged in the inbox; the collecting process parses them again.
+A line contains what is new about a rollout; lines of one rollout may come in any order and any number of times. Bounds
+stand at the fields of the records (`collectors.model`), and msgspec checks them while it parses. A line that it refuses
+is read again value by value (`_lenient`): nulls are absent, 3.0 is 3, and no text holds what a database refuses.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_type_hints
+from functools import cache
+from itertools import chain
+from operator import attrgetter
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
 
 from collectors.formats import weight_versions
-from collectors.model import Consumption, Event, Exit, Purpose, Rollout, Span, SpanKind, Turn
+from collectors.model import Consumption, Event, Rollout, Sandbox, Time, Whole
+from collectors.sandbox_providers.provider import cause_of
 from server.ingest.incarnations import BEGINS
-from server.ingest.validation import AHEAD_SECONDS, COUNTED, FIRST_TIME
-from server.push import validation as checks
-from server.push.validation import ID_LENGTH, MOST, TURNS
+from server.ingest.validation import AHEAD_SECONDS, storable
+from server.rollouts.merge import TIMES
 
 # Most records of one body.
 MAX_LINES = 10_000
 # Longest record, bytes.
 LINE_BYTES = 1 << 20
-# Most spans of one rollout.
-SPANS = 10_000
-# Most uses (consumptions) of one rollout.
-USES = 1_000
 # Longest stored detail of an event, characters.
 DETAIL_LENGTH = 2_000
 WEIGHT = 5
 """Cost of ingesting a rollout, in samples. The sum of weights limits the inbox and the work of a tick."""
 
-_MOST_CALLS = int(COUNTED["turns.tool_calls"])
 # Refused lines listed in an answer; the rest is only counted.
 _SHOWN = 1_000
+# Largest integer that a float represents exactly.
+_EXACT = 2**53
 
-Kind = Literal["rollouts", "events"]
+Kind = Literal["rollouts", "events", "sandboxes"]
+T = TypeVar("T", bound=Struct)
 
 
 class Refusal(ValueError):
@@ -49,7 +56,6 @@ class PushedRecords:
     """Contents of a body: the good lines, and (line number from 1, reason) of refused lines; ``lost`` counts those."""
 
     lines: list[bytes] = field(default_factory=list)
-    records: list[Any] = field(default_factory=list)
     refused: list[tuple[int, str]] = field(default_factory=list)
     lost: int = 0
 
@@ -71,33 +77,44 @@ def parse(body: bytes, kind: Kind, now: float, *, document: bool = False) -> Pus
     Raises:
         Refusal: the body as a whole cannot be read.
     """
-    result, make = PushedRecords(), MAKE[kind]
+    result, check = PushedRecords(), _CHECKS[kind]
     for number, line in _lines(body, document):
         try:
-            item, raw = item_of(line)
-            result.records.append(make(item, now))
-            result.lines.append(raw)
+            check(line, now)
         except ValueError as error:
             result.refuse(number, str(error))
-    if not result.records and not result.lost:
+        else:
+            result.lines.append(line)
+    if not result.lines and not result.lost:
         raise Refusal(400, "the body is empty")
     return result
 
 
-def _lines(body: bytes, document: bool) -> Iterator[tuple[int, "bytes | object"]]:
+def records_of(kind: Kind, lines: Iterable[bytes], now: float) -> tuple[list[Any], int, str]:
+    """Returns the records of lines that `parse` accepted at ``now``, how many lines are none, and why the first is."""
+    make, found, lost, why = _MAKE[kind], [], 0, ""
+    for line in lines:
+        try:
+            found.append(make(line, now))
+        except ValueError as error:  # another version of Rollscope accepted the line
+            lost, why = lost + 1, why or str(error)
+    return found, lost, why
+
+
+def _lines(body: bytes, document: bool) -> Iterator[tuple[int, bytes]]:
     whole = body.strip()
     if whole.startswith(b"["):
-        yield from enumerate(_bounded(_whole(whole)), 1)
+        yield from enumerate(map(_dumped, _bounded(_whole(whole))), 1)
         return
     lines = [(number, line) for number, line in enumerate(body.split(b"\n"), 1) if line.strip()]
     if len(lines) > 1 and _broken(lines[0][1]):
         try:
-            text = _whole(whole)
+            item = _whole(whole)
         except Refusal:
             if document or lines[0][1].strip() == b"{":
                 raise
         else:
-            yield 1, text
+            yield 1, _dumped(item)
             return
     yield from _bounded(lines)
 
@@ -107,7 +124,7 @@ def _broken(line: bytes) -> bool:
     if not line.lstrip().startswith(b"{") or len(line) > LINE_BYTES:
         return False
     try:
-        _DECODER.decode(line.decode().strip())
+        json.loads(line)
     except (ValueError, RecursionError):
         return True
     return False
@@ -115,9 +132,13 @@ def _broken(line: bytes) -> bool:
 
 def _whole(body: bytes) -> Any:
     try:
-        return _DECODER.decode(body.decode())
+        return json.loads(body)  # a NaN is the fault of one record
     except (ValueError, RecursionError):
         raise Refusal(400, "the body is not JSON") from None
+
+
+def _dumped(item: object) -> bytes:
+    return json.dumps(item, separators=(",", ":")).encode()
 
 
 def _bounded(items: list[Any]) -> list[Any]:
@@ -126,33 +147,67 @@ def _bounded(items: list[Any]) -> list[Any]:
     return items
 
 
-def item_of(line: "bytes | object") -> tuple[object, bytes]:
-    """Returns (the parsed value, the line)."""
-    if not isinstance(line, bytes):
-        return line, _dumped(line)
+# ---- one record
+
+
+def read(line: bytes, decoder: "msgspec.json.Decoder[T]", change: Callable[[dict[str, Any]], None] | None = None) -> T:
+    """Returns the record of a line.
+
+    Args:
+        change: completes a record that msgspec refuses as it stands, before it is read again.
+
+    Raises:
+        ValueError: with field and reason, for the client.
+    """
     if len(line) > LINE_BYTES:
         raise ValueError(f"a line may have at most {LINE_BYTES} bytes")
     try:
-        text = line.decode().strip()
-        try:
-            item, end = _scanned(text, 0)
-        except StopIteration:
-            end = -1
-        # Anything but exactly one value goes to the decoder, for its error message.
-        return (item if end == len(text) else _DECODER.decode(text)), line
+        if b"\\u0000" not in line:
+            return decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    item = _object(line)
+    if change is not None:
+        change(item)
+    return converted(item, decoder.type)
+
+
+def converted(item: object, kind: type[T], *, strict: bool = True) -> T:
+    """Returns the record that a JSON value describes. ``strict``: a text is no number.
+
+    Raises:
+        ValueError: with field and reason.
+    """
+    try:
+        return msgspec.convert(item, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        raise ValueError(_reason(str(error), kind)) from None
+    except (OverflowError, UnicodeEncodeError):
+        raise ValueError("a number or a text that nothing can store") from None
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        item = _DECODER.decode(line.decode().strip())
+        if isinstance(item, dict):
+            return {name: _lenient(value) for name, value in item.items() if value is not None}
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:
         raise ValueError("not JSON: too deep") from None
+    raise ValueError("not a JSON object")
 
 
-def _dumped(item: object) -> bytes:
-    raw = json.dumps(item, separators=(",", ":")).encode()
-    if len(raw) > LINE_BYTES:
-        raise ValueError(f"a record may have at most {LINE_BYTES} bytes")
-    return raw
+def _lenient(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _lenient(one) for name, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [_lenient(one) for one in value]
+    if isinstance(value, float) and abs(value) <= _EXACT and value.is_integer():
+        return int(value)  # pandas turns a column with missing values into floats
+    return storable(value)
 
 
 def _constant(name: str) -> Any:
@@ -160,105 +215,128 @@ def _constant(name: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_constant)
-_scanned: Callable[[str, int], tuple[Any, int]] = vars(_DECODER)["scan_once"]
 
+# ---- reasons
 
-# ---- records
-
-_TURN: Mapping[str, Callable[[str, Any], Any]] = {
-    "version": checks.whole, "tool_calls": checks.whole, "mutated": checks.truth, "reset": checks.truth,
-    "sandbox_id": checks.identity, "forked_from": checks.identity,
+_ERROR = re.compile(r"(.*?)(?: - at `\$?([^`]*)`)?", re.DOTALL)
+_WORDS: Mapping[type, str] = {
+    str: "a text", bool: "true or false", int: "a whole number", float: "a finite number", dict: "an object",
 }  # fmt: skip
-_SPAN: Mapping[str, Callable[[str, Any], Any]] = {
-    "kind": checks.one_of(*get_args(SpanKind)), "version": checks.whole, "detail": checks.text,
-}  # fmt: skip
-_PLAIN: Mapping[str, Callable[[str, Any], Any]] = {
-    "rollout_id": checks.identity, "group_id": checks.identity, "group_size": checks.positive, "attempt": checks.whole,
-    "incarnation": checks.incarnation, "purpose": checks.one_of(*get_args(Purpose)), "environment": checks.text,
-    "agent": checks.text, "difficulty": checks.text, "engine": checks.text, "version_dispatched": checks.whole,
-    "version_start": checks.whole, "version_finish": checks.whole, "token_versions": checks.pairs,
-    "prompt_tokens": checks.whole, "response_tokens": checks.whole, "loss_tokens": checks.whole,
-    "tool_calls": checks.whole, "sandbox_ids": checks.boxes, "reward": checks.number, "max_reward": checks.number,
-    "advantage": checks.number, "solved": checks.truth, "truncated": checks.truth,
-    "exit": checks.one_of(*get_args(Exit)), "error": checks.text, "sampled": checks.truth,
-}  # fmt: skip
-_TIMES = frozenset(
-    ("dispatched_at", "started_at", "first_token_at", "finished_at", "scored_at", "group_complete_at", "exited_at")
-)
-_OTHER = ("turns", "spans", "version_consumed", "consumed_at", weight_versions.KEY)
-FIELDS = (*_PLAIN, *sorted(_TIMES), *_OTHER)
-"""Fields of `collectors.model.Rollout`, with three differences: uses by the trainer are `version_consumed` and
-`consumed_at` (numbers or lists), `turns` may be a count, and an engine's `weight_versions` may replace
-`token_versions`. Only `rollout_id` is required."""
-
-# Positions of a record's values. A value that a check accepts at once is not examined again.
-_NAMES = Rollout.__struct_fields__
-_NOTHING = ["", *Rollout.__struct_defaults__]
-_PLACES = {name: _NAMES.index(name) for name in (*_PLAIN, *_TIMES)}
-_ID, _TURNS, _TURN_COUNT, _TOKENS, _SPANS, _USES, _INCARNATION = map(
-    _NAMES.index, ("rollout_id", "turns", "turn_count", "token_versions", "spans", "consumptions", "incarnation")
-)
-_WHOLE = {name: COUNTED.get(name, MOST) for name, check in _PLAIN.items() if check is checks.whole}
-_TEXTS = frozenset(name for name, check in _PLAIN.items() if check in (checks.text, checks.identity))
-_SHORT = min(ID_LENGTH, checks.TEXT_LENGTH)
-
-# Further fields in forwarded records, which must arrive without loss.
-_WIRE = ("consumptions", "turn_count")
 
 
-def record(item: object, now: float, *, wire: bool = False) -> Rollout:
-    """Returns one validated rollout; raises ValueError with a message for the client. ``wire``: made by `wire_of`."""
-    if not isinstance(item, dict):
-        raise ValueError("not a JSON object")
+def _reason(error: str, kind: type[Struct]) -> str:
+    """Returns msgspec's error about a record of this kind as a message for the client."""
+    match = _ERROR.fullmatch(error)
+    what, path = match.groups("") if match is not None else (error, "")
+    names = re.findall(r"\.(\w+)", path)
+    place = ".".join(names)
+    if unknown := re.match(r"Object contains unknown field `(.*)`", what, re.DOTALL):
+        known = ", ".join(_struct_at(kind, names).__struct_fields__)
+        return f"{place}{': ' if place else ''}unknown field {ascii(unknown[1])[:80]}; known: {known}"
+    if missing := re.match(r"Object missing required field `(.*)`", what):
+        return f"{'.'.join([*names, missing[1]])} is missing"
+    return f"{place} must be {_requirement(kind, names)}" if names else "not a JSON object"
+
+
+def _struct_at(kind: type[Struct], names: Sequence[str]) -> type[Struct]:
+    for name in names:
+        parts = _parts(_hints(kind)[name])
+        kind = next((part for part in parts if isinstance(part, type) and issubclass(part, Struct)), kind)
+    return kind
+
+
+def _requirement(kind: type[Struct], names: Sequence[str]) -> str:
+    """Returns what a field must be: the description of its type, or the values that it may have."""
+    hint = _hints(_struct_at(kind, names[:-1]))[names[-1]]
+    parts = list(_parts(hint))
+    described = (part.description for part in parts if isinstance(part, Meta) and part.description)
+    choices = (f"one of {', '.join(get_args(part))}" for part in parts if get_origin(part) is Literal)
+    plain = (_WORDS[part] for part in parts if isinstance(part, type) and part in _WORDS)
+    return next(chain(described, choices, plain), "another value")
+
+
+@cache
+def _hints(kind: type[Struct]) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """Yields the parts of a type, outer ones first: its bounds, then what it is made of."""
+    yield from getattr(hint, "__metadata__", ())
+    yield hint
+    for part in get_args(hint)[: 1 if get_origin(hint) is Annotated else None]:
+        if part is not NoneType and get_origin(hint) is not Literal:
+            yield from _parts(part)
+
+
+# ---- rollouts
+
+# Most uses (consumptions) of one rollout.
+USES = 1_000
+_Versions = Annotated[tuple[Whole, ...], Meta(max_length=USES)]
+_Times = Annotated[tuple[Time, ...], Meta(max_length=USES)]
+
+
+class PushedRollout(Rollout, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A rollout as it is pushed. Only `rollout_id` is required.
+
+    ``version_consumed`` and ``consumed_at`` (numbers, or lists of equal length) are short for `consumptions`; an
+    engine's ``weight_versions`` may replace `token_versions`; `turns` may be a count.
+    """
+
+    version_consumed: Whole | _Versions | None = None
+    consumed_at: Time | _Times | None = None
+    weight_versions: Any = None
+
+
+FIELDS = PushedRollout.__struct_fields__
+_rollouts = msgspec.json.Decoder(PushedRollout)
+_times, _values = attrgetter(*TIMES), attrgetter(*Rollout.__struct_fields__)
+_USES, _TOKENS = map(Rollout.__struct_fields__.index, ("consumptions", "token_versions"))
+
+
+def _pushed(line: bytes, now: float) -> PushedRollout:
+    pushed = read(line, _rollouts, _count_turns)
     latest = now + AHEAD_SECONDS
-    values = _NOTHING.copy()
-    for name, value in item.items():
-        index = _PLACES.get(name)
-        if index is None:
-            if name not in _OTHER and not (wire and name in _WIRE):
-                raise ValueError(f"unknown field {ascii(name)[:80]}; known: {', '.join(FIELDS)}")
-        elif value is not None:
-            values[index] = _checked(name, value, latest)
-    if not values[_ID]:
-        raise ValueError("rollout_id is missing")
-    _listed(item, values, latest)
+    check_times(pushed, latest)
+    used = pushed.consumed_at
+    if used is not None and (max(used, default=0.0) if isinstance(used, tuple) else used) > latest:
+        raise ValueError(f"consumed_at must be {_requirement(PushedRollout, ['consumed_at'])}")
+    return pushed
+
+
+def rollout(line: bytes, now: float) -> Rollout:
+    """Returns one validated rollout; raises ValueError with a message for the client."""
+    pushed = _pushed(line, now)
+    values = list(_values(pushed))
+    if pushed.version_consumed is not None or pushed.consumed_at is not None:
+        values[_USES] += _uses(pushed)
+    if pushed.weight_versions is not None:
+        values[_TOKENS] = values[_TOKENS] or _engine_token_versions(pushed.weight_versions)
     return Rollout(*values)
 
 
-def _checked(name: str, value: Any, latest: float) -> Any:
-    """Validates one value. Nearly all values are valid and of the expected type, so those take a short path."""
-    kind = type(value)
-    if kind is float:
-        if name in _TIMES and FIRST_TIME <= value <= latest:
-            return round(value * 1000) / 1000
-    elif kind is int:
-        if 0 <= value <= _WHOLE.get(name, -1):
-            return value
-    elif kind is str and name in _TEXTS and len(value) <= _SHORT and value.isprintable():
-        return value
-    return checks.moment(name, value, latest) if name in _TIMES else _PLAIN[name](name, value)
+def _check_rollout(line: bytes, now: float) -> None:
+    pushed = _pushed(line, now)
+    if isinstance(pushed.version_consumed, tuple) or isinstance(pushed.consumed_at, tuple):
+        _uses(pushed)
+    if pushed.weight_versions is not None:
+        _engine_token_versions(pushed.weight_versions)
 
 
-def _listed(item: Mapping[str, Any], values: list[Any], latest: float) -> None:
-    turns, spans = item.get("turns"), item.get("spans")
-    if isinstance(turns, list):
-        values[_TURNS] = tuple(map(_turn, checks.listed("turns", turns, TURNS)))
-    elif turns is not None:
-        values[_TURN_COUNT] = checks.whole("turns", turns)
-    if item.get("turn_count") is not None:
-        values[_TURN_COUNT] = checks.whole("turn_count", item["turn_count"])
-    if (engine_spans := item.get(weight_versions.KEY)) is not None:
-        from_engine = _engine_token_versions(engine_spans)
-        if item.get("token_versions") is None:
-            values[_TOKENS] = from_engine
-    if spans is not None:
-        values[_SPANS] = tuple(_span(entry, latest) for entry in checks.listed("spans", spans, SPANS))
-    if item.get("consumptions") is not None:
-        values[_USES] = tuple(
-            _use(entry, latest) for entry in checks.listed("consumptions", item["consumptions"], USES)
-        )
-    elif "version_consumed" in item or "consumed_at" in item:
-        values[_USES] = _uses(item, values[_INCARNATION], latest)
+def check_times(record: Rollout, latest: float) -> None:
+    """Raises ValueError for a time after ``latest`` (epoch seconds), and for a span that ends before it starts."""
+    for name, time in zip(TIMES, _times(record), strict=True):
+        if time is not None and time > latest:
+            raise ValueError(f"{name} must be {_requirement(Rollout, [name])}")
+    for use in record.consumptions:
+        if use.at is not None and use.at > latest:
+            raise ValueError(f"consumptions.at must be {_requirement(Rollout, ['consumptions', 'at'])}")
+    for span in record.spans:
+        if (span.start if span.end is None else span.end) > latest:
+            raise ValueError(f"spans.end must be {_requirement(Rollout, ['spans', 'end'])}")
+        if span.end is not None and span.end < span.start:
+            raise ValueError("spans: it ends before it starts")
 
 
 def _engine_token_versions(spans: Any) -> tuple[tuple[int, int], ...]:
@@ -268,103 +346,21 @@ def _engine_token_versions(spans: Any) -> tuple[tuple[int, int], ...]:
     return versions
 
 
-def _object(name: str, item: Any, fields: Mapping[str, Callable[[str, Any], Any]]) -> dict[str, Any]:
-    if not isinstance(item, dict):
-        raise ValueError(f"{name} must be a list of objects" + (", or a count" if name == "turns" else ""))
-    if unknown := item.keys() - fields.keys():
-        raise ValueError(f"{name}: unknown field {ascii(min(unknown))[:80]}; known: {', '.join(fields)}")
-    return {key: fields[key](f"{name}.{key}", value) for key, value in item.items() if value is not None}
+def _count_turns(item: dict[str, Any]) -> None:
+    if type(item.get("turns")) is int:
+        item["turn_count"] = item.pop("turns")
 
 
-def _turn(item: Any) -> Turn:
-    """Parses a turn. A rollout has hundreds of turns, so a turn of valid plain fields takes a short path."""
-    if type(item) is dict and item.keys() <= _PLAIN_TURN:
-        version, calls, mutated, reset = map(item.get, ("version", "tool_calls", "mutated", "reset"))
-        if (
-            (version is None or (type(version) is int and 0 <= version <= MOST))
-            and (calls is None or (type(calls) is int and 0 <= calls <= _MOST_CALLS))
-            and type(mutated) in _FLAG and type(reset) in _FLAG
-        ):  # fmt: skip
-            return Turn(version, calls, mutated, reset is True)
-    return Turn(**_object("turns", item, _TURN))
-
-
-_PLAIN_TURN = frozenset(("version", "tool_calls", "mutated", "reset"))
-_FLAG = (bool, type(None))
-
-
-def _span(item: Any, latest: float) -> Span:
-    if not isinstance(item, dict):
-        raise ValueError("spans must be a list of objects")
-    rest = {key: value for key, value in item.items() if key not in ("start", "end")}
-    values = _object("spans", rest, _SPAN)
-    if "kind" not in values:
-        raise ValueError("spans: kind is missing")
-    start = checks.moment("spans.start", item.get("start"), latest)
-    end = None if item.get("end") is None else checks.moment("spans.end", item["end"], latest)
-    if end is not None and end < start:
-        raise ValueError("spans: it ends before it starts")
-    return Span(start=start, end=end, **values)
-
-
-def _use(item: Any, latest: float) -> Consumption:
-    version, at, incarnation = item
-    return Consumption(
-        None if version is None else checks.whole("consumptions", version),
-        None if at is None else checks.moment("consumptions", at, latest),
-        None if incarnation is None else checks.incarnation("consumptions", incarnation),
-    )
-
-
-def _uses(item: Mapping[str, Any], incarnation: int | None, latest: float) -> tuple[Consumption, ...]:
-    version, at = item.get("version_consumed"), item.get("consumed_at")
-    if type(version) is int and type(at) is float and 0 <= version <= MOST and FIRST_TIME <= at <= latest:
-        return (Consumption(version, round(at * 1000) / 1000, incarnation),)  # the common case
-    versions = [checks.whole("version_consumed", entry) for entry in _as_list(item, "version_consumed")]
-    times = [checks.moment("consumed_at", entry, latest) for entry in _as_list(item, "consumed_at")]
+def _uses(pushed: PushedRollout) -> tuple[Consumption, ...]:
+    versions, times = _listed(pushed.version_consumed), _listed(pushed.consumed_at)
     if versions and times and len(versions) != len(times):
         raise ValueError("version_consumed and consumed_at must have the same length")
-    pairs: Sequence[tuple[int | None, float | None]]
-    if versions and times:
-        pairs = list(zip(versions, times, strict=True))
-    else:
-        pairs = [(version, None) for version in versions] or [(None, at) for at in times]
-    return tuple(Consumption(version, at, incarnation) for version, at in pairs)
+    pairs = zip(versions or [None] * len(times), times or [None] * len(versions), strict=True)
+    return tuple([Consumption(version, at, pushed.incarnation) for version, at in pairs])
 
 
-def _as_list(item: Mapping[str, Any], name: str) -> list[Any]:
-    value = item.get(name)
-    if value is None:
-        return []
-    return checks.listed(name, value, USES) if isinstance(value, list) else [value]
-
-
-def wire_of(rollout: Rollout) -> dict[str, Any]:
-    """Returns JSON that `record` reads with ``wire``; empty values are omitted."""
-    wire = {name: value for name in _COPIED if _has_value(value := getattr(rollout, name))}
-    for name in ("rollout_id", "group_id"):
-        if name in wire:
-            wire[name] = wire[name][:ID_LENGTH]
-    for name in ("solved", "truncated"):
-        if getattr(rollout, name) is not None:
-            wire[name] = getattr(rollout, name)
-    if rollout.turns:
-        wire["turns"] = [
-            {key: value for key in _TURN if (value := getattr(turn, key)) not in (None, "")} for turn in rollout.turns
-        ]
-    if rollout.spans:
-        wire["spans"] = [{key: getattr(span, key) for key in (*_SPAN, "start", "end")} for span in rollout.spans]
-    if rollout.consumptions:
-        wire["consumptions"] = [[use.version, use.at, use.incarnation] for use in rollout.consumptions]
-    return wire
-
-
-def _has_value(value: Any) -> bool:
-    # Compared with `is`, because 0 is a value although it equals False.
-    return value is not None and value is not False and value not in ("", ())
-
-
-_COPIED = tuple(name for name in (*_PLAIN, *sorted(_TIMES), "turn_count") if name not in ("solved", "truncated"))
+def _listed(value: Any) -> Sequence[Any]:
+    return () if value is None else value if isinstance(value, tuple) else (value,)
 
 
 # ---- events
@@ -373,27 +369,36 @@ KINDS: tuple[str, ...] = get_args(get_type_hints(Event)["kind"])
 # Drift is detected by Rollscope itself, so it cannot be pushed.
 EVENTS = tuple(kind for kind in KINDS if kind not in ("drift", "source"))
 # Fields of `collectors.model.Event`; only `kind` is required.
-EVENT_FIELDS = ("kind", "key", "ts", "detail", "version")
+EVENT_FIELDS = Event.__struct_fields__
 
 
-def event(item: object, now: float) -> Event:
+class _PushedEvent(Event, frozen=True, forbid_unknown_fields=True):
+    """An event as it is pushed: a key is made of the others if there is none."""
+
+    key: Annotated[str, Meta(max_length=200, description="a text of at most 200 characters")] = ""
+
+
+_events = msgspec.json.Decoder(_PushedEvent)
+
+
+def event(line: bytes, now: float) -> Event:
     """Returns one validated event; raises ValueError with a message for the client."""
-    if not isinstance(item, dict):
-        raise ValueError("not a JSON object")
-    if unknown := item.keys() - set(EVENT_FIELDS):
-        raise ValueError(f"unknown field {ascii(min(unknown))[:80]}; known: {', '.join(EVENT_FIELDS)}")
-    kind: Any = item.get("kind")
+    given = read(line, _events, _check_kind)
+    kind, key, version, ts = given.kind, given.key, given.version, given.ts
     if kind not in EVENTS:
         raise ValueError(f"kind must be one of {', '.join(EVENTS)}")
-    given = {name: value for name, value in item.items() if value is not None}
-    version = checks.whole("version", given["version"]) if "version" in given else None
-    ts = checks.moment("ts", given["ts"], now + AHEAD_SECONDS) if "ts" in given else None
-    named = checks.identity("key", given.get("key", ""))
-    if kind in BEGINS and ts is None and not named:  # a repeated request would begin another incarnation
+    if ts is not None and ts > now + AHEAD_SECONDS:
+        raise ValueError(f"ts must be {_requirement(Event, ['ts'])}")
+    if kind in BEGINS and ts is None and not key:  # a repeated request would begin another incarnation
         raise ValueError(f"a {kind} needs ts or key, so that a repeated request is the same event")
-    key = named or _key(kind, version, ts if ts is not None or version is not None else now)
-    detail = checks.cleaned("detail", given.get("detail", ""))[:DETAIL_LENGTH]
-    return Event(kind, key, ts if ts is not None else now, detail, version)
+    ts = ts if ts is None else round(ts * 1000) / 1000
+    key = key or _key(kind, version, ts if ts is not None or version is not None else now)
+    return Event(kind, key, ts if ts is not None else now, given.detail[:DETAIL_LENGTH], version)
+
+
+def _check_kind(item: dict[str, Any]) -> None:
+    if item.get("kind") not in EVENTS:
+        raise ValueError(f"kind must be one of {', '.join(EVENTS)}")
 
 
 def _key(kind: str, version: int | None, ts: float | None) -> str:
@@ -403,4 +408,41 @@ def _key(kind: str, version: int | None, ts: float | None) -> str:
     )
 
 
-MAKE: Mapping[Kind, Callable[[object, float], Any]] = {"rollouts": record, "events": event}
+# ---- sandboxes
+# A wrapper of a provider's `create()` sends one line at the request, one when the sandbox is ready, one at its end. The
+# newest record of an id wins; times of earlier records are retained.
+
+SANDBOX_FIELDS = Sandbox.__struct_fields__
+
+
+class _PushedSandbox(Sandbox, frozen=True, forbid_unknown_fields=True):
+    """A sandbox as it is pushed, after `_complete`."""
+
+
+def sandbox(line: bytes, now: float) -> Sandbox:
+    """Returns one validated sandbox; raises ValueError with a message for the client."""
+    item = _object(line)
+    _complete(item)
+    converted(item, _PushedSandbox)
+    return converted(item, Sandbox)
+
+
+def _complete(item: dict[str, Any]) -> None:
+    """Adds what follows from the record: provider, state, cause and clock. Only `id` is required."""
+    item.setdefault("provider", "pushed")
+    if item.get("cause"):
+        state = "failed"
+    elif item.get("ended_at") is not None:
+        state = "terminated"
+    else:
+        state = "running" if item.get("ready_at") is not None else "starting"
+    item.setdefault("state", state)
+    if item["state"] == "failed" and not item.get("cause"):
+        # The wrapper sends the text of the exception; collectors classify the same texts.
+        item["cause"] = cause_of(str(item.get("detail", "")))
+    if item.get("ready_at") is not None:
+        item.setdefault("latency_source", "client")
+
+
+_MAKE: Mapping[Kind, Callable[[bytes, float], Any]] = {"rollouts": rollout, "events": event, "sandboxes": sandbox}
+_CHECKS: Mapping[Kind, Callable[[bytes, float], Any]] = {**_MAKE, "rollouts": _check_rollout}

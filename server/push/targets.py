@@ -18,10 +18,9 @@ from msgspec import structs
 from collectors.model import Actor, Cursor, Histogram, Reading, Sample, ScrapeError, Target
 from server.ingest.readings import PUSHED, Arrivals, Ingest
 from server.push import inbox as push_inbox
-from server.push import readings
 from server.push import records as push_records
-from server.push.body import Body, Grown, unpack
 from server.push.forwarders import Forwards, patience, with_skew
+from server.push.inbox import Body, Grown, unpack_body
 from server.store import Store
 from server.store.types import Batch, Push, Pusher, SeriesKey
 
@@ -263,7 +262,7 @@ class Pushes:
         pending: list[Push] = []
         weight = 0
         for push in self._store.pushes.due(self._run, ROWS_AT_ONCE, BYTES_AT_ONCE):
-            together = push_inbox.packed(push.body) and push.id not in self._alone
+            together = push_inbox.has_records(push.body) and push.id not in self._alone
             if pending and (not together or weight + push.rows > _WEIGHT_AT_ONCE):
                 yield self._records(ingest, pending)
                 pending, weight = [], 0
@@ -272,14 +271,14 @@ class Pushes:
                 weight += push.rows
                 continue
             yield None
-            yield self._records(ingest, [push]) if push_inbox.packed(push.body) else self._body(ingest, push)
+            yield self._one(ingest, push)
             yield None
         if pending:
             yield self._records(ingest, pending)
 
     def _records(self, ingest: Ingest, pushes: Sequence[Push]) -> tuple[Batch, Arrivals]:
         """Ingests rollouts and events. They change no target's health, because they arrive irregularly."""
-        parts = [push_inbox.unpack(push.body, push.received_at / 1000) for push in pushes]
+        parts = [push_inbox.unpack_records(push.body, push.received_at / 1000) for push in pushes]
         reading = Reading(
             rollouts=tuple(item for part in parts for item in part.rollouts),
             events=tuple(item for part in parts for item in part.events),
@@ -290,16 +289,23 @@ class Pushes:
         self._alone.difference_update(batch.taken)
         return batch, arrivals
 
+    def _one(self, ingest: Ingest, push: Push) -> tuple[Batch, Arrivals]:
+        try:
+            return self._records(ingest, [push]) if push_inbox.has_records(push.body) else self._body(ingest, push)
+        except ValueError as error:  # packed by another version of Rollscope
+            log.warning("run %s: a push for %s is dropped: %s", self._run, push.target, error)
+            return Batch(self._run, taken=[push.id]), Arrivals()
+
     def _body(self, ingest: Ingest, push: Push) -> tuple[Batch, Arrivals]:
         at = push.received_at / 1000
         if push.target in self._configured:
             log.warning("run %s: a push for %s is dropped: that target is configured", self._run, push.target)
             return Batch(self._run, taken=[push.id]), Arrivals()
-        if readings.packed(push.body):
+        if push_inbox.has_reading(push.body):
             batch, arrivals = self._forwarded(ingest, push)
         else:
             target = self._register(push.target, push.actor, push.interval_seconds)
-            reading = self._reading(ingest, target, unpack(push.body), at)
+            reading = self._reading(ingest, target, unpack_body(push.body), at)
             batch, arrivals = ingest.reading(target, reading, at, 0.0)
             self._cursors[target.name] = json.dumps(reading.cursor)
         batch.taken.append(push.id)
@@ -315,7 +321,7 @@ class Pushes:
 
     def _forwarded(self, ingest: Ingest, push: Push) -> tuple[Batch, Arrivals]:
         """Ingests a reading of another machine as if its collector had read it here at that time."""
-        unpacked = readings.unpack(push.body)
+        unpacked = push_inbox.unpack_reading(push.body)
         self._forwards.kinds[push.target] = unpacked.kind
         target, outcome = self._register(push.target, push.actor, push.interval_seconds), unpacked.outcome
         if outcome.reading is None:

@@ -19,8 +19,8 @@ import collectors
 from collectors.model import Limits, Target
 from collectors.transport import http as failures
 from server.lib.clock import stopped_within
-from server.push import readings
-from server.push.readings import Outcome
+from server.push import inbox as push_inbox
+from server.push.inbox import Outcome
 from server.runtime.spool import Queued, Spool
 from server.scrape.target_reader import BACKOFF_MAX_SECONDS, TargetReader
 
@@ -191,7 +191,7 @@ class Forwarder:
                 outcome, reading=structs.replace(outcome.reading, facts={**facts, **outcome.reading.facts})
             )
         # Bodies have a few kB; the fastest level finds nearly all redundancy.
-        packed = [gzip.compress(body, 1, mtime=0) for body in readings.bodies(outcome)]
+        packed = [gzip.compress(body, 1, mtime=0) for body in push_inbox.bodies(outcome)]
         self._spool.put(target, packed, cursor)
 
     def _crowded(self) -> bool:

@@ -24,7 +24,7 @@ from server.ingest.readings import Arrivals, Ingest, health
 from server.lib.clock import CatchUp, CatchUpClock, Clock, dumps, stopped_within
 from server.lib.file_thread import FileReadThread
 from server.push.heartbeats import HeartbeatSettings, HeartbeatWatch
-from server.push.readings import Outcome
+from server.push.inbox import Outcome
 from server.push.targets import Pushes
 from server.scrape.recent_first import PresentAnswers, PresentView, long_log
 from server.scrape.target_reader import (

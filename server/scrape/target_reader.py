@@ -23,7 +23,7 @@ import collectors
 from collectors.model import Collector, Cursor, Labels, Limits, Position, Reading, ScrapeError, Target
 from collectors.transport.http import PageClient
 from server.lib.file_thread import FileReadThread, StillReadingError
-from server.push.readings import Outcome
+from server.push.inbox import Outcome
 
 log = logging.getLogger("rollscope.collect")
 

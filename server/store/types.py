@@ -358,7 +358,7 @@ class Push:
 
     Attributes:
         rows: samples and histograms in it.
-        body: as `server.push.body` writes it; the store does not look inside.
+        body: as `server.push.inbox` packs it; the store does not look inside.
         id: given by the store; 0 before.
     """
 

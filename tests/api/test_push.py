@@ -24,7 +24,7 @@ from server.api.runs import add_sandboxes
 from server.config import settings
 from server.lib.clock import ScaledClock
 from server.push import metrics, otlp
-from server.push.body import unpack
+from server.push.inbox import unpack_body
 from server.push.targets import TOO_MANY
 from server.query import Reader
 from server.store import Store
@@ -248,7 +248,7 @@ def test_otlp_names_of_the_users_own(store: Store) -> None:
     plain = {"content-type": otlp.JSON, "content-encoding": ""}
     assert web.otlp(one_point("acme.queue"), "?run=r", **plain).json() == {}
     (push,) = store.pushes.waiting("r", 10)
-    assert [sample.metric for sample in unpack(push.body).reading.samples] == ["queue_samples"]
+    assert [sample.metric for sample in unpack_body(push.body).reading.samples] == ["queue_samples"]
 
 
 def test_otlp_of_another_kind_is_refused_in_words(web: Web) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from collectors.model import Event
 from server.ingest.readings import PUSHED, Ingest
-from server.push.inbox import pack
+from server.push.inbox import pack_records
 from server.push.records import WEIGHT
 from server.store import Store
 from server.store import inbox as store_inbox
@@ -118,7 +118,7 @@ def test_a_run_that_cannot_be(run: Lived) -> None:
 def test_one_rollout_a_request_is_not_refused(store: Store, run: Lived) -> None:
     """Two hundred a second: a thousand bodies wait when a step comes, and it takes them all."""
     lines = [json.dumps({"rollout_id": f"r{n}", "exit": "surplus"}).encode() for n in range(1_100)]
-    held = [Push("run", PUSHED, "generator", 1200.0, MS, WEIGHT, pack("rollouts", [line])) for line in lines]
+    held = [Push("run", PUSHED, "generator", 1200.0, MS, WEIGHT, pack_records("rollouts", [line])) for line in lines]
     store.pushes.offer(held)
     assert post(run, "rollouts", [complete("last")]).status_code == 200
     run.at(5)
@@ -204,7 +204,7 @@ def test_what_one_cell_adds_up_fits_every_database(store: Store, run: Lived) -> 
     body = [complete(f"r{n}", response_tokens=10**9, loss_tokens=None, token_versions=None) for n in range(1100)]
     answer = post(run, "rollouts", [*body, complete("huge", response_tokens=2**53)])
     assert answer.status_code == 207 and answer.json()["refused"] == [
-        {"line": 1101, "detail": "response_tokens must be a whole number up to 1000000000"}
+        {"line": 1101, "detail": "response_tokens must be a whole number from 0 to 1000000000"}
     ]
     run.at(5)
     (found,) = [one for one in store.rollouts.sums("run", MS - 3_600_000, MS + 60_000) if one.exit == "trained"]

@@ -4,11 +4,12 @@ import re
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dashboard.pages.sandboxes import data as sandboxes_data
-from server.push.sandboxes import parse
+from server.push.records import parse, records_of
 
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 GUIDE = (Path(__file__).parents[2] / "docs/how-to/sandboxes.md").read_text("utf-8")
@@ -64,6 +65,12 @@ class Server:
         self._server.server_close()
 
 
+def _records(body: bytes) -> list[Any]:
+    found = parse(body, "sandboxes", 1.8e9)
+    assert not found.refused
+    return records_of("sandboxes", found.lines, 1.8e9)[0]
+
+
 def test_recipe_is_the_one_of_the_documentation_and_short() -> None:
     (code,) = CODE.findall(GUIDE)
     assert sandboxes_data.recipe("my-run", "http://127.0.0.1:8050") == code
@@ -82,7 +89,7 @@ def test_recipe_tells_of_a_life() -> None:
     assert {(path, header) for path, header, _ in server.told} == {
         ("/api/v1/runs/my%20run%2F1/sandboxes", "Bearer t0ken")
     }
-    (first,), (ready,), (ended,) = (parse(body).records for _, _, body in server.told)
+    (first,), (ready,), (ended,) = (_records(body) for _, _, body in server.told)
     assert [one.state for one in (first, ready, ended)] == ["starting", "running", "terminated"]
     assert first.id == ready.id == ended.id and first.requested_at == ready.requested_at
     assert (ready.provider, ready.latency_source) == ("e2b", "client")
@@ -92,7 +99,7 @@ def test_recipe_tells_of_a_life() -> None:
 def test_recipe_tells_of_a_failure_and_lets_it_through() -> None:
     with Server() as server, pytest.raises(KeyboardInterrupt):
         exec(sandboxes_data.recipe("r", server.url), {"Sandbox": Failing})
-    (first,), (failed,) = (parse(body).records for _, _, body in server.told)
+    (first,), (failed,) = (_records(body) for _, _, body in server.told)
     assert (first.state, failed.state, failed.detail) == ("starting", "failed", "stopped by hand")
     assert first.id == failed.id
 

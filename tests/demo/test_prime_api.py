@@ -17,7 +17,7 @@ import collectors
 from collectors.model import Target
 from demo.process import Demo
 from server.cli import demo as command
-from server.push.readings import Outcome
+from server.push.inbox import Outcome
 from server.scrape.target_reader import TargetReader
 from server.targets.resolve import attach
 from tests.demo.conftest import START

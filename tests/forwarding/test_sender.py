@@ -19,7 +19,7 @@ from collectors.model import Target
 from server.cli.attaching import spool_name
 from server.lib.errors import ConfigError
 from server.main import main
-from server.push import readings
+from server.push import inbox as readings
 from server.runtime import forwarder
 from server.runtime.forwarder import Forwarder
 from server.runtime.spool import Spool

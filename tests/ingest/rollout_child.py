@@ -7,7 +7,7 @@ import json
 
 from server.ingest.readings import PUSHED
 from server.lib.clock import ScaledClock
-from server.push.inbox import pack
+from server.push.inbox import pack_records
 from server.push.records import WEIGHT
 from server.scrape.run_loop import RunLoop
 from server.store import Store, Writer
@@ -25,7 +25,7 @@ def lines(n: int) -> list[bytes]:
 
 def offer(store: Store, n: int) -> None:
     """Into the inbox, acknowledged."""
-    body = pack("rollouts", lines(n))
+    body = pack_records("rollouts", lines(n))
     store.pushes.offer([Push("run", PUSHED, "generator", 1200.0, round(1000 * (T0 + n)), WEIGHT * MANY, body)])
 
 

@@ -10,7 +10,7 @@ from msgspec import structs
 from collectors.model import Consumption, Event, Reading, Rollout, Target
 from server.ingest.incarnations import Incarnations
 from server.ingest.readings import PUSHED
-from server.push.inbox import pack
+from server.push.inbox import pack_records
 from server.store import Store
 from server.store.types import Push, RolloutRow
 from tests.driven_run import T0, TRAINER, Bench, bench, steps
@@ -135,7 +135,7 @@ def test_it_comes_through_the_inbox(store: Store) -> None:
     parts = [("rollouts", [{"rollout_id": "over", "version_start": 7, "dispatched_at": T0 + 50}]), ("events", lines),
              ("rollouts", [{"rollout_id": "over", "version_consumed": 9, "consumed_at": T0 + 150}])]  # fmt: skip
     for kind, items in parts:
-        body = pack(kind, [json.dumps(item).encode() for item in items])  # type: ignore[arg-type]
+        body = pack_records(kind, [json.dumps(item).encode() for item in items])  # type: ignore[arg-type]
         store.pushes.offer([Push("run", PUSHED, "generator", 1200.0, round(1000 * (T0 + 160)), 5, body)])
     with lived(store, 160) as run:
         run.loop._collect_pushes(run.clock.now())

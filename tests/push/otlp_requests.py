@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from server.push import otlp
-from server.push.body import Body
+from server.push.inbox import Body
 
 DATA = Path(__file__).parent.parent / "testdata/otlp"
 NOW = 1_795_300_870.0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from collectors.catalog import METRICS
 from collectors.formats import exposition
 from collectors.model import Histogram, Limits, Sample, ScrapeError
-from server.push.body import Body, Grown, pack, unpack
+from server.push.inbox import Body, Grown, pack_body, unpack_body
 from server.push.metrics import LIMITS, NAMED, ParsedText, parse
 
 T0 = 1_800_000_000.0
@@ -201,7 +201,7 @@ def test_a_body_waits_as_bytes_without_a_change() -> None:
         Grown("h", False, 0.0, taken.reading.histograms[0]),
     )
     body = Body(taken.reading, grown)
-    assert unpack(pack(body)) == body
+    assert unpack_body(pack_body(body)) == body
     assert (body.rows, body.actor()) == (4, "generator")
     with pytest.raises(ValueError, match="not a packed push"):
-        unpack(b"garbage")
+        unpack_body(b"garbage")

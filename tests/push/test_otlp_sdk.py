@@ -11,7 +11,7 @@ from pathlib import Path
 from collectors.model import Histogram
 from server.api.push import plain_of
 from server.push import otlp
-from server.push.body import Body
+from server.push.inbox import Body
 from server.push.targets import ProcessTotals
 from tests.support_sdks import python_with
 

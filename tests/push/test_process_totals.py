@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.model import Histogram, Sample
-from server.push.body import Grown
+from server.push.inbox import Grown
 from server.push.targets import STREAMS, ProcessTotals
 from server.push.targets import SUMMED_SERIES as SERIES
 

@@ -12,8 +12,8 @@ from server.api.runs import _store as push_sandboxes
 from server.config import alerts as alerts_config
 from server.ingest.readings import Ingest
 from server.lib.clock import ScaledClock
-from server.push.body import Body, pack
-from server.push.sandboxes import parse as sandboxes_of
+from server.push.inbox import Body, pack_body
+from server.push.records import records_of
 from server.push.targets import KIND, MAX_RUNS, Pushes
 from server.query import Reader
 from server.query.types import Status
@@ -30,7 +30,9 @@ HOUR = 3600.0
 
 def push(store: Store, at: float, *samples: Sample, target: str = "push", interval: float = 60.0, **facts: str) -> None:
     body = Body(Reading(samples=samples, facts=facts, samples_scraped=len(samples)))
-    store.pushes.offer([Push("run", target, body.actor(), interval, round((T0 + at) * 1000), body.rows, pack(body))])
+    store.pushes.offer(
+        [Push("run", target, body.actor(), interval, round((T0 + at) * 1000), body.rows, pack_body(body))]
+    )
 
 
 def step(number: int, seconds: float = 30.0, wait: float = 12.0) -> tuple[Sample, ...]:
@@ -212,7 +214,9 @@ def test_an_end_that_is_said_stands_until_another_step(store: Store) -> None:
 def boxes(store: Store, at: float, *records: dict[str, Any]) -> None:
     import json  # noqa: PLC0415
 
-    push_sandboxes(store, "run", sandboxes_of(json.dumps(list(records)).encode()).records, T0 + at)
+    push_sandboxes(
+        store, "run", records_of("sandboxes", [json.dumps(one).encode() for one in records], T0 + at)[0], T0 + at
+    )
 
 
 def test_a_run_of_sandboxes_alone(store: Store) -> None:

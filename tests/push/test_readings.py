@@ -20,8 +20,8 @@ from server.api.forwarding import add_readings
 from server.api.gate import Gate
 from server.api.push import add_pushes
 from server.lib.clock import ScaledClock
-from server.push import readings
-from server.push.readings import Outcome
+from server.push import inbox as readings
+from server.push.inbox import Outcome
 from server.query import Reader
 from server.store import Store
 from server.store import inbox as store_inbox
@@ -128,20 +128,25 @@ def test_sandboxes_of_several_bodies_end_nobody() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"samples": [["nope", 1, [], None, None, ""]]}, "no metric is named nope"),
-        ({"samples": [["reward_mean", True, [], None, None, ""]]}, "not a number"),
-        ({"samples": [["reward_mean", 1, [], None, 1.5, ""]]}, "a step must be a whole number"),
-        ({"samples": [["reward_mean", 1, [["a", "\ud800"]], None, None, ""]]}, "a malformed record"),
-        ({"samples": [17]}, "a malformed record"),
-        ({"histograms": [["time_to_first_token_seconds", [1.0], [1.0], 1.0, [], None]]}, "ascending edges"),
-        ({"events": [["party", "k", None, ""]]}, "no event is named party"),
+        ({"samples": [{"metric": "nope", "value": 1}]}, "no metric is named nope"),
+        ({"samples": [{"metric": "reward_mean", "value": True}]}, "value must be a finite number"),
+        ({"samples": [{"metric": "reward_mean", "value": 1, "step": 1.5}]}, "step must be a whole number"),
+        ({"samples": [17]}, "not a JSON object"),
+        (
+            {"histograms": [{"metric": "time_to_first_token_seconds", "edges": [1], "counts": [1], "total": 1}]},
+            "ascending edges",
+        ),
+        ({"events": [{"kind": "party", "key": "k"}]}, "kind must be one of weights_published"),
         ({"facts": {"colour": "red"}}, "no fact is named colour"),
         ({"facts": {"lifecycle": "great"}}, "lifecycle must be one of"),
-        ({"sandboxes": [{"id": "a", "state": "gone"}], "listed": ["modal"]}, "state must be one of"),
+        (
+            {"sandboxes": [{"provider": "modal", "id": "a", "state": "gone"}], "listed": ["modal"]},
+            "state must be one of",
+        ),
     ],
 )
 def test_one_odd_record_is_dropped_and_counted(change: dict[str, Any], why: str) -> None:
-    found = readings.read(json.dumps({"version": 1, "at": T0, "seconds": 0.1, "reading": change}).encode()).reading
+    found = readings.read(json.dumps({"version": 2, "at": T0, "seconds": 0.1, "reading": change}).encode()).reading
     assert found is not None and found.dropped == 1 and why in found.why_dropped and found.listed == ()
     assert not (found.samples or found.histograms or found.events or found.facts or found.sandboxes)
 
@@ -149,15 +154,15 @@ def test_one_odd_record_is_dropped_and_counted(change: dict[str, Any], why: str)
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"[", b"[]", b"{}", b'{"version":2}', b'{"version":1}', b'{"version":1,"at":"now","seconds":0}',
-        b'{"version":1,"at":1,"seconds":0,"reading":[]}', b'{"version":1,"at":1,"seconds":0,"error":{"kind":"x"}}',
-        b'{"version":1,"at":1,"seconds":0,"reading":{"samples":{}}}',
-        b'{"version":1,"at":NaN,"seconds":0,"reading":{}}',
+        b"", b"[", b"[]", b"{}", b'{"version":1}', b'{"version":2}', b'{"version":2,"at":"now","seconds":0}',
+        b'{"version":2,"at":1,"seconds":0,"reading":[]}', b'{"version":2,"at":1,"seconds":0,"error":{"kind":"x"}}',
+        b'{"version":2,"at":1,"seconds":0,"reading":{"samples":{}}}',
+        b'{"version":2,"at":NaN,"seconds":0,"reading":{}}',
         b"[" * 100_000,
     ],
 )  # fmt: skip
 def test_what_is_no_reading_is_refused(body: bytes, web: Web) -> None:
-    with pytest.raises(ValueError, match=r"the body|must be|not a"):
+    with pytest.raises(ValueError, match=r"the body|must be|not a|is missing"):
         readings.read(body)
     assert web.post(body, **QUERY).status_code == 400 and web.store.runs.all() == []
 
@@ -172,7 +177,7 @@ KEYS = ("samples", "histograms", "events", "sandboxes", "facts", "unmapped", "ga
 
 @given(st.dictionaries(st.sampled_from(KEYS), JSON), JSON)
 def test_any_json_is_read_or_refused(reading: dict[str, Any], seconds: Any) -> None:
-    body = json.dumps({"version": 1, "at": T0, "seconds": seconds, "reading": reading}).encode()
+    body = json.dumps({"version": 2, "at": T0, "seconds": seconds, "reading": reading}).encode()
     try:
         found = readings.read(body)
     except ValueError:
@@ -230,8 +235,8 @@ def test_limits_come_first(web: Web) -> None:
     bomb = gzip.compress(b" " * ((16 << 20) + 1))
     assert web.post(bomb, headers={"content-encoding": "gzip"}, **QUERY).status_code == 413
     assert web.post(b" " * ((16 << 20) + 1), **QUERY).status_code == 413
-    rows = [["reward_mean", 1, [], None, None, ""]] * 50_001
-    many = json.dumps({"version": 1, "at": T0, "seconds": 0, "reading": {"samples": rows}}).encode()
+    rows = [{"metric": "reward_mean", "value": 1}] * 50_001
+    many = json.dumps({"version": 2, "at": T0, "seconds": 0, "reading": {"samples": rows}}).encode()
     assert web.post(many, **QUERY).status_code == 400
 
 

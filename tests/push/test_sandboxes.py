@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from collectors.model import Sandbox
 from server.api.runs import add_sandboxes
 from server.ingest.readings import Ingest
-from server.push.sandboxes import FIELDS, parse
+from server.push.records import SANDBOX_FIELDS, parse, records_of
 from server.store import Store
 from tests.api.test_alerts import Web as AlertWeb
 from tests.derive.test_alerts import running
@@ -39,7 +39,7 @@ def look(run: Bench, at: float) -> None:
 
 
 def test_one_field_list_serves_record_and_api() -> None:
-    assert set(FIELDS) == set(Sandbox.__struct_fields__)
+    assert set(SANDBOX_FIELDS) == set(Sandbox.__struct_fields__)
 
 
 def test_a_recipes_lines_become_the_signals_of_a_provider(run: Bench) -> None:
@@ -179,7 +179,7 @@ def test_a_null_is_an_absent_field(run: Bench, null: str) -> None:
     web = Web(run)
     assert web("POST", "/api/v1/runs/run/sandboxes", json=[{"id": "a", null: None}]).status_code == 200
     (row,) = run.store.sandboxes.page("run")
-    assert row.record == parse(b'{"id": "a"}').records[0]
+    assert [row.record] == records_of("sandboxes", [b'{"id": "a"}'], T0)[0]
 
 
 def test_a_push_that_is_committed_while_its_run_is_adopted_counts(store: Store) -> None:
@@ -201,8 +201,8 @@ def test_bad_lines_are_named_and_the_rest_is_taken(run: Bench) -> None:
     answer = Web(run)("POST", "/api/v1/runs/run/sandboxes", content=text)
     assert answer.status_code == 207 and answer.json()["taken"] == 2
     assert [(one["line"], one["detail"].split(";")[0]) for one in answer.json()["refused"]] == [
-        (2, "not a JSON object"),
-        (3, "id is missing"),
+        (2, "not JSON: Expecting value at column 1"),
+        (3, "id must be a text of 1 to 200 characters"),
         (4, "unknown field 'colour'"),
         (5, "ready_at must be a number of epoch seconds"),
     ]
@@ -232,16 +232,17 @@ def test_an_id_that_is_none_or_too_long_is_refused_and_the_rest_is_taken(run: Be
     answer = Web(run)("POST", "/api/v1/runs/run/sandboxes", content="\n".join(map(json.dumps, body)))
     assert answer.status_code == 207 and answer.json()["taken"] == 1
     assert [(one["line"], one["detail"]) for one in answer.json()["refused"]] == [
-        (1, "id is missing"),
-        (2, "id is longer than 200 characters"),
-        (3, "provider is longer than 200 characters"),
+        (1, "id must be a text of 1 to 200 characters"),
+        (2, "id must be a text of 1 to 200 characters"),
+        (3, "provider must be a text of 1 to 200 characters"),
     ]
 
 
 def test_a_line_ends_where_ndjson_says_and_not_within_a_text() -> None:
     lines = [{"id": "a", "detail": "one\u2028two\x85three"}, {"id": "b"}]
-    found = parse("\r\n".join(json.dumps(line, ensure_ascii=False) for line in lines).encode())
-    assert [(one.id, one.detail) for one in found.records] == [("a", "one\u2028two\x85three"), ("b", "")]
+    found = parse("\r\n".join(json.dumps(line, ensure_ascii=False) for line in lines).encode(), "sandboxes", T0)
+    records, _, _ = records_of("sandboxes", found.lines, T0)
+    assert [(one.id, one.detail) for one in records] == [("a", "one\u2028two\x85three"), ("b", "")]
     assert found.refused == []
 
 
@@ -262,7 +263,7 @@ def test_pages_by_the_last_id(run: Bench) -> None:
 @given(
     st.lists(
         st.dictionaries(
-            st.sampled_from([*FIELDS, "x"]),
+            st.sampled_from([*SANDBOX_FIELDS, "x"]),
             st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
         ),
         max_size=4,
@@ -270,8 +271,8 @@ def test_pages_by_the_last_id(run: Bench) -> None:
 )
 def test_any_json_is_records_or_named_lines(items: list[object]) -> None:
     try:
-        found = parse(json.dumps(items).encode())
+        found = parse(json.dumps(items).encode(), "sandboxes", T0)
     except ValueError:
         assert items == []
         return
-    assert len(found.records) + len(found.refused) == len(items)
+    assert len(found.lines) + len(found.refused) == len(items)
