@@ -223,12 +223,11 @@ class Ingest:
         return batch, arrivals
 
     def records(self, target: Target, reading: Reading, now: float) -> tuple[Batch, Arrivals]:
-        """Processes pushed rollouts and events, which do not change a target's health.
+        """Processes pushed rollouts and events, as `server.push.records` accepted them: they change no target's health.
 
         A restart event begins an incarnation at the event's time, once, however late it arrives.
         """
         batch, arrivals = Batch(run=self.run), Arrivals()
-        reading = without_implausible(reading, now)
         batch.events += [(_ms(event.ts if event.ts is not None else now), event) for event in reading.events]
         if begun := self._restarts.new(reading.events, now):
             for ts in begun:

@@ -35,14 +35,17 @@ def cleaned(record: Rollout) -> Rollout:
     for name, number in zip(NUMBERS, _numbers(record), strict=True):
         if number is not None and not math.isfinite(number):
             changes[name] = None
-    for (name, length), text in zip(_TEXTS, _texts(record), strict=True):
-        if len(text) > length:
-            changes[name] = text[:length]
-    for (name, clean), entries in zip(_CLEANED, _lists(record), strict=True):
-        if entries:
-            changes[name] = clean(entries)
+    for (name, length), value in zip(_LENGTHS, _bounded(record), strict=True):
+        if len(value) > length:
+            changes[name] = value[:length]
+    if uses := record.consumptions:
+        changes["consumptions"] = tuple([Consumption(u.version, _ms_or_none(u.at), u.incarnation) for u in uses[:USES]])
+    if record.spans:
+        changes["spans"] = _spans(record.spans)
+    if record.sandbox_ids:
+        changes["sandbox_ids"] = tuple([box[:ID_LENGTH] for box in record.sandbox_ids[:BOXES]])
     if record.turns:
-        changes |= _counted(record, changes["turns"])
+        changes |= _counted(record, changes.get("turns", record.turns))
     return structs.replace(record, **changes) if changes else record
 
 
@@ -72,21 +75,12 @@ def _spans(spans: tuple[Span, ...]) -> tuple[Span, ...]:
     )
 
 
-def _uses(uses: tuple[Consumption, ...]) -> tuple[Consumption, ...]:
-    return tuple(Consumption(one.version, _ms_or_none(one.at), one.incarnation) for one in uses[:USES])
-
-
-_TEXTS = (
+_LENGTHS = (
     ("rollout_id", ID_LENGTH), ("group_id", ID_LENGTH), ("environment", TEXT_LENGTH), ("agent", TEXT_LENGTH),
-    ("difficulty", TEXT_LENGTH), ("engine", TEXT_LENGTH), ("error", TEXT_LENGTH),
+    ("difficulty", TEXT_LENGTH), ("engine", TEXT_LENGTH), ("error", TEXT_LENGTH), ("turns", TURNS),
+    ("token_versions", VERSIONS),
 )  # fmt: skip
-_CLEANED: tuple[tuple[str, Callable[[Any], Any]], ...] = (
-    ("turns", lambda turns: turns[:TURNS]), ("spans", _spans), ("token_versions", lambda made: made[:VERSIONS]),
-    ("consumptions", _uses), ("sandbox_ids", lambda boxes: tuple([box[:ID_LENGTH] for box in boxes[:BOXES]])),
-)  # fmt: skip
-_numbers, _texts, _lists = (
-    attrgetter(*NUMBERS), attrgetter(*(name for name, _ in _TEXTS)), attrgetter(*(name for name, _ in _CLEANED))
-)  # fmt: skip
+_numbers, _bounded = attrgetter(*NUMBERS), attrgetter(*(name for name, _ in _LENGTHS))
 
 
 def merged(stored: Rollout, reported: Rollout) -> Rollout:
