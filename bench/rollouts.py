@@ -34,8 +34,9 @@ from server.ingest.rollout_totals import root_bin
 from server.lib.clock import WallClock
 from server.query import Reader
 from server.query.types import RolloutFilter, Sort
+from server.rollouts.model import RolloutGroupRow, RolloutRow
 from server.store import Store, migrate
-from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
+from server.store.types import Batch, RolloutBin, RolloutSum
 from tests import support_postgres
 
 RATE, PAGE_MS = 2_000.0, 50.0
@@ -155,14 +156,15 @@ def rows(count: int, end: int) -> Iterator[list[RolloutRow]]:
             version_finish=version, token_versions=((version, tokens),),
             consumptions=(Consumption(version + 2, moved / 1000),) if state == "trained" else (),
             dispatched_at=moved / 1000 - 90, started_at=moved / 1000 - 80, finished_at=moved / 1000 - 10,
-            prompt_tokens=400, response_tokens=tokens, loss_tokens=tokens, tool_calls=n % 7,
+            prompt_tokens=400, response_tokens=tokens, loss_tokens=tokens, tool_calls=n % 7, turn_count=n % 9,
             reward=None if live else rng.choice((0.0, 0.0, 0.5, 1.0)), max_reward=1.0,
             exit=None if live else cast(Exit, state), turns=(Turn(version, 1),) * 3 if n % 20 == 0 else (),
         )  # fmt: skip
         held.append(
-            RolloutRow(
-                "pushed", record, 0, moved, moved, state, moved, None if live else rng.lognormvariate(4, 0.7), n % 9,
-                version + 2, moved, rng.randrange(5), mixed=n % 3 == 0, token_staleness=1.5, detailed=n % 20 == 0,
+            RolloutRow.of(
+                record, target="pushed", first_seen=moved, seen_at=moved, state=state, moved_at=moved,
+                seconds=None if live else rng.lognormvariate(4, 0.7), consumed=version + 2, consumed_at=moved,
+                staleness=rng.randrange(5), mixed=n % 3 == 0, token_staleness=1.5, detailed=n % 20 == 0,
             )
         )  # fmt: skip
         if len(held) == 5_000:
@@ -193,7 +195,7 @@ def _groups(held: Sequence[RolloutRow]) -> Iterator[RolloutGroupRow]:
     outcomes = ("mixed", "mixed", "all_solved", "none_solved", "equal_unknown", "too_few_valid")
     for n, row in enumerate(held[::GROUP]):
         yield RolloutGroupRow(
-            row.record.group_id, 0, row.record.environment, "train", GROUP, GROUP, GROUP, GROUP, 0.0, 1.0, 0.5, 8,
+            row.group_id, 0, row.environment, "train", GROUP, GROUP, GROUP, GROUP, 0.0, 1.0, 0.5, 8,
             outcomes[n % 6], True, 1, row.moved_at, row.moved_at, row.moved_at, 3.0,
         )  # fmt: skip
 
@@ -202,9 +204,9 @@ def _totals(held: Sequence[RolloutRow]) -> tuple[list[RolloutSum], list[RolloutB
     sums, bins = [], []
     for row in held:
         for tier in (60_000, 3_600_000):
-            at, record = row.moved_at // tier * tier, row.record
-            sums.append(RolloutSum(tier, at, row.state, record.environment, "train", 1, 400, 900, 900, 60.0))
-            bins.append(RolloutBin(tier, at, "response_tokens", root_bin(record.response_tokens or 1), 1))
+            at = row.moved_at // tier * tier
+            sums.append(RolloutSum(tier, at, row.state, row.environment, "train", 1, 400, 900, 900, 60.0))
+            bins.append(RolloutBin(tier, at, "response_tokens", root_bin(row.response_tokens or 1), 1))
     return sums, bins
 
 

@@ -18,12 +18,13 @@ from server.ingest.rollouts import ALWAYS, PUBLISHED, versions
 from server.ingest.validation import implausible_reason
 from server.rollouts import state as rollouts_state
 from server.rollouts.groups import OUTCOMES
+from server.rollouts.model import RolloutGroupRow, RolloutRow
 from server.rollouts.staleness import KEPT_VERSIONS as PUBLICATIONS
 from server.rollouts.window import KEPT_VERSIONS, WINDOW_SECONDS, WINDOW_VERSIONS
 from server.signals.observed_histograms import REMEMBERED_SECONDS, WINDOWED
 from server.signals.window import KEPT_STEPS
 from server.store import Store
-from server.store.types import RolloutGroupRow, RolloutRow, StepRow
+from server.store.types import StepRow
 
 
 def samples(store: Store, run: str, deriver: Deriver, since: int) -> list[SampleArrival]:
@@ -109,7 +110,7 @@ def fill(store: Store, run: str, deriver: Deriver, watermark: int) -> Pending:
     pending: deque[RolloutArrival] = deque()
     unseen: set[tuple[str, int]] = set()
     for row in rows:
-        group = groups.get((row.record.group_id, row.life))
+        group = groups.get((row.group_id, row.life))
         ts = _arrives(row, group)
         late = group is not None and group.completed_at is not None and group.completed_at > watermark
         if ts <= watermark:
@@ -135,18 +136,18 @@ def _published(store: Store, run: str, deriver: Deriver, watermark: int) -> dequ
 def _rows(store: Store, run: str, watermark: int) -> list[RolloutRow]:
     """The window's, those in flight, and those of later times, each once, in the order of time."""
     used = store.rollouts.versions(run, KEPT_VERSIONS)
-    versions = {(row.life, use.version) for row in used for use in row.record.consumptions}
+    versions = {(row.life, use.version) for row in used for use in row.consumptions}
     times = [row.consumed_at for row in used if row.consumed_at is not None]
     # Before the first window is full it reaches back to the run's beginning.
     early = used and len(versions) <= WINDOW_VERSIONS
     since = 0 if early else min([watermark - round(WINDOW_SECONDS * 1000), *times])
     found = [*used, *store.rollouts.recent(run, since), *store.rollouts.live(run)]
-    unique = {(row.record.rollout_id, row.life): row for row in found}
-    return sorted(unique.values(), key=lambda row: (row.moved_at, row.record.rollout_id))
+    unique = {(row.rollout_id, row.life): row for row in found}
+    return sorted(unique.values(), key=lambda row: (row.moved_at, row.rollout_id))
 
 
 def _groups(store: Store, run: str, rows: Iterable[RolloutRow]) -> dict[tuple[str, int], RolloutGroupRow]:
-    keys = {(row.record.group_id, row.life) for row in rows if row.record.group_id}
+    keys = {(row.group_id, row.life) for row in rows if row.group_id}
     return {(group.group_id, group.life): group for group in store.rollouts.groups(run, keys)} if keys else {}
 
 

@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from collectors.model import Histogram, Labels
 from server.ingest.sandboxes import SandboxArrival
+from server.rollouts.model import RolloutGroupRow, RolloutRow
 from server.signals.model import TargetHealth
 from server.signals.window import StepKey
-from server.store.types import RolloutGroupRow, RolloutRow
 
 SampleArrival = tuple[float, str, str, Labels, float | Histogram]
 """(event time in seconds, target, metric, labels, value; or a histogram as read)."""

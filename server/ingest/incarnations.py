@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from collectors.model import Consumption, Rollout
 from server.rollouts.merge import begun_at, distinct, told_first, told_last
-from server.store.types import RolloutRow
+from server.rollouts.model import RolloutRow
 
 BEGINS = ("restart", "resume")
 """Kinds of pushed events that begin an incarnation of the trainer."""
@@ -158,10 +158,10 @@ def new_incarnations(incarnations: Incarnations, record: Rollout) -> tuple[float
 
 def current_incarnation(incarnations: Incarnations, row: RolloutRow) -> int:
     """Returns the incarnation by all restarts reported so far: a late report shifts the numbers after it."""
-    if row.record.incarnation is not None:
+    if row.incarnation is not None:
         return row.life
-    begun = begun_at(row.record)
-    at = told_first(row.record) if begun is None else begun
+    begun = begun_at(row)
+    at = told_first(row) if begun is None else begun
     return row.life if at is None else max(row.life, incarnations.at(at))
 
 

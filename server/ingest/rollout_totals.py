@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from server.rollouts import state as rollouts_state
 from server.rollouts.groups import OUTCOMES
+from server.rollouts.model import RolloutGroupRow, RolloutRow
 from server.rollouts.staleness import uses
-from server.store.types import RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
+from server.store.types import RolloutBin, RolloutSum
 
 TIERS = (60_000, 3_600_000)
 """Widths of the buckets, ms: a minute, an hour."""
@@ -52,7 +53,7 @@ def _closed(group: RolloutGroupRow) -> bool:
 
 def leaves(row: RolloutRow) -> bool:
     """Does the rollout count among the exits: made for training, and from a source that reports every rollout?"""
-    return row.state in rollouts_state.EXITS and not row.record.sampled and row.record.purpose in (None, "train")
+    return row.state in rollouts_state.EXITS and not row.sampled and row.purpose in (None, "train")
 
 
 def root_bin(value: float) -> int:
@@ -62,13 +63,13 @@ def root_bin(value: float) -> int:
 
 def left_at(row: RolloutRow) -> int:
     """Returns when the rollout left (epoch ms): its first consumption, else its newest time."""
-    used = [use.at for use in row.record.consumptions if use.at is not None]
+    used = [use.at for use in row.consumptions if use.at is not None]
     return round(min(used) * 1000) if row.state == "trained" and used else row.moved_at
 
 
 def ended_at(row: RolloutRow) -> int:
     """Returns when the rollout's generation ended (epoch ms); its newest time if no end is reported."""
-    at = row.record.finished_at if row.record.finished_at is not None else rollouts_state.ended_at(row.record)
+    at = row.finished_at if row.finished_at is not None else rollouts_state.ended_at(row)
     return row.moved_at if at is None else round(at * 1000)
 
 
@@ -86,9 +87,9 @@ class RolloutTotals:
         """Counts a changed rollout. Rollouts of a source that reports only a sample count nowhere."""
         if leaves(row) and not (before is not None and leaves(before)):
             self._bins[(TIERS[1], 0, LEFT, rollouts_state.EXITS.index(row.state))] += 1
-        if before is not None and not before.record.sampled:
+        if before is not None and not before.sampled:
             self._count(before, -1)
-        if not row.record.sampled:
+        if not row.sampled:
             self._count(row, 1)
 
     def group(self, before: RolloutGroupRow | None, group: RolloutGroupRow) -> None:
@@ -117,24 +118,23 @@ class RolloutTotals:
         return [RolloutBin(*cell, n) for cell, n in found.items() if n]
 
     def _count(self, row: RolloutRow, sign: int) -> None:
-        record = row.record
         if row.state in rollouts_state.OVER:
             self._sum(row, sign)
-        if record.purpose not in (None, "train"):
+        if row.purpose not in (None, "train"):
             return
-        if rollouts_state.finished(record) or rollouts_state.left(record) is not None:
+        if rollouts_state.finished(row) or rollouts_state.left(row) is not None:
             at = ended_at(row) // TIERS[0] * TIERS[0]
             for kind, number in _numbers(row):
                 self._minutes[at, kind, number] += sign
-        for use in uses(record, row.life):
+        for use in uses(row, row.life):
             if use.staleness is not None:
                 at = row.moved_at if use.at is None else round(use.at * 1000)
                 self._bin(at, "staleness", max(-1, min(use.staleness, STALENESS_MOST)), sign)
 
     def _sum(self, row: RolloutRow, sign: int) -> None:
-        record, at = row.record, left_at(row)
-        environment, purpose = self._named(record.environment), record.purpose or "train"
-        prompt, response, loss = record.prompt_tokens or 0, record.response_tokens or 0, record.loss_tokens or 0
+        at = left_at(row)
+        environment, purpose = self._named(row.environment), row.purpose or "train"
+        prompt, response, loss = row.prompt_tokens or 0, row.response_tokens or 0, row.loss_tokens or 0
         for tier in TIERS:
             cell = self._sums[(tier, at // tier * tier, row.state, environment, purpose)]
             cell[0] += sign
@@ -142,7 +142,7 @@ class RolloutTotals:
             cell[2] += sign * response
             cell[3] += sign * loss
             cell[4] += sign * (row.seconds or 0.0)
-            cell[5] += sign * (record.response_tokens is not None)
+            cell[5] += sign * (row.response_tokens is not None)
 
     def _named(self, environment: str) -> str:
         if environment in self._environments:
@@ -165,12 +165,11 @@ class RolloutTotals:
 
 
 def _numbers(row: RolloutRow) -> Iterator[tuple[str, int]]:
-    record = row.record
-    if record.response_tokens is not None:
-        yield "response_tokens", root_bin(record.response_tokens)
+    if row.response_tokens is not None:
+        yield "response_tokens", root_bin(row.response_tokens)
     if row.seconds is not None:
         yield "seconds", root_bin(row.seconds)
-    if row.turns is not None:
-        yield "turns", row.turns
-    if record.tool_calls is not None:
-        yield "tool_calls", record.tool_calls
+    if row.turn_count is not None:
+        yield "turns", row.turn_count
+    if row.tool_calls is not None:
+        yield "tool_calls", row.tool_calls

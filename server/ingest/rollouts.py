@@ -31,9 +31,10 @@ from server.rollouts import state as rollouts_state
 from server.rollouts.environments import Ages, Environments, basis, sandboxes, start, when
 from server.rollouts.groups import Member
 from server.rollouts.merge import cleaned, merged, stripped, told_last
+from server.rollouts.model import RolloutGroupRow, RolloutRow
 from server.rollouts.staleness import ENVIRONMENT, KEPT_VERSIONS, Judged, VersionClock, ages_of, judge, newest_use
 from server.rollouts.window import LIVE_MOST
-from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
+from server.store.types import Batch, RolloutBin, RolloutSum
 
 if TYPE_CHECKING:
     from server.store import Store
@@ -58,10 +59,10 @@ def ages(
     if not complete.turns:
         if previous is not None and not previous.unknown and before is not None and not changed:
             began = start(record, first_seen)
-            changed = began != start(before.record, first_seen) and environments.moved(record, made_in, began)
+            changed = began != start(before, first_seen) and environments.moved(record, made_in, began)
         return Ages(bound=previous.bound, unknown=LATE) if changed and previous is not None else previous
     if before is not None and previous is not None and not previous.unknown and not changed:
-        old = before.record if record.turns else _with_turns(before.record, complete.turns)
+        old = before if record.turns else _with_turns(before, complete.turns)
         if basis(complete) == basis(old):
             return previous
     return environments.judge(complete, made_in, start(complete, first_seen))
@@ -208,7 +209,7 @@ class Groups:
         for key in keys:
             self._groups[key] = Group()
         for row in members:
-            self._put(self._groups[(row.record.group_id, row.life)], row.record)
+            self._put(self._groups[(row.group_id, row.life)], row)
         for stored in rows:
             self._groups[(stored.group_id, stored.life)].row = stored
         for key in keys:
@@ -373,7 +374,7 @@ class RolloutIngest:
         for record in records:
             number = self._incarnation_of(record)
             stored = self._known.get(record.rollout_id[:200], {}).get(number)
-            group = record.group_id[:200] or (stored.record.group_id if stored is not None else "")
+            group = record.group_id[:200] or (stored.group_id if stored is not None else "")
             numbers = (number,)
             if stored is None and record.incarnation is None and self.incarnations.last is not None:
                 # Siblings may have an older number of the same incarnation.
@@ -386,10 +387,10 @@ class RolloutIngest:
     def later_in_sandboxes(self, records: Iterable[Rollout]) -> list[Rollout]:
         """Returns later rollouts of the same sandboxes, whose ages may change; only the id if not in memory."""
         stored = ((record, self._known.get(record.rollout_id[:200], {}).values()) for record in records)
-        affected = (box for record, rows in stored for box in affected_sandboxes(record, [row.record for row in rows]))
+        affected = (box for record, rows in stored for box in affected_sandboxes(record, [row for row in rows]))
         later = dict.fromkeys(key for box in affected for key in self._environments.after(*box))
         rows = (self._known.get(name, {}).get(number) for name, number in later)
-        return [Rollout(name) if row is None else row.record for (name, _), row in zip(later, rows, strict=True)]
+        return [Rollout(name) if row is None else row for (name, _), row in zip(later, rows, strict=True)]
 
     def has_new_sandbox(self, records: Iterable[Rollout]) -> bool:
         """Do the records name a sandbox that is not in memory? Rollouts before our start may have changed it."""
@@ -397,8 +398,8 @@ class RolloutIngest:
 
     def revisit(self, rows: Iterable[RolloutRow]) -> None:
         """Loads what stored rollouts did to their sandboxes."""
-        for row in sorted(rows, key=lambda row: when(row.record, row.life, start(row.record, row.first_seen / 1000))):
-            self._environments.revisit(row.record, row.life, start(row.record, row.first_seen / 1000))
+        for row in sorted(rows, key=lambda row: when(row, row.life, start(row, row.first_seen / 1000))):
+            self._environments.revisit(row, row.life, start(row, row.first_seen / 1000))
 
     def regroup(
         self, keys: Iterable[GroupKey], members: Iterable[RolloutRow], groups: Iterable[RolloutGroupRow]
@@ -407,7 +408,7 @@ class RolloutIngest:
         self._groups.recall(list(keys), members, groups)
 
     def _remember(self, row: RolloutRow) -> None:
-        name, key = row.record.rollout_id, (row.record.rollout_id, row.life)
+        name, key = row.rollout_id, (row.rollout_id, row.life)
         self._known.setdefault(name, {})[row.life] = row
         self._known.move_to_end(name)
         self._live.pop(key, None)
@@ -417,7 +418,7 @@ class RolloutIngest:
         if row.moved_at != row.first_seen:
             self._newest = max(self._newest, row.moved_at / 1000)
         self._newest_incarnation = max(self._newest_incarnation, row.life)
-        self._consumed = self._consumed or bool(row.record.consumptions)
+        self._consumed = self._consumed or bool(row.consumptions)
 
     def _forget(self) -> None:
         over = len(self._known) - len(self._live) - REMEMBERED
@@ -449,18 +450,18 @@ class RolloutIngest:
 
     def crosses_restart(self, row: RolloutRow) -> bool:
         """Was the rollout used across a restart that its row does not show yet?"""
-        return with_incarnation(self.incarnations, row.record, row.life) is not row.record
+        return with_incarnation(self.incarnations, row, row.life) is not row
 
     def divide(self, target: Target, rows: Iterable[RolloutRow], now: float) -> FoldedRecords:
         """Updates rollouts that were used across a restart reported late; their groups must be in memory."""
         changes, totals = FoldedRecords(), RolloutTotals(self._named)
         for stored in rows:
-            key = (stored.record.rollout_id, stored.life)
+            key = (stored.rollout_id, stored.life)
             if stored.life not in self._known.get(key[0], {}):
                 self._remember(stored)
             row = self._known[key[0]][key[1]]
-            record = with_incarnation(self.incarnations, row.record, row.life)
-            if record is not row.record:
+            record = with_incarnation(self.incarnations, row, row.life)
+            if record is not row:
                 self._settle(structs.replace(target, name=row.target), key, record, now, changes, totals)
         self._add_groups({}, changes)
         changes.sums, changes.bins = totals.sums(), totals.bins()
@@ -473,7 +474,7 @@ class RolloutIngest:
         rows = self._known.get(name, {})
         if record.incarnation is None and self.incarnations.last is None:  # nothing separates incarnations
             return max(rows, default=self.incarnations.newest)
-        stored = {number: (work or {}).get((name, number), row.record) for number, row in rows.items()}
+        stored = {number: (work or {}).get((name, number), row) for number, row in rows.items()}
         if (number := incarnation_of_known(self.incarnations, stored, record)) is not None:
             return number
         at, numbers = new_incarnations(self.incarnations, record)
@@ -489,7 +490,7 @@ class RolloutIngest:
         number = self._incarnation_of(record, work)
         key = (record.rollout_id, number)
         row = self._known.get(record.rollout_id, {}).get(number)
-        stored = work.get(key) or (row.record if row is not None else None)
+        stored = work.get(key) or (row if row is not None else None)
         record = in_incarnation(self.incarnations, record, number, stored)
         if stored is None:
             complete = record
@@ -524,7 +525,7 @@ class RolloutIngest:
                 return
             row = self._known.get(key[0], {}).get(key[1])
             if row is not None and row.target:
-                self._settle(structs.replace(target, name=row.target), key, row.record, now, changes, totals)
+                self._settle(structs.replace(target, name=row.target), key, row, now, changes, totals)
             self._environments.taken(key)
 
     def _with_siblings(
@@ -538,7 +539,7 @@ class RolloutIngest:
             for name in group.members:
                 row = self._known.get(name, {}).get(key[1])
                 if row is not None and (name, key[1]) not in work:
-                    yield (name, key[1]), row.record
+                    yield (name, key[1]), row
 
     def _settle(
         self,
@@ -593,7 +594,7 @@ class RolloutIngest:
     def _add_groups(self, closed: dict[GroupKey, bool], changes: FoldedRecords) -> None:
         """Adds its group's current row to each arrival; the first arrival of a closed group carries ``closed``."""
         for index, arrival in enumerate(changes.arrivals):
-            key = (arrival.row.record.group_id, arrival.row.life)
+            key = (arrival.row.group_id, arrival.row.life)
             group = self._groups.get(key) if key[0] else None
             if group is not None and group.row is not None:
                 ts = max(arrival.ts, group.row.completed_at / 1000) if group.row.completed_at else arrival.ts
@@ -621,12 +622,15 @@ class RolloutIngest:
         detailed = keeps_details(record, judged.mixed, state, before, self._slowest.slow(seconds))
         if seconds is not None and (before is None or before.seconds is None):
             self._slowest.add(seconds)
-        return RolloutRow(
-            target.name, record if detailed else stripped(record), made_in, first, seen, state, moved,
-            seconds, record.turn_count, use.version if use else None, _ms(use.at) if use else None,
-            judged.staleness, judged.in_flight, judged.in_group, judged.in_queue, judged.token_staleness,
-            judged.environment_staleness, judged.environment_latest, judged.environment_bound, judged.old_state_turns,
-            judged.judged_turns, judged.environment_ages, _mixed(judged, before), judged.unknown, detailed,
+        return RolloutRow.of(
+            record if detailed else stripped(record), target=target.name, life=made_in, first_seen=first, seen_at=seen,
+            state=state, moved_at=moved, seconds=seconds, consumed=use.version if use else None,
+            consumed_at=_ms(use.at) if use else None, staleness=judged.staleness, in_flight=judged.in_flight,
+            in_group=judged.in_group, in_queue=judged.in_queue, token_staleness=judged.token_staleness,
+            environment_staleness=judged.environment_staleness, environment_latest=judged.environment_latest,
+            environment_bound=judged.environment_bound, old_state_turns=judged.old_state_turns,
+            judged_turns=judged.judged_turns, environment_ages=judged.environment_ages, mixed=_mixed(judged, before),
+            unknown=judged.unknown, detailed=detailed,
         )  # fmt: skip
 
     # ---- rollouts without further records
@@ -636,10 +640,10 @@ class RolloutIngest:
         self._swept = self._newest
         rows = [self._known[name][number] for name, number in self._live]
         surplus = sorted(rows, key=lambda row: row.moved_at)[: max(0, len(rows) - LIVE_MOST)]
-        lost = {(row.record.rollout_id, row.life): row for row in (*surplus, *filter(self._lost, rows))}
+        lost = {(row.rollout_id, row.life): row for row in (*surplus, *filter(self._lost, rows))}
         for key, row in lost.items():
             source = structs.replace(target, name=row.target)
-            self._settle(source, key, row.record, now, changes, totals, rollouts_state.ENDED)
+            self._settle(source, key, row, now, changes, totals, rollouts_state.ENDED)
 
     def _lost(self, row: RolloutRow) -> bool:
         if current_incarnation(self.incarnations, row) < self._newest_incarnation:
@@ -652,7 +656,7 @@ class RolloutIngest:
 
 def _blank(record: Rollout, made_in: int) -> RolloutRow:
     """Returns a placeholder row without a target, for a rollout that is being read."""
-    return RolloutRow("", record, made_in, 0, 0, "", 0)
+    return RolloutRow.of(record, life=made_in)
 
 
 def _mixed(judged: Judged, before: RolloutRow | None) -> bool | None:
@@ -664,7 +668,7 @@ def _moved(record: Rollout, before: RolloutRow | None, first: int) -> int:
     last = told_last(record)
     if last is None:
         return before.moved_at if before is not None else first
-    dated = before is not None and (before.moved_at != before.first_seen or told_last(before.record) is not None)
+    dated = before is not None and (before.moved_at != before.first_seen or told_last(before) is not None)
     return max(round(last * 1000), before.moved_at) if dated and before is not None else round(last * 1000)
 
 
@@ -708,7 +712,7 @@ class RolloutFeed:
         rows = self._store.live(run)
         self._ingest = RolloutIngest(rows, self.incarnations, self._clock, facts, self._store.environments(run))
         self._looked_back = False
-        self._look_back(row.record for row in rows)
+        self._look_back(row for row in rows)
 
     def take(self, target: Target, reading: Reading, now: float, batch: Batch, arrivals: Arrivals) -> None:
         """Adds the rollouts and published versions of a reading to the batch and to the arrivals."""
@@ -722,10 +726,10 @@ class RolloutFeed:
 
     def divide(self, target: Target, since: float, now: float, batch: Batch, arrivals: Arrivals) -> None:
         """Recomputes rollouts used across restarts that were reported late; ``since``: the first of those restarts."""
-        moved = [row for row in self._store.recent(self._run, round(since * 1000)) if row.record.consumptions]
+        moved = [row for row in self._store.recent(self._run, round(since * 1000)) if row.consumptions]
         # `recent` has no details, but a row is written as a whole, so whole rows are read.
-        rows = self._store.get(self._run, [row.record.rollout_id for row in moved if self._ingest.crosses_restart(row)])
-        records = [row.record for row in rows]
+        rows = self._store.get(self._run, [row.rollout_id for row in moved if self._ingest.crosses_restart(row)])
+        records = [row for row in rows]
         self._recall(records)
         _into(self._ingest.divide(target, rows, now), batch, arrivals)
 
@@ -744,10 +748,10 @@ class RolloutFeed:
             members = self._store.members(self._run, keys)
             ingest.regroup(keys, members, self._store.groups(self._run, keys))
             # A change of one rollout may change its siblings' rows; rows are written whole, so they are read whole.
-            if ids := ingest.unknown(row.record for row in members):
+            if ids := ingest.unknown(row for row in members):
                 found += (siblings := self._store.get(self._run, ids))
                 ingest.recall(siblings)
-        return [row.record for row in found]
+        return [row for row in found]
 
     def _look_back(self, records: Iterable[Rollout]) -> None:
         """Loads, once, what earlier rollouts did to sandboxes, when the first record names a sandbox."""

@@ -22,6 +22,7 @@ from server.query.types import (
     RolloutPage,
     Sort,
 )
+from server.rollouts.model import RolloutGroupRow, RolloutRow
 from server.rollouts.state import CENSUS, left
 from server.signals.gpus import NO_PRICE, Fleet, fleet
 from server.store import Store
@@ -29,7 +30,7 @@ from server.store.rollout_pages import BadKey
 from server.store.rollout_tables import RECORD, by_place
 from server.store.rollouts import DEFAULT, HOUR, MINUTE, OTHER, Find, order_of
 from server.store.samples import fit_width
-from server.store.types import PointState, RolloutGroupRow, RolloutRow, RolloutSum, RunRow, SandboxRow, SeriesKey
+from server.store.types import PointState, RolloutSum, RunRow, SandboxRow, SeriesKey
 
 # ---- funnel
 # The funnel of a window, from what was added up by exit.
@@ -120,8 +121,7 @@ _OPEN = {
 
 def timeline(row: RolloutRow, boxes: Sequence[Sandbox]) -> tuple[Bar, ...]:
     """Bars by start, with the boots of the rollout's sandboxes if its own spans have none."""
-    record = row.record
-    reported: list[Bar] = [(span.kind, span.start, span.end, span.version, span.detail) for span in record.spans]
+    reported: list[Bar] = [(span.kind, span.start, span.end, span.version, span.detail) for span in row.spans]
     bars = reported or list(_derived_bars(row))
     if not any(kind == "boot" for kind, *_ in bars):
         bars += _boots(boxes)
@@ -138,21 +138,21 @@ def _boots(boxes: Sequence[Sandbox]) -> Iterator[Bar]:
 
 
 def _derived_bars(row: RolloutRow) -> Iterator[Bar]:
-    record, open_kind = row.record, _OPEN.get(row.state, "")
-    used = [use.at for use in record.consumptions if use.at is not None]
-    after_score = _last(record.scored_at, record.finished_at)
+    open_kind = _OPEN.get(row.state, "")
+    used = [use.at for use in row.consumptions if use.at is not None]
+    after_score = _last(row.scored_at, row.finished_at)
     phases = (
-        ("queued", record.dispatched_at, record.started_at),
-        ("generate", _begun(record), record.finished_at),
-        ("scoring", record.finished_at, record.scored_at),
-        ("waiting_group", after_score, record.group_complete_at),
-        ("in_queue", _last(record.group_complete_at, after_score), min(used, default=None)),
+        ("queued", row.dispatched_at, row.started_at),
+        ("generate", _begun(row), row.finished_at),
+        ("scoring", row.finished_at, row.scored_at),
+        ("waiting_group", after_score, row.group_complete_at),
+        ("in_queue", _last(row.group_complete_at, after_score), min(used, default=None)),
     )
     for kind, start, end in phases:
         if start is None or (end is None and kind != open_kind) or (end is not None and end < start):
             continue
         if kind == "generate":
-            yield from _generated(record, start, end)
+            yield from _generated(row, start, end)
         elif end is None or end > start:
             yield (kind, start, end, None, "")
 
@@ -242,11 +242,9 @@ class RolloutReader:
         if not rows:
             return None
         row, siblings = rows[-1], []
-        if row.record.group_id:
-            members = self._store.rollouts.members(run, [(row.record.group_id, row.life)])
-            others = sorted(
-                (sibling for sibling in members if sibling.record.rollout_id != row.record.rollout_id), key=_identity
-            )
+        if row.group_id:
+            members = self._store.rollouts.members(run, [(row.group_id, row.life)])
+            others = sorted((sibling for sibling in members if sibling.rollout_id != row.rollout_id), key=_identity)
             siblings = others[:SIBLINGS]
         return _detail(row, siblings, self._store.sandboxes.by_id(run, _boxes([row])))
 
@@ -362,7 +360,7 @@ class RolloutReader:
 
 
 def _identity(row: RolloutRow) -> str:
-    return row.record.rollout_id
+    return row.rollout_id
 
 
 def _ms(seconds: float | None) -> int | None:
@@ -370,10 +368,11 @@ def _ms(seconds: float | None) -> int | None:
 
 
 def _boxes(rows: Iterable[RolloutRow]) -> list[str]:
-    return sorted({name for row in rows for name in row.record.sandbox_ids})
+    return sorted({name for row in rows for name in row.sandbox_ids})
 
 
-_times_of, _same_of, _own_of = attrgetter(*_TIMES), attrgetter(*_SAME), attrgetter(*_OWN)
+_times_of, _same_of = attrgetter(*_TIMES), attrgetter(*_SAME)
+_own_of = attrgetter(*("turn_count" if name == "turns" else name for name in _OWN))
 _info_made = by_place(
     [one.name for one in fields(RolloutInfo)], ("rollout_id", "purpose", "exit", "moved_at", "times", *_SAME, *_OWN)
 )
@@ -381,24 +380,22 @@ _info_made = by_place(
 
 def info(row: RolloutRow) -> RolloutInfo:
     """A row of the table."""
-    record = row.record
-    times = {name: at for name, at in zip(_TIMES, _times_of(record), strict=True) if at is not None}
+    times = {name: at for name, at in zip(_TIMES, _times_of(row), strict=True) if at is not None}
     if row.consumed_at is not None:
         times["consumed_at"] = row.consumed_at / 1000
-    leading = (record.rollout_id, record.purpose or "", left(record) or "", row.moved_at / 1000, times)
-    return RolloutInfo(*_info_made((*leading, *_same_of(record), *_own_of(row))))
+    leading = (row.rollout_id, row.purpose or "", left(row) or "", row.moved_at / 1000, times)
+    return RolloutInfo(*_info_made((*leading, *_same_of(row), *_own_of(row))))
 
 
 def _detail(row: RolloutRow, siblings: Sequence[RolloutRow], boxes: Mapping[str, SandboxRow]) -> RolloutDetail:
-    record = row.record
-    rollout_boxes = [boxes[name] for name in record.sandbox_ids if name in boxes]
+    rollout_boxes = [boxes[name] for name in row.sandbox_ids if name in boxes]
     return RolloutDetail(
         row=info(row),
-        token_versions=record.token_versions,
-        consumptions=tuple(structs.asdict(use) for use in record.consumptions),
-        turns=tuple(structs.asdict(turn) for turn in record.turns),
+        token_versions=row.token_versions,
+        consumptions=tuple(structs.asdict(use) for use in row.consumptions),
+        turns=tuple(structs.asdict(turn) for turn in row.turns),
         spans=timeline(row, [box.record for box in rollout_boxes]),
-        spans_reported=bool(record.spans),
+        spans_reported=bool(row.spans),
         siblings=tuple(info(sibling) for sibling in siblings),
         sandboxes=tuple(_box(box) for box in rollout_boxes),
     )

@@ -455,7 +455,7 @@ class RolloutFilter:
 
 @dataclass(frozen=True, slots=True)
 class RolloutInfo:
-    """One row of the table; attributes as of `server.store.types.RolloutRow`, flat. ``state``: census state or exit.
+    """One row of the table; attributes as of `server.rollouts.model.RolloutRow`, flat. ``state``: census state or exit.
 
     ``times``: the reported times of the record, and ``consumed_at`` of its newest use; epoch seconds.
     """
@@ -545,7 +545,7 @@ class RolloutDetail:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """One group; attributes as of `server.store.types.RolloutGroupRow`. ``solve_ratio``: of the valid members."""
+    """One group; attributes as of `server.rollouts.model.RolloutGroupRow`. ``solve_ratio``: of the valid members."""
 
     group_id: str
     life: int

@@ -38,12 +38,9 @@ def cleaned(record: Rollout) -> Rollout:
     for (name, length), value in zip(_LENGTHS, _bounded(record), strict=True):
         if len(value) > length:
             changes[name] = value[:length]
-    if uses := record.consumptions:
-        changes["consumptions"] = tuple([Consumption(u.version, _ms_or_none(u.at), u.incarnation) for u in uses[:USES]])
-    if record.spans:
-        changes["spans"] = _spans(record.spans)
-    if record.sandbox_ids:
-        changes["sandbox_ids"] = tuple([box[:ID_LENGTH] for box in record.sandbox_ids[:BOXES]])
+    for name, clean in _CLEANED:
+        if entries := getattr(record, name):
+            changes[name] = clean(entries)
     if record.turns:
         changes |= _counted(record, changes.get("turns", record.turns))
     return structs.replace(record, **changes) if changes else record
@@ -75,6 +72,17 @@ def _spans(spans: tuple[Span, ...]) -> tuple[Span, ...]:
     )
 
 
+def _uses(uses: tuple[Consumption, ...]) -> tuple[Consumption, ...]:
+    return tuple([Consumption(one.version, _ms_or_none(one.at), one.incarnation) for one in uses[:USES]])
+
+
+def _boxes(boxes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple([box[:ID_LENGTH] for box in boxes[:BOXES]])
+
+
+_CLEANED: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("consumptions", _uses), ("spans", _spans), ("sandbox_ids", _boxes),
+)  # fmt: skip
 _LENGTHS = (
     ("rollout_id", ID_LENGTH), ("group_id", ID_LENGTH), ("environment", TEXT_LENGTH), ("agent", TEXT_LENGTH),
     ("difficulty", TEXT_LENGTH), ("engine", TEXT_LENGTH), ("error", TEXT_LENGTH), ("turns", TURNS),

@@ -1,82 +1,16 @@
 """The notes that a window stores of a rollout and of a group, and their inputs. Pure."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from msgspec import Struct
 
 from collectors.model import Rollout
 from server.rollouts import state as rollouts_state
+from server.rollouts.model import RolloutGroupRow, RolloutRow
 from server.rollouts.staleness import Use, ages_of, made_by
 
 Key = tuple[str, int]
 """(rollout or group id, trainer incarnation)."""
-
-
-class RolloutNote(Protocol):
-    """A rollout as it is known now: `server.store.types.RolloutRow`, times in ms."""
-
-    @property
-    def record(self) -> Rollout: ...
-    @property
-    def target(self) -> str: ...
-    @property
-    def life(self) -> int: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def moved_at(self) -> int: ...
-    @property
-    def seconds(self) -> float | None: ...
-    @property
-    def turns(self) -> int | None: ...
-    @property
-    def in_flight(self) -> int | None: ...
-    @property
-    def in_group(self) -> int | None: ...
-    @property
-    def staleness(self) -> int | None: ...
-    @property
-    def environment_latest(self) -> float | None: ...
-    @property
-    def environment_bound(self) -> bool: ...
-    @property
-    def environment_ages(self) -> str: ...
-    @property
-    def mixed(self) -> bool | None: ...
-    @property
-    def unknown(self) -> str: ...
-
-
-class GroupRow(Protocol):
-    """A group as it is known now: `server.store.types.RolloutGroupRow`, times in ms."""
-
-    @property
-    def group_id(self) -> str: ...
-    @property
-    def life(self) -> int: ...
-    @property
-    def environment(self) -> str: ...
-    @property
-    def purpose(self) -> str: ...
-    @property
-    def valid(self) -> int: ...
-    @property
-    def solved(self) -> int | None: ...
-    @property
-    def outcome(self) -> str: ...
-    @property
-    def admitted(self) -> bool: ...
-    @property
-    def version(self) -> int | None: ...
-    @property
-    def first_at(self) -> int: ...
-    @property
-    def moved_at(self) -> int: ...
-    @property
-    def completed_at(self) -> int | None: ...
-    @property
-    def sampled(self) -> bool: ...
 
 
 class Note(Struct, frozen=True):
@@ -119,28 +53,27 @@ class Note(Struct, frozen=True):
 _ABORTED = frozenset(("aborted_oversample", *rollouts_state.FAILED))
 
 
-def rollout_note(row: RolloutNote, use: Use | None = None) -> Note:
+def rollout_note(row: RolloutRow, use: Use | None = None) -> Note:
     """A rollout at a consumption; None: since it ended."""
-    record = row.record
-    ended = record.finished_at if record.finished_at is not None else rollouts_state.ended_at(record)
+    ended = row.finished_at if row.finished_at is not None else rollouts_state.ended_at(row)
     turns = _turns_by_age(row)
     at = use.at if use is not None and use.at is not None else ended if use is None else None
     return Note(
-        row.moved_at / 1000 if at is None else at, _age(record, use), row.state,
-        rollouts_state.finished(record) and record.exit not in _ABORTED, record.environment, record.difficulty,
-        (record.group_id, row.life) if record.group_id else None, record.sampled, record.response_tokens, row.seconds,
-        row.turns, record.tool_calls, record.reward,
-        None if record.advantage is None else abs(record.advantage) < 1e-12, row.mixed, row.unknown,
-        use.staleness if use is not None else None, _parts(row, use), _tokens_by_age(record, use), turns,
+        row.moved_at / 1000 if at is None else at, _age(row, use), row.state,
+        rollouts_state.finished(row) and row.exit not in _ABORTED, row.environment, row.difficulty,
+        (row.group_id, row.life) if row.group_id else None, row.sampled, row.response_tokens, row.seconds,
+        row.turn_count, row.tool_calls, row.reward,
+        None if row.advantage is None else abs(row.advantage) < 1e-12, row.mixed, row.unknown,
+        use.staleness if use is not None else None, _parts(row, use), _tokens_by_age(row, use), turns,
         (row.environment_latest or 0.0) * sum(turns.values()), row.environment_bound,
     )  # fmt: skip
 
 
-def _turns_by_age(row: RolloutNote) -> dict[int, int]:
+def _turns_by_age(row: RolloutRow) -> dict[int, int]:
     """What is known of one turn alone, in no sandbox and without a word on tools, is nothing: its 0 is every such
     rollout's, while those of several turns have no age, and they would all look as if on the newest state."""
-    turns, record = dict(ages_of(row.environment_ages)), row.record
-    return {} if turns == {0: 1} and record.tool_calls is None and not record.sandbox_ids else turns
+    turns = dict(ages_of(row.environment_ages))
+    return {} if turns == {0: 1} and row.tool_calls is None and not row.sandbox_ids else turns
 
 
 def _age(record: Rollout, use: Use | None) -> float | None:
@@ -149,7 +82,7 @@ def _age(record: Rollout, use: Use | None) -> float | None:
     return None if use is None or use.at is None or ended is None else max(0.0, use.at - ended)
 
 
-def _parts(row: RolloutNote, use: Use | None) -> tuple[int, int, int] | None:
+def _parts(row: RolloutRow, use: Use | None) -> tuple[int, int, int] | None:
     """What was not spent in flight and in the group was spent in the queue: longer when it is used again."""
     if use is None or use.staleness is None or row.in_flight is None or row.in_group is None:
         return None
@@ -186,7 +119,7 @@ class GroupNote:
     sampled: bool
 
 
-def group_note(group: GroupRow, difficulty: str, told: bool) -> GroupNote:
+def group_note(group: RolloutGroupRow, difficulty: str, told: bool) -> GroupNote:
     """A complete group. ``told``: its members report when they ended, not only when they were used."""
     completed = group.completed_at / 1000 if group.completed_at is not None else None
     ratio = group.solved / group.valid if group.solved is not None and group.valid else None

@@ -16,7 +16,8 @@ from typing import Generic, TypeVar
 
 from server.rollouts import state as rollouts_state
 from server.rollouts.groups import ZERO_ADVANTAGE, joined
-from server.rollouts.notes import GroupNote, GroupRow, Key, Note, RolloutNote, group_note, rollout_note
+from server.rollouts.model import RolloutGroupRow, RolloutRow
+from server.rollouts.notes import GroupNote, Key, Note, group_note, rollout_note
 from server.rollouts.staleness import VersionClock, uses
 
 # ---- parts
@@ -498,30 +499,29 @@ class RolloutBook:
         self.clock.publish(version, ts)
         self._touch()
 
-    def put(self, row: RolloutNote, group: GroupRow | None = None) -> None:
+    def put(self, row: RolloutRow, group: RolloutGroupRow | None = None) -> None:
         """A rollout (and its group) as it is known now."""
-        record = row.record
-        if record.purpose not in (None, "train"):
+        if row.purpose not in (None, "train"):
             return
         self._touch()
         self.met, self.life = True, max(self.life, row.life)
         self.tellers.add(row.target)
         self._newest = max(self._newest, row.moved_at / 1000)
-        key = (record.rollout_id, row.life)
-        self.alone = self.alone or record.group_size == 1
+        key = (row.rollout_id, row.life)
+        self.alone = self.alone or row.group_size == 1
         self._put_live(key, row)
-        self.failures_told = self.failures_told or self.watched or (row.state in _LOST and not record.sampled)
-        self.end_told = self.end_told or (rollouts_state.generated_at(record) is not None and not record.sampled)
-        begun = record.dispatched_at if record.dispatched_at is not None else record.started_at
-        if begun is not None and not record.sampled:
+        self.failures_told = self.failures_told or self.watched or (row.state in _LOST and not row.sampled)
+        self.end_told = self.end_told or (rollouts_state.generated_at(row) is not None and not row.sampled)
+        begun = row.dispatched_at if row.dispatched_at is not None else row.started_at
+        if begun is not None and not row.sampled:
             self.begin_told = True
             self.dispatched.put(key, begun, None)
-        if rollouts_state.finished(record) or row.state in rollouts_state.OVER:
+        if rollouts_state.finished(row) or row.state in rollouts_state.OVER:
             one = rollout_note(row)
             self.ended.put(key, one.at, one)
         self._put_uses(key, row)
-        if row.state in rollouts_state.EXITS and not record.sampled:
-            used = min((use.at for use in record.consumptions if use.at is not None), default=None)
+        if row.state in rollouts_state.EXITS and not row.sampled:
+            used = min((use.at for use in row.consumptions if use.at is not None), default=None)
             self.left.put(key, used if row.state == "trained" and used is not None else row.moved_at / 1000, row.state)
         if group is not None:
             self._put_group(row, group)
@@ -530,19 +530,18 @@ class RolloutBook:
     def _touch(self) -> None:
         self.changed, self._window = True, None
 
-    def _put_live(self, key: Key, row: RolloutNote) -> None:
+    def _put_live(self, key: Key, row: RolloutRow) -> None:
         self.live.pop(key, None)
         if row.state in rollouts_state.OVER:
             return
-        record = row.record
-        since = rollouts_state.generated_at(record) if rollouts_state.finished(record) else None
-        self.live[key] = InFlight(row.state, row.moved_at / 1000, row.life, since, record.sandbox_ids, record.sampled)
-        self.watched = self.watched or not (rollouts_state.finished(record) or record.sampled)
+        since = rollouts_state.generated_at(row) if rollouts_state.finished(row) else None
+        self.live[key] = InFlight(row.state, row.moved_at / 1000, row.life, since, row.sandbox_ids, row.sampled)
+        self.watched = self.watched or not (rollouts_state.finished(row) or row.sampled)
         if len(self.live) > LIVE_MOST:
             del self.live[next(iter(self.live))]
 
-    def _put_uses(self, key: Key, row: RolloutNote) -> None:
-        for use in uses(row.record, row.life):
+    def _put_uses(self, key: Key, row: RolloutRow) -> None:
+        for use in uses(row, row.life):
             self.consumption_told = True
             if use.version is None:
                 continue
@@ -555,15 +554,15 @@ class RolloutBook:
             version.first, version.last = min(version.first, one.at), max(version.last, one.at)
             version.counted = version.counted or not one.sampled
 
-    def _put_group(self, row: RolloutNote, group: GroupRow) -> None:
+    def _put_group(self, row: RolloutRow, group: RolloutGroupRow) -> None:
         key = (group.group_id, group.life)
         if group.outcome == "open":
             self.groups.pop(key, None)
             return
-        record, before = row.record, self.groups.get(key)
-        has_end = any(at is not None for at in (record.finished_at, record.scored_at, record.group_complete_at))
+        before = self.groups.get(key)
+        has_end = any(at is not None for at in (row.finished_at, row.scored_at, row.group_complete_at))
         has_end = has_end or (before is not None and before.completed is not None)
-        difficulty = max(record.difficulty, before.difficulty if before is not None else "")
+        difficulty = max(row.difficulty, before.difficulty if before is not None else "")
         self.groups[key] = group_note(group, difficulty, has_end)
 
     def _trim(self) -> None:

@@ -20,10 +20,10 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from collectors.model import Consumption, Rollout, Span, Turn
+from collectors.model import Consumption, Span, Turn
+from server.rollouts.model import RolloutGroupRow, RolloutRow
 from server.store.bulk import clean
 from server.store.tables import Id, common
-from server.store.types import RolloutGroupRow, RolloutRow
 
 # ---- fields
 # The one list of what is known of a rollout: of the record, of its row, of the table's columns and of the API.
@@ -52,7 +52,7 @@ ROW: Mapping[str, str] = {
     "old_state_turns": "int", "judged_turns": "int", "environment_ages": "text", "mixed": "flag", "unknown": "text",
     "detailed": "bool",
 }  # fmt: skip
-"""Of `server.store.types.RolloutRow`: all but its record."""
+"""Of `server.rollouts.model.RolloutRow`: what follows from its record."""
 
 GROUP: Mapping[str, str] = {
     "group_id": "text", "life": "whole", "environment": "text", "purpose": "text", "size": "int", "members": "whole",
@@ -60,7 +60,7 @@ GROUP: Mapping[str, str] = {
     "solved": "int", "outcome": "text", "admitted": "bool", "version": "int", "first_at": "whole", "moved_at": "whole",
     "completed_at": "int", "spread": "float", "sampled": "bool",
 }  # fmt: skip
-"""Of `server.store.types.RolloutGroupRow`."""
+"""Of `server.rollouts.model.RolloutGroupRow`."""
 
 COLUMNS = (*RECORD, *ROW)
 _NEVER_NULL = frozenset({"text", "word", "bool", "whole", "json"})
@@ -136,12 +136,12 @@ def by_place(fields: Iterable[str], names: Iterable[str]) -> Callable[[Sequence[
     return itemgetter(*(places[name] for name in fields))
 
 
-_of_record, _of_row, _of_group = attrgetter(*RECORD), attrgetter(*ROW), attrgetter(*GROUP)
+_of_row = attrgetter(*RECORD, *("turn_count" if name == "turns" else name for name in ROW))
+_of_group = attrgetter(*GROUP)
 _TIMES, _WORDS = _places("time"), _places("word")
 _JSON = [(list(RECORD).index(name), change) for name, change in _JSON_IN.items()]
-_record_made = by_place(Rollout.__struct_fields__, (*COLUMNS, *DETAILS))
-# Both have turns: the record those that are kept, the row how many there were.
-_row_made = by_place(RolloutRow.__struct_fields__, (*COLUMNS, "", "", "record"))
+# The column `turns` is the number of turns; the field is those that are kept.
+_row_made = by_place(RolloutRow.__struct_fields__, (*COLUMNS, *DETAILS))
 
 
 class _Out:
@@ -173,12 +173,12 @@ class _Out:
         return found
 
 
-_record_out, _row_out, _group_out = _Out(RECORD), _Out(ROW), _Out(GROUP)
+_row_out, _group_out = _Out({**RECORD, **ROW}), _Out(GROUP)
 
 
 def values(row: RolloutRow) -> list[Any]:
     """What the table holds of a row, in the order of `COLUMNS`."""
-    return _record_out(_of_record(row.record)) + _row_out(_of_row(row))
+    return _row_out(_of_row(row))
 
 
 def row(values: Sequence[Any], details: tuple[tuple[Turn, ...], tuple[Span, ...]] = ((), ())) -> RolloutRow:
@@ -191,7 +191,6 @@ def row(values: Sequence[Any], details: tuple[tuple[Turn, ...], tuple[Span, ...]
         found[at] = found[at] or None
     for at, change in _JSON:
         found[at] = change(found[at])
-    found.append(Rollout(*_record_made(found)))
     return RolloutRow(*_row_made(found))
 
 

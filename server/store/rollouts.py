@@ -10,6 +10,7 @@ from sqlalchemy import Row as SqlRow
 
 from collectors.model import Exit
 from server.rollouts.groups import OUTCOMES
+from server.rollouts.model import RolloutGroupRow, RolloutRow
 from server.rollouts.window import LIVE_MOST
 from server.store import rollout_tables
 from server.store.bulk import Row, among, clean, upsert
@@ -25,7 +26,7 @@ from server.store.rollout_tables import (
     rollouts,
 )
 from server.store.tables import runs
-from server.store.types import Batch, RolloutGroupRow, RolloutRow, RolloutSum
+from server.store.types import Batch, RolloutSum
 
 # ---- bins
 # Distributions over time: bins of minutes or hours, added up by the column of a drawing they fall into.
@@ -99,7 +100,7 @@ def _headers(connection: Connection, rows: Sequence[RolloutRow], run: int) -> No
 
 def _class_of(row: RolloutRow) -> ClassKey:
     mixed = -1 if row.mixed is None else int(row.mixed)
-    return rollout_tables.text(row.record.environment), row.record.purpose or "", row.state, mixed
+    return rollout_tables.text(row.environment), row.purpose or "", row.state, mixed
 
 
 def _classes(connection: Connection, wanted: set[ClassKey], run: int) -> dict[ClassKey, int]:
@@ -131,10 +132,10 @@ def known_classes(connection: Connection, run: int) -> dict[ClassKey, int]:
 def _consumptions(connection: Connection, rows: Iterable[RolloutRow], run: int) -> None:
     found: list[Row] = [
         (
-            run, rollout_tables.text(row.record.rollout_id), row.life, -1 if use.version is None else use.version,
+            run, rollout_tables.text(row.rollout_id), row.life, -1 if use.version is None else use.version,
             -1 if use.incarnation is None else use.incarnation, None if use.at is None else round(use.at * 1000),
         )
-        for row in rows for use in row.record.consumptions
+        for row in rows for use in row.consumptions
     ]  # fmt: skip
     upsert(connection, rollout_consumptions, (*_KEY, "version", "incarnation", "at"), found, ("at",))
 
@@ -143,12 +144,10 @@ def _details(connection: Connection, rows: Iterable[RolloutRow], run: int) -> No
     """Turns and spans of those that keep them; of one that keeps them no more they go."""
     kept: list[Row] = []
     gone: list[Row] = []
-    for row in {(row.record.rollout_id, row.life): row for row in rows}.values():
-        key = (run, rollout_tables.text(row.record.rollout_id), row.life)
+    for row in {(row.rollout_id, row.life): row for row in rows}.values():
+        key = (run, rollout_tables.text(row.rollout_id), row.life)
         if row.detailed:
-            kept.append(
-                (*key, rollout_tables.turns_text(row.record.turns), rollout_tables.spans_text(row.record.spans))
-            )
+            kept.append((*key, rollout_tables.turns_text(row.turns), rollout_tables.spans_text(row.spans)))
         else:
             gone.append(key)
     upsert(connection, rollout_details, (*_KEY, "turns", "spans"), kept, ("turns", "spans"))
@@ -261,7 +260,7 @@ class RolloutStore:
         """Every incarnation of these rollouts, the oldest first, with their stored turns and spans."""
         names = sorted({clean(one) for one in ids})
         found = self._rows(run, among(rollouts.c.rollout_id, names), detailed=True) if names else []
-        return sorted(found, key=lambda row: (row.record.rollout_id, row.life))
+        return sorted(found, key=lambda row: (row.rollout_id, row.life))
 
     def live(self, run: str, most: int = LIVE_MOST) -> list[RolloutRow]:
         """Rollouts in flight, of any incarnation, with details; of more than ``most`` those that moved last."""
@@ -277,7 +276,7 @@ class RolloutStore:
         wanted = {(clean(group), life) for group, life in keys}
         named = among(rollouts.c.group_id, sorted({group for group, _ in wanted}))
         rows = self._rows(run, named) if wanted else []
-        return [row for row in rows if (row.record.group_id, row.life) in wanted]
+        return [row for row in rows if (row.group_id, row.life) in wanted]
 
     def recent(self, run: str, since_ms: int, most: int = LIVE_MOST) -> list[RolloutRow]:
         """What moved at or after ``since_ms``, oldest first, without details; of too many the newest."""

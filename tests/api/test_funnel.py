@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from collectors.model import Rollout
+from server.rollouts.model import RolloutRow
 from server.store import Store
-from server.store.types import Batch, RolloutRow, RolloutSum, SeriesKey
+from server.store.types import Batch, RolloutSum, SeriesKey
 from tests.api.rollouts_web import MS, web
 from tests.push.test_pushed_targets import T0, Lived, lived
+from tests.store.helpers import rollout_row
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*httpx.*:DeprecationWarning")
 
@@ -33,7 +35,7 @@ def test_the_funnel_in_tokens_gpu_seconds_and_dollars(run: Lived) -> None:
     facts: dict[str, str | float] = {
         "generator_gpus": 8.0, "usd_per_gpu_hour": 3.0, "generator_usd_per_gpu_hour": 2.0
     }  # fmt: skip
-    live = RolloutRow("t", Rollout("x"), 0, MS, MS, "generating", MS)
+    live = rollout_row("t", Rollout("x"), 0, MS, MS, "generating", MS)
     store.write(Batch("run", points=points, rollout_sums=sums, facts=facts, rollouts=[live]))
     run.clock.set(T0 + 3600)
     found = web(run)("GET", f"/api/v1/runs/run/funnel?start={T0}&end={T0 + 3600}").json()
@@ -90,7 +92,7 @@ def test_tokens_of_before_the_first_record_are_no_waste(run: Lived) -> None:
 
 
 def live_row() -> RolloutRow:
-    return RolloutRow("t", Rollout("x"), 0, MS, MS, "generating", MS)
+    return rollout_row("t", Rollout("x"), 0, MS, MS, "generating", MS)
 
 
 def test_tokens_that_only_some_tell_are_a_lower_bound(run: Lived) -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from collectors.model import Consumption, Rollout, Sandbox, Span, Turn
 from server.store import Store
-from server.store.types import Batch, RolloutBin, RolloutRow, SandboxRow
+from server.store.types import Batch, RolloutBin, SandboxRow
 from tests.api.rollouts_web import MS, post, web
 from tests.push.test_pushed_targets import T0, Lived, lived
+from tests.store.helpers import rollout_row
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*httpx.*:DeprecationWarning")
 
@@ -38,7 +39,7 @@ def test_events_are_pushed_and_read(run: Lived) -> None:
 def rows(store: Store) -> None:
     """Five rollouts, the fourth with all there is to tell."""
     made = [
-        RolloutRow(
+        rollout_row(
             "t", Rollout(f"r{n}", "g", purpose="train", reward=float(n)), 0, MS, MS, "trained", MS + n, seconds=10.0 * n
         )
         for n in range(3)
@@ -50,11 +51,11 @@ def rows(store: Store) -> None:
         first_token_at=T0 + 12, finished_at=T0 + 52, scored_at=T0 + 53, group_complete_at=T0 + 56, sandbox_ids=("box",),
         response_tokens=40, turns=(Turn(1, 2, True), Turn(2)), reward=-1.0,
     )  # fmt: skip
-    made.append(RolloutRow("t", record, 2, MS, MS, "trained", MS + 60_000, 52.0, 2, 5, MS + 60_000, 4, detailed=True))
+    made.append(rollout_row("t", record, 2, MS, MS, "trained", MS + 60_000, 52.0, 5, MS + 60_000, 4, detailed=True))
     told = Rollout(
         "told", engine="e1", spans=(Span("generate", T0 + 20, T0 + 30, 1), Span("tool", T0 + 22, None, None, "sh"))
     )
-    made.append(RolloutRow("t", told, 2, MS, MS, "in_tool", MS + 30_000, detailed=True))
+    made.append(rollout_row("t", told, 2, MS, MS, "in_tool", MS + 30_000, detailed=True))
     box = Sandbox("e2b", "box", "running", requested_at=T0 + 1, ready_at=T0 + 9)
     store.write(Batch("run", rollouts=made, sandboxes=[SandboxRow("t", box, True, False, MS, MS)]))
 
@@ -161,7 +162,7 @@ def test_a_timeline_for_a_trace_viewer(run: Lived) -> None:
 
 def test_census_and_cells(run: Lived) -> None:
     rows(run.store)
-    old = RolloutRow("t", Rollout("old"), 1, MS, MS, "generating", MS)
+    old = rollout_row("t", Rollout("old"), 1, MS, MS, "generating", MS)
     bins = [RolloutBin(60_000, MS + 60_000 * n, "turns", n, 2) for n in range(4)] + [
         RolloutBin(3_600_000, MS, "turns", 9, 8)
     ]

@@ -78,7 +78,7 @@ def test_a_bad_line_is_answered_with_its_number(store: Store, run: Lived) -> Non
         (3, "NaN is not a numbe"),
     ]
     run.at(5)
-    assert [row.record.rollout_id for row in store.rollouts.get("run", ["a", "b"])] == ["a"]
+    assert [row.rollout_id for row in store.rollouts.get("run", ["a", "b"])] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_body_that_no_database_takes_hurts_no_other(
     monkeypatch.setattr(Ingest, "records", records)
     run.at(5, 10)
     assert waiting(store) == 0
-    assert [row.record.rollout_id for row in store.rollouts.get("run", ["a", "bad", "c"])] == ["a", "c"]
+    assert [row.rollout_id for row in store.rollouts.get("run", ["a", "bad", "c"])] == ["a", "c"]
     assert totals(store) == {"trained": 2}
 
 

@@ -292,7 +292,7 @@ def test_times_nobody_can_mean_are_refused_one_by_one(store: Store) -> None:
     with bench(store) as run:
         good, bad = Rollout("good", started_at=T0), Rollout("bad", started_at=T0 * 1000)
         run.commit(RECORDS, Reading(rollouts=(good, bad)), T0 + 1)
-        assert [row.record.rollout_id for row in store.rollouts.live("run")] == ["good"]
+        assert [row.rollout_id for row in store.rollouts.live("run")] == ["good"]
         assert [target.dropped for target in run.reader.targets("run")] == [1]
 
 

@@ -11,8 +11,9 @@ from collectors.model import Consumption, Event, Reading, Rollout, Target
 from server.ingest.incarnations import Incarnations
 from server.ingest.readings import PUSHED
 from server.push.inbox import pack_records
+from server.rollouts.model import RolloutRow
 from server.store import Store
-from server.store.types import Push, RolloutRow
+from server.store.types import Push
 from tests.driven_run import T0, TRAINER, Bench, bench, steps
 from tests.push.test_pushed_targets import lived, waiting
 
@@ -37,7 +38,7 @@ def used(*names: str) -> list[Rollout]:
 
 
 def staleness(store: Store) -> dict[str, int | None]:
-    return {row.record.rollout_id: row.staleness for row in _rows(store)}
+    return {row.rollout_id: row.staleness for row in _rows(store)}
 
 
 def _rows(store: Store) -> list[RolloutRow]:
@@ -66,8 +67,8 @@ def test_staleness_across_a_pushed_restart_is_unknown(store: Store, order: Seque
                 else:
                     push(run, rollouts=made(*MADE) if what == "made" else used(*MADE))
     assert staleness(store) == {"over": None, "old": 2, "new": 2}
-    assert {row.record.rollout_id: "two incarnations" in row.unknown for row in _rows(store)}["over"]
-    assert {len(row.record.consumptions) for row in _rows(store)} == {1}
+    assert {row.rollout_id: "two incarnations" in row.unknown for row in _rows(store)}["over"]
+    assert {len(row.consumptions) for row in _rows(store)} == {1}
     assert [event for _, event in store.runs.events("run", 0, 1 << 60)] == [RESTART]
     assert [cell[1:] for cell in store.rollouts.bins("run", "staleness", 0, 1 << 60, 60_000)] == [(2, 1), (2, 1)]
 
@@ -94,7 +95,7 @@ def test_restarts_that_are_told_in_another_order_give_the_same_lives(store: Stor
     times = {"a": 50.0, "b": 150.0, "c": 250.0, "d": 350.0}
     with bench(store) as run:
         push(run, rollouts=[Rollout(name, dispatched_at=T0 + at) for name, at in times.items()])
-    assert {row.record.rollout_id: row.life for row in store.rollouts.get("run", list(times))} == {
+    assert {row.rollout_id: row.life for row in store.rollouts.get("run", list(times))} == {
         "a": 0, "b": 1, "c": 2, "d": 3,
     }  # fmt: skip
 

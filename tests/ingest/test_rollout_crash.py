@@ -28,13 +28,13 @@ def test_killed_between_inbox_and_merge(store_url: str) -> None:
     assert waiting(store) == 0
     told = [f"{n}-{k}" for n in acknowledged[1:] for k in range(MANY)]
     rows = store.rollouts.get("run", told)
-    assert len(rows) == len(told) and {row.record.response_tokens for row in rows} == {10}
+    assert len(rows) == len(told) and {row.response_tokens for row in rows} == {10}
     # All but what nobody told of after: the last body of each life, unless the next one was the same.
     everything = store.rollouts.get("run", [f"{n}-{k}" for n in range(-1, last + 1) for k in range(MANY)])
     trained = [row for row in everything if row.state == "trained"]
     assert len(trained) >= len(told) - MANY
     sums = store.rollouts.sums("run", 0, 1 << 41)
     counted = {one.exit: (one.rollouts, one.response_tokens) for one in sums}
-    tokens = sum(row.record.response_tokens or 0 for row in trained)
+    tokens = sum(row.response_tokens or 0 for row in trained)
     assert counted["trained"] == (len(trained), tokens)
     store.close()

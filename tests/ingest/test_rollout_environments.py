@@ -10,8 +10,8 @@ from collectors.model import Consumption, Rollout, Turn
 from server.ingest.rollouts import LATE, RolloutIngest
 from server.rollouts import environments as rollouts_environments
 from server.rollouts.environments import FORGOTTEN
+from server.rollouts.model import RolloutRow
 from server.store import Store
-from server.store.types import RolloutRow
 from tests.driven_run import T0, bench
 from tests.ingest.test_reported_restarts import push
 from tests.ingest.test_rollout_fold import TARGET
@@ -49,7 +49,7 @@ def test_neither_keeps_its_turns_when_it_left(store: Store) -> None:
     assert crc32(b"r") % 8 and crc32(b"r1") % 8
     with bench(store) as run:
         push(run, rollouts=[CHANGES, PLAYS, USED])
-    assert [row(store, name).record.turns for name in ("r", "r1")] == [(), ()]
+    assert [row(store, name).turns for name in ("r", "r1")] == [(), ()]
 
 
 @pytest.mark.parametrize("batches", [1, 3])
@@ -124,7 +124,7 @@ def test_whose_turns_are_remembered_no_more_is_unknown(monkeypatch: pytest.Monke
     other = Rollout("o", turns=(turn(1, box="O"),), dispatched_at=T0)
     ingest.take(TARGET, [PLAYS, USED, other], T0 + 100)
     taken = ingest.take(TARGET, [CHANGES], T0 + 101)
-    (found,) = [one for one in taken.rows if one.record.rollout_id == "r"]
+    (found,) = [one for one in taken.rows if one.rollout_id == "r"]
     assert (found.environment_staleness, found.judged_turns, LATE in found.unknown) == (None, None, True)
     assert found.staleness == 0
 

@@ -17,7 +17,7 @@ from server.ingest.incarnations import Incarnations
 from server.ingest.rollout_totals import CLOSED, LEFT, MAX_ENVIRONMENTS, OTHER, root_bin
 from server.ingest.rollouts import QUEUED_SECONDS, UNCONSUMED_SECONDS, FoldedRecords, RolloutIngest
 from server.rollouts import state as rollouts_state
-from server.store.types import RolloutGroupRow, RolloutRow
+from server.rollouts.model import RolloutGroupRow, RolloutRow
 
 T = 1_800_000_000.0
 TARGET = Target("records", "run", "push", "generator")
@@ -39,15 +39,15 @@ class Table:
         ids = set(ingest.unknown(records))
         ingest.recall(row for (name, _), row in self.rows.items() if name in ids)
         keys = ingest.missing_groups(records)
-        members = [row for row in self.rows.values() if (row.record.group_id, row.life) in keys]
+        members = [row for row in self.rows.values() if (row.group_id, row.life) in keys]
         ingest.regroup(keys, members, [group for key, group in self.groups.items() if key in keys])
-        ingest.recall(row for row in members if row.record.rollout_id in ingest.unknown([row.record]))
+        ingest.recall(row for row in members if row.rollout_id in ingest.unknown([row]))
         taken = ingest.take(TARGET, records, now)
         self._put(taken)
         return taken
 
     def _put(self, taken: FoldedRecords) -> None:
-        self.rows.update({(row.record.rollout_id, row.life): row for row in taken.rows})
+        self.rows.update({(row.rollout_id, row.life): row for row in taken.rows})
         self.groups.update({(group.group_id, group.life): group for group in taken.groups})
         for one in taken.sums:
             held = self.sums.setdefault((one.tier, one.bucket, one.exit, one.environment, one.purpose), [0.0] * 5)
@@ -66,7 +66,7 @@ class Table:
         """Everything but when it was heard, and which details were kept."""
         rows = {
             key: structs.replace(
-                row, seen_at=0, detailed=False, record=structs.replace(row.record, turns=(), spans=())
+                row, seen_at=0, detailed=False, turns=(), spans=()
             )
             for key, row in self.rows.items()
         }  # fmt: skip
@@ -176,7 +176,7 @@ def test_an_exit_that_is_told_beats_one_that_follows_from_a_use(
         if restart:
             table.restart()
     row = table.rows[("a", 0)]
-    assert (row.state, row.record.exit, row.seconds, row.consumed) == ("env_error", "env_error", 60.0, 4)
+    assert (row.state, row.exit, row.seconds, row.consumed) == ("env_error", "env_error", 60.0, 4)
     minute = {key[2]: held for key, held in table.sums.items() if key[0] == 60_000 and any(held)}
     assert minute == {"env_error": [1, 0, 7, 0, 60.0]}
     assert sum(n for (tier, _, kind, _), n in table.bins.items() if (tier, kind) == (60_000, "seconds")) == 1
@@ -186,7 +186,7 @@ def test_what_was_used_and_tells_no_exit_was_trained() -> None:
     table = Table()
     table.take(Rollout("a", response_tokens=7, consumptions=(Consumption(4, T + 90),)))
     row = table.rows[("a", 0)]
-    assert (row.state, row.record.exit) == ("trained", None)
+    assert (row.state, row.exit) == ("trained", None)
     assert {key[2]: held[0] for key, held in table.sums.items() if key[0] == 60_000} == {"trained": 1}
     assert sum(n for (tier, _, kind, _), n in table.bins.items() if (tier, kind) == (60_000, "response_tokens")) == 1
 
@@ -207,7 +207,7 @@ def test_numbers_written_by_hand() -> None:
     assert (row.staleness, row.in_flight, row.in_group, row.in_queue) == (5, 1, 0, 4)
     assert row.token_staleness == pytest.approx(4.6)
     assert (row.consumed, row.consumed_at) == (6, round((T + 100) * 1000))
-    assert (row.seconds, row.turns, row.mixed, row.environment_ages) == (20.0, 2, True, "0:1 1:1")
+    assert (row.seconds, row.turn_count, row.mixed, row.environment_ages) == (20.0, 2, True, "0:1 1:1")
     assert row.environment_bound and row.environment_staleness == 0.5
     group = table.groups[("g0", 0)]
     assert (group.outcome, group.valid, group.solved, group.admitted, group.version) == ("mixed", 2, 1, True, 3)
@@ -256,7 +256,7 @@ def test_the_life_follows_from_the_time_where_nobody_tells_it() -> None:
     lives = Incarnations(1, [T + 100])
     ingest = RolloutIngest(incarnations=lives)
     taken = ingest.take(TARGET, [Rollout("old", dispatched_at=T), Rollout("new", dispatched_at=T + 200)], T + 300)
-    assert {row.record.rollout_id: row.life for row in taken.rows} == {"old": 0, "new": 1}
+    assert {row.rollout_id: row.life for row in taken.rows} == {"old": 0, "new": 1}
     used = ingest.take(TARGET, [Rollout("old", version_start=7, consumptions=(Consumption(9, T + 250),))], T + 300)
     assert used.rows[0].staleness is None and "two incarnations" in used.rows[0].unknown
 
@@ -287,7 +287,7 @@ def test_details_are_kept_of_what_one_would_look_at() -> None:
     assert all(table.rows[(name, 0)].detailed for name in ("m", "l", "slow"))
     kept = {name for (name, _), row in table.rows.items() if row.detailed}
     for (name, _), row in table.rows.items():
-        assert bool(row.record.turns) is (name in kept) and row.turns == 1
+        assert bool(row.turns) is (name in kept) and row.turn_count == 1
     other = Table()  # a back-fill, in another order, keeps the same of those that are not slow
     other.take(*sorted(plain, key=lambda one: one.rollout_id, reverse=True))
     hashed = {name for name in (f"p{n}" for n in range(400)) if crc32(name.encode()) % 8 == 0}
@@ -312,8 +312,8 @@ def test_details_are_those_of_what_is_known_when_it_leaves(order: Sequence[str])
     for name in order:
         table.take(parts[name])
     row = table.rows[("p0", 0)]
-    assert row.detailed is bool(row.record.turns) is (order.index("mixed") < order.index("end"))
-    assert (row.mixed, row.turns, row.state) == (True, 1, "trained")
+    assert row.detailed is bool(row.turns) is (order.index("mixed") < order.index("end"))
+    assert (row.mixed, row.turn_count, row.state) == (True, 1, "trained")
 
 
 def test_environments_without_end_share_a_cell() -> None:
@@ -360,7 +360,7 @@ def test_siblings_queue_when_the_last_of_them_ends() -> None:
     table.take(Rollout("a", "g", started_at=T, finished_at=T + 5, reward=1.0, version_finish=3))
     assert table.rows[("a", 0)].state == "waiting_group"
     taken = table.take(Rollout("b", "g", started_at=T, finished_at=T + 9, reward=0.0, version_finish=5))
-    assert {row.record.rollout_id: row.state for row in taken.rows} == {"a": "queued", "b": "queued"}
+    assert {row.rollout_id: row.state for row in taken.rows} == {"a": "queued", "b": "queued"}
     assert table.rows[("a", 0)].in_group is None  # nobody told who began it
     assert [arrival.closed for arrival in taken.arrivals] == [True, False]
     assert {arrival.ts for arrival in taken.arrivals} == {T + 9}

@@ -9,8 +9,8 @@ from msgspec import structs
 
 from collectors.model import Consumption, Event, Rollout
 from server.ingest.rollout_totals import LEFT
+from server.rollouts.model import RolloutRow
 from server.store import Store
-from server.store.types import RolloutRow
 from tests.driven_run import T0, bench
 from tests.ingest.test_reported_restarts import RESTART, push
 
@@ -33,7 +33,7 @@ FIRST, SECOND = made(0, 100, 7), made(110, 50, 3)  # before and after the restar
 
 
 def told(store: Store, *ids: str) -> dict[tuple[str, int], RolloutRow]:
-    return {(row.record.rollout_id, row.life): row for row in store.rollouts.get("run", ids or IDS)}
+    return {(row.rollout_id, row.life): row for row in store.rollouts.get("run", ids or IDS)}
 
 
 @pytest.mark.parametrize("start", [False, True])
@@ -48,7 +48,7 @@ def test_ids_that_are_made_again_after_a_restart_are_other_rollouts(store: Store
                 else:
                     push(run, rollouts=FIRST if word == "first" else SECOND)
     rows = told(store)
-    assert {key: (row.state, row.record.response_tokens, row.seconds) for key, row in rows.items()} == {
+    assert {key: (row.state, row.response_tokens, row.seconds) for key, row in rows.items()} == {
         (name, life): ("trained", (100, 50)[life], 10.0) for name in IDS for life in (0, 1)
     }
     assert {row.staleness for row in rows.values()} == {1}
@@ -82,7 +82,7 @@ def test_what_waited_for_a_slot_over_a_restart_is_one_rollout(store: Store, orde
         for name in order:
             push(run, rollouts=[PARTS[name]])
     rows = list(told(store, "w").values())
-    assert [(row.state, row.seconds, row.record.response_tokens) for row in rows] == [("trained", 30.0, 9)]
+    assert [(row.state, row.seconds, row.response_tokens) for row in rows] == [("trained", 30.0, 9)]
 
 
 def test_what_began_after_all_that_an_id_told_before_the_restart_is_another(store: Store) -> None:
@@ -102,7 +102,7 @@ def test_an_id_of_the_older_life_that_is_told_after_a_late_restart_is_another(st
         push(run, RESTART)
         push(run, rollouts=FIRST)
     rows = told(store)
-    assert sorted((row.life, row.record.response_tokens, row.staleness) for row in rows.values()) == [
+    assert sorted((row.life, row.response_tokens, row.staleness) for row in rows.values()) == [
         *[(0, 50, 1)] * 4, *[(1, 100, 1)] * 4,
     ]  # fmt: skip
 

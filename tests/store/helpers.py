@@ -1,7 +1,10 @@
 """Small things the store's tests share."""
 
 from collections.abc import Iterable
+from typing import Any
 
+from collectors.model import Rollout
+from server.rollouts.model import RolloutRow
 from server.store import Store
 from server.store.types import Batch, Bucket, SeriesKey
 
@@ -37,3 +40,11 @@ def _bucket(ts: int, values: list[float]) -> Bucket:
     if not values:
         return Bucket(ts, 0, None, None, 0.0, None)
     return Bucket(ts, len(values), min(values), max(values), sum(values), values[-1])
+
+
+_OWN = [name for name in RolloutRow.__struct_fields__ if name not in Rollout.__struct_fields__]
+
+
+def rollout_row(target: str, record: Rollout, *own: Any, **named: Any) -> RolloutRow:
+    """The row of a record, with its own fields in their order."""
+    return RolloutRow.of(record, **dict(zip(_OWN, (target, *own), strict=False)), **named)

@@ -12,13 +12,14 @@ from msgspec import structs
 from collectors.model import Consumption, Event, Exit, Rollout, Span, Turn
 from server.push import records as push_records
 from server.query.types import SORTS, GroupInfo, RolloutInfo
+from server.rollouts.model import RolloutGroupRow, RolloutRow
 from server.store import Store, rollout_tables
 from server.store import rollouts as stored
 from server.store.rollout_pages import BULK, FEW, BadKey, Order, PagePosition, pack, unpack
 from server.store.rollout_tables import rollout_groups, rollouts
 from server.store.rollouts import ENVIRONMENTS, HOUR, MINUTE, Find, order_of
-from server.store.types import Batch, RolloutBin, RolloutGroupRow, RolloutRow, RolloutSum
-from tests.store.helpers import T0
+from server.store.types import Batch, RolloutBin, RolloutSum
+from tests.store.helpers import T0, rollout_row
 
 
 def made(rollout_id: str, life: int = 0, state: str = "trained", moved: int = 0, **given: Any) -> RolloutRow:
@@ -26,10 +27,10 @@ def made(rollout_id: str, life: int = 0, state: str = "trained", moved: int = 0,
     record = {name: given.pop(name) for name in list(given) if name in rollout_tables.RECORD or name == "spans"}
     if "turn_list" in given:
         record["turns"] = given.pop("turn_list")
-    return RolloutRow("t", Rollout(rollout_id, **record), life, T0, T0, state, T0 + moved, **given)
+    return rollout_row("t", Rollout(rollout_id, **record), life, T0, T0, state, T0 + moved, **given)
 
 
-FULL = RolloutRow(
+FULL = rollout_row(
     "push",
     Rollout(
         "r-1", "g-1", 8, 2, 3, "train", "math", "solver", "hard", "engine-0", 4, 5, 6, ((5, 100), (6, 20)),
@@ -37,7 +38,7 @@ FULL = RolloutRow(
         11, 120, 119, (Turn(5, 1, True, False, "box", ""), Turn(6, None, None, True, "", "box")), 2, 3, ("box", "bax"),
         0.5, 1.0, -0.25, True, False, "trained", "", True, (Span("tool", 3.5, 3.75, 5, "bash"), Span("boot", 1.0)),
     ),
-    3, T0, T0 + 1, "trained", T0 + 2, 4.5, 2, 8, T0 + 3, 3, 1, 1, 1, 2.5, 0.5, 0.25, True, 1, 2, "0:1 1:1", True,
+    3, T0, T0 + 1, "trained", T0 + 2, 4.5, 8, T0 + 3, 3, 1, 1, 1, 2.5, 0.5, 0.25, True, 1, 2, "0:1 1:1", True,
     "why not", True,
 )  # fmt: skip
 GROUP = RolloutGroupRow(
@@ -46,9 +47,10 @@ GROUP = RolloutGroupRow(
 
 
 def test_one_field_list_serves_record_row_table_push_and_api() -> None:
-    record, row = (list(kind.__struct_fields__) for kind in (Rollout, RolloutRow))
+    record = list(Rollout.__struct_fields__)
+    own = [name for name in RolloutRow.__struct_fields__ if name not in record]
     assert sorted([*rollout_tables.RECORD, *rollout_tables.DETAILS]) == sorted(record)
-    assert list(rollout_tables.ROW) == [name for name in row if name != "record"]
+    assert [name for name in rollout_tables.ROW if name != "turns"] == own
     assert [c.name for c in rollouts.columns] == ["id", "run", "class", *rollout_tables.COLUMNS]
     groups = list(RolloutGroupRow.__struct_fields__)
     assert list(rollout_tables.GROUP) == groups
@@ -67,8 +69,8 @@ def test_what_is_written_is_read(store: Store) -> None:
     store.write(Batch("run", rollouts=[FULL, plain], rollout_groups=[GROUP]))
     assert store.rollouts.get("run", ["r-1", "r-2", "none"]) == [FULL, plain]
     assert store.rollouts.groups("run", [("g-1", 3), ("g-1", 4)]) == [GROUP]
-    bare = structs.replace(FULL, record=structs.replace(FULL.record, turns=(), spans=()))
-    assert sorted(store.rollouts.members("run", [("g-1", 3)]), key=lambda row: row.record.rollout_id) == [bare, plain]
+    bare = structs.replace(FULL, turns=(), spans=())
+    assert sorted(store.rollouts.members("run", [("g-1", 3)]), key=lambda row: row.rollout_id) == [bare, plain]
     assert store.rollouts.versions("run", 1) == store.rollouts.versions("run", 2) == [bare]
     assert store.rollouts.environments("run") == ["math"]
     assert store.rollouts.get("other", ["r-1"]) == []
@@ -85,10 +87,10 @@ def test_a_row_is_replaced_whole_but_for_when_it_was_met(store: Store) -> None:
 def test_details_go_when_they_are_not_kept_any_more(store: Store) -> None:
     with_turns = made("a", turn_list=(Turn(1),), detailed=True)
     store.write(Batch("run", rollouts=[with_turns, made("b", turn_list=(Turn(2),))]))
-    assert [row.record.turns for row in store.rollouts.get("run", ["a", "b"])] == [(Turn(1),), ()]
+    assert [row.turns for row in store.rollouts.get("run", ["a", "b"])] == [(Turn(1),), ()]
     store.write(Batch("run", rollouts=[structs.replace(with_turns, detailed=False)]))
-    store.write(Batch("run", rollouts=[structs.replace(with_turns, record=Rollout("a"), detailed=True)]))
-    assert store.rollouts.get("run", ["a"])[0].record.turns == ()
+    store.write(Batch("run", rollouts=[structs.replace(with_turns, turns=(), detailed=True)]))
+    assert store.rollouts.get("run", ["a"])[0].turns == ()
 
 
 @pytest.mark.parametrize("count", [1, 100])  # both of the bulk paths
@@ -154,10 +156,10 @@ def test_live_recent_and_census(store: Store) -> None:
         made("e", state="ended", moved=3000),
     ]  # fmt: skip
     store.write(Batch("run", rollouts=rows))
-    assert [row.record.rollout_id for row in store.rollouts.live("run")] == ["a", "b", "d"]
-    assert [row.record.rollout_id for row in store.rollouts.live("run", most=1)] == ["a"]
-    assert [row.record.rollout_id for row in store.rollouts.recent("run", T0 + 1000)] == ["a", "c", "e"]
-    assert [row.record.rollout_id for row in store.rollouts.recent("run", T0, most=2)] == ["c", "e"]
+    assert [row.rollout_id for row in store.rollouts.live("run")] == ["a", "b", "d"]
+    assert [row.rollout_id for row in store.rollouts.live("run", most=1)] == ["a"]
+    assert [row.rollout_id for row in store.rollouts.recent("run", T0 + 1000)] == ["a", "c", "e"]
+    assert [row.rollout_id for row in store.rollouts.recent("run", T0, most=2)] == ["c", "e"]
     census = sorted(store.rollouts.census("run", 0))
     assert census == [("generating", "", 1, T0 + 500), ("generating", "train", 1, T0 + 1000)]
     assert store.rollouts.census("run", 1) == [("queued", "", 1, T0 + 10)]
@@ -169,7 +171,7 @@ def test_the_newest_versions_are_those_of_the_newest_life(store: Store) -> None:
     store.write(
         Batch("run", rollouts=[made(n, life=at, consumptions=tuple(Consumption(v) for v in vs)) for n, at, vs in uses])
     )
-    found = [{row.record.rollout_id for row in store.rollouts.versions("run", last)} for last in (1, 2, 3, 4, 9)]
+    found = [{row.rollout_id for row in store.rollouts.versions("run", last)} for last in (1, 2, 3, 4, 9)]
     assert found == [{"e"}, {"c", "e"}, {"b", "c", "e"}, {"a", "b", "c", "e"}, {"a", "b", "c", "e"}]
 
 
@@ -179,14 +181,14 @@ def test_environments_without_end_share_a_class_and_are_found_all_the_same(store
     assert len(store.rollouts.environments("run")) == ENVIRONMENTS + 1
     for name in (names[0], names[-1]):
         rows, _, _ = store.rollouts.page("run", Find(environment=name), order_of("moved", True), "", 10)
-        assert [row.record.rollout_id for row in rows] == [name]
+        assert [row.rollout_id for row in rows] == [name]
 
 
 def test_what_no_database_takes_is_taken(store: Store) -> None:
     row = made("nul\0 \ud800 \U0001f600", environment="\0", error="\udfff", sandbox_ids=("\0\ud800",))
     store.write(Batch("run", rollouts=[row]))
-    (found,) = store.rollouts.get("run", [row.record.rollout_id])
-    assert (found.record.rollout_id, found.record.sandbox_ids) == ("nul ? \U0001f600", ("?",))
+    (found,) = store.rollouts.get("run", [row.rollout_id])
+    assert (found.rollout_id, found.sandbox_ids) == ("nul ? \U0001f600", ("?",))
 
 
 def test_events_carry_versions_and_come_by_kind(store: Store) -> None:
@@ -210,14 +212,14 @@ _rows = st.lists(
 
 
 def _key(row: RolloutRow, sort: str, number: int) -> tuple[Any, ...]:
-    value = {"moved": row.moved_at, "response_tokens": row.record.response_tokens, "reward": row.record.reward}.get(
+    value = {"moved": row.moved_at, "response_tokens": row.response_tokens, "reward": row.reward}.get(
         sort, getattr(row, sort, None)
     )
     return (value, row.moved_at, number)
 
 
 def _expected(rows: list[RolloutRow], sort: str, descending: bool) -> list[str]:
-    keyed = [(_key(row, sort, n), row.record.rollout_id) for n, row in enumerate(rows)]
+    keyed = [(_key(row, sort, n), row.rollout_id) for n, row in enumerate(rows)]
     told = sorted(((k, i) for k, i in keyed if k[0] is not None), reverse=descending)
     rest = sorted(((k[1:], i) for k, i in keyed if k[0] is None), reverse=descending)
     return [i for _, i in [*told, *rest]]
@@ -228,7 +230,7 @@ def _all(store: Store, run: str, find: Find, sort: str, descending: bool, limit:
     while True:
         rows, after, _ = store.rollouts.page(run, find, order, after, limit)
         assert len(rows) == limit or not after
-        yield from (row.record.rollout_id for row in rows)
+        yield from (row.rollout_id for row in rows)
         if not after:
             return
 
@@ -249,12 +251,12 @@ def test_pages_hold_every_row_once_in_order(store: Store, made_of: list[Any], li
     finds = [
         (Find(), lambda row: True),
         (Find(states=("generating", "trained")), lambda r: r.state in ("generating", "trained")),
-        (Find(environment="math", mixed=True), lambda r: r.record.environment == "math" and r.mixed is True),
+        (Find(environment="math", mixed=True), lambda r: r.environment == "math" and r.mixed is True),
         (Find(start=T0 + 1, end=T0 + 4), lambda r: T0 + 1 <= r.moved_at < T0 + 4),
-        (Find(group="g1"), lambda r: r.record.group_id == "g1"),
-        (Find(find="a"), lambda r: r.record.rollout_id.startswith("a")),
-        (Find(group="g1", find="a"), lambda r: r.record.group_id == "g1" and r.record.rollout_id.startswith("a")),
-        (Find(find="g2", start=T0 + 2), lambda r: r.record.group_id == "g2" and r.moved_at >= T0 + 2),
+        (Find(group="g1"), lambda r: r.group_id == "g1"),
+        (Find(find="a"), lambda r: r.rollout_id.startswith("a")),
+        (Find(group="g1", find="a"), lambda r: r.group_id == "g1" and r.rollout_id.startswith("a")),
+        (Find(find="g2", start=T0 + 2), lambda r: r.group_id == "g2" and r.moved_at >= T0 + 2),
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("server.store.rollout_pages.FEW", few)
@@ -267,7 +269,7 @@ def test_pages_hold_every_row_once_in_order(store: Store, made_of: list[Any], li
             for descending in (True, False):
                 whole = _expected(rows, sort, descending)
                 for find, fits in finds:
-                    good = {row.record.rollout_id for row in rows if fits(row)}
+                    good = {row.rollout_id for row in rows if fits(row)}
                     found = list(_all(store, run, find, sort, descending, limit))
                     assert found == [one for one in whole if one in good]
 

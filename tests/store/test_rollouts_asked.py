@@ -85,7 +85,7 @@ def test_what_the_beginning_holds_tells_nothing_of_the_rest(
     while after or not found:
         rows, after, complete = store.rollouts.page("run", Find(find="a"), order, after, 30)
         assert complete
-        found += [row.record.rollout_id for row in rows]
+        found += [row.rollout_id for row in rows]
     assert found == [f"a{n:03}" for n in whole]
 
 
