@@ -13,7 +13,8 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         "tests.store.crash_child", "tests.store.packing_child", "tests.alerts.delivery_child",
-        "tests.ingest.rollout_child", "tests.derive.verdict_child", "tests.scrape.history_child",
+        "tests.ingest.rollout_child", "tests.ingest.roundtrip_child", "tests.derive.verdict_child",
+        "tests.scrape.history_child",
     ]
 )  # fmt: skip
 

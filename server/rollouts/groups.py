@@ -1,7 +1,7 @@
 """Derives the outcome of a group of rollouts, by the same rule for every source. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import ceil, fsum, sqrt
+from math import ceil, fsum, hypot, sqrt
 
 from msgspec import Struct
 
@@ -146,7 +146,7 @@ def mean(values: Sequence[float]) -> float:
 def deviation(values: Sequence[float]) -> float:
     """The standard deviation of all of them; at least one. (`statistics` is exact, and takes twenty times as long.)"""
     middle = mean(values)
-    return sqrt(fsum([(value - middle) ** 2 for value in values]) / len(values))
+    return hypot(*[value - middle for value in values]) / sqrt(len(values))
 
 
 # Two-sided 95 % of the normal distribution.
