@@ -36,8 +36,9 @@ from server.config.alerts import load_rules
 from server.lib.clock import ScaledClock
 from server.lib.errors import Problems
 from server.query import Reader
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer, migrate
+from server.targets.model import Attached
 from server.targets.resolve import attach
 from tests.demo.watched import START, Posted, Same
 
@@ -94,7 +95,8 @@ async def _follow(
         demo.advance(START + ATTACHED)
         run, reader = attach(Same(demo).settings()), Reader(store, clock)
         loop = RunLoop(
-            run.name, run.targets, store, writer, clock, facts=run.facts, limits=PATIENT, alerts=AlertSettings(rules)
+            Attached(run.name, run.targets, run.facts),
+            LoopServices(store, writer, clock, AlertSettings(rules), limits=PATIENT),
         )
         api = create_api(reader, version="test", ready=lambda: None)
         add_rollouts(api, reader, store, clock)
@@ -122,7 +124,7 @@ class _Recording:
 
     def add(self, now: float, loop: RunLoop, page: str) -> None:
         """Notes one instant."""
-        driver = loop.driver
+        driver = loop.pipeline.driver
         alerts, deriver, answers = driver._alerts, driver.deriver, driver._answers
         frame = RunFrame(
             now, loop.run, deriver.lifecycle, False,

@@ -29,9 +29,10 @@ from server.derive.verdict import VerdictTracker
 from server.lib.clock import WallClock
 from server.query import Reader
 from server.runtime.collector_service import seldom_swept
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.signals.model import STEP_WINDOW
 from server.store import Store, Writer, migrate
+from server.targets.model import Attached
 from tests import support_postgres
 
 STEPS = 10_000
@@ -109,7 +110,8 @@ async def attach(store: Store, writer: Writer, log: Path) -> Attach:
     clock, found = WallClock(), Attach()
     wall, cpu = time.perf_counter(), time.process_time()
     loop = RunLoop(
-        "run", [Target("log", "run", "verl", "trainer", path=str(log))], store, writer, clock, limits=PATIENT
+        Attached("run", (Target("log", "run", "verl", "trainer", path=str(log)),)),
+        LoopServices(store, writer, clock, limits=PATIENT),
     )
     await loop.look_ahead(clock.now())
     found.first, found.first_cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -29,8 +29,9 @@ from collectors.model import Limits, Target
 from server.derive.driver import RunDriver
 from server.ingest.readings import Ingest
 from server.lib.clock import ScaledClock
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer, migrate
+from server.targets.model import Attached
 from tests import support_postgres
 
 ROWS = 20_000
@@ -102,7 +103,7 @@ async def backfill(store: Store, writer: Writer, log: Path, parts: Parts) -> Non
     """Runs the loop over the whole file, as at the start of `rollscope watch`."""
     now = log.stat().st_mtime + AGE_SECONDS
     target = Target("log", "run", "verl", "trainer", path=str(log))
-    loop = RunLoop("run", [target], store, writer, ScaledClock(now), limits=PATIENT)
+    loop = RunLoop(Attached("run", (target,)), LoopServices(store, writer, ScaledClock(now), limits=PATIENT))
     (reader,) = loop.readers
     assert reader.collector.tail is not None
     reader.collector = replace(reader.collector, tail=parts.counted(reader.collector.tail, "read"))

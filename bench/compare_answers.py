@@ -34,9 +34,9 @@ from server.cli.demo import Cluster
 from server.lib.clock import Clock, ScaledClock
 from server.lib.errors import ConfigError
 from server.query import Reader, UnknownRun
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer, migrate
-from server.targets.model import RunSettings
+from server.targets.model import Attached, RunSettings
 from server.targets.resolve import attach, source_of
 
 START = 1_800_000_000.0  # epoch seconds of the demo's begin: any fixed instant
@@ -128,7 +128,9 @@ class Recorded:
                         )
                     except ConfigError:
                         continue  # a source does not exist yet
-                    loop = RunLoop(self.name, attached.targets, store, writer, clock, facts=attached.facts)
+                    loop = RunLoop(
+                        Attached(self.name, attached.targets, attached.facts), LoopServices(store, writer, clock)
+                    )
                     for one in loop.readers:
                         one._random = random.Random(0)
                 await loop.step(t, patient=True)
@@ -157,7 +159,7 @@ class Demo:
         found: Flat = {}
         with closing(Writer(store)) as writer:
             reader = Reader(store, clock)
-            loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts)
+            loop = RunLoop(Attached(run.name, run.targets, run.facts), LoopServices(store, writer, clock))
             t = START
             while t < START + self.seconds:
                 t += EVERY_SECONDS

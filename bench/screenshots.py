@@ -41,9 +41,9 @@ from server.lib.clock import ScaledClock
 from server.preflight.live import Preflights, active_run_names
 from server.preflight.model import PreflightPlan
 from server.query import Reader
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer, migrate
-from server.targets.model import RunSettings
+from server.targets.model import Attached, RunSettings
 from server.targets.resolve import attach
 from tests.browser_support import start
 
@@ -133,9 +133,9 @@ def filled(scene: Scene, store: Store, writer: Writer, folder: Path, clock: Scal
 
         def loop(facts: Mapping[str, str | float]) -> RunLoop:
             return RunLoop(
-                run.name, run.targets, store, writer, clock, facts=facts, alerts=alerts_config.defaults(),
-                discover=run.discover,
-            )  # fmt: skip
+                Attached(run.name, run.targets, facts, discover=run.discover),
+                LoopServices(store, writer, clock, alerts_config.defaults()),
+            )
 
         asyncio.run(collect(scene, cluster, loop(run.facts), folder / scene.name, clock, seconds))
         if scene.state == "finished":

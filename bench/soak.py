@@ -39,10 +39,11 @@ from server.api.runs import add_sandboxes
 from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.runtime.self_metrics import process_numbers
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.signals.model import TICK_SECONDS
 from server.store import Store, StoreError, Writer, migrate
 from server.store.retention import Retention
+from server.targets.model import Attached
 
 BEGIN = 1_800_000_000.0
 RUN = "soak"
@@ -103,7 +104,10 @@ class Server:
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://soak")
 
     def _made(self) -> RunLoop:
-        return RunLoop(RUN, self._targets, self.store, self.writer, self.world.clock, limits=Limits())
+        return RunLoop(
+            Attached(RUN, tuple(self._targets)),
+            LoopServices(self.store, self.writer, self.world.clock, limits=Limits()),
+        )
 
     async def die(self) -> None:
         """Drops the collecting part between two steps, without letting it write, and recovers from the store."""

@@ -24,10 +24,11 @@ from bench.backfill import SAID, write_log
 from collectors.model import Cursor, Limits, Reading, Target
 from server.ingest.readings import Ingest
 from server.lib.clock import ScaledClock
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.signals.model import TICK_SECONDS
 from server.store import Store, Writer, migrate
 from server.store.types import Batch
+from server.targets.model import Attached
 
 ROWS = 50_000
 DIRECTORIES = 20
@@ -67,7 +68,7 @@ def follow(store: Store, writer: Writer, folder: Path, reading: Reading, now: fl
     writer.submit(batch).result()
     # The files' beginnings are not ingested, so the watermark is set to the stored end.
     writer.submit(Batch(folder.name, run_fields={"watermark": round(now * 1000)})).result()
-    return RunLoop(folder.name, [target], store, writer, ScaledClock(now))
+    return RunLoop(Attached(folder.name, (target,)), LoopServices(store, writer, ScaledClock(now)))
 
 
 async def poll(loops: list[RunLoop], begin: float, steps: int) -> None:

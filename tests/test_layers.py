@@ -113,10 +113,10 @@ RULES: dict[str, Row] = {
     "server.derive": Row(
         PURE_TYPES | LEAVES
         | {
-            "server.alerts", "server.ingest", "server.notify", "server.rollouts", "server.signals", "server.store",
-            "server.verdict",
+            "collectors", "server.alerts", "server.ingest", "server.notify", "server.rollouts", "server.signals",
+            "server.store", "server.verdict",
         },
-        set(), "event time only: no request, no target",
+        set(), "event time only: no request; of the collectors their ranks and intervals",
     ),
     "server.scrape": Row(
         LEAVES

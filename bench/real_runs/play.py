@@ -21,7 +21,7 @@ from server.lib.clock import ScaledClock
 from server.lib.errors import ConfigError
 from server.query import Reader
 from server.query.types import Status
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.signals.model import TICK_SECONDS
 from server.store import Store, Writer, migrate
 from server.targets.model import Attached, RunSettings
@@ -93,7 +93,9 @@ def _run(played: Played, clock: ScaledClock, log: world.LogWriter | None, source
         return
     played.attached = clock.now()
     with closing(Writer(store)) as writer:
-        loop = RunLoop(RUN, attached.targets, store, writer, clock, facts=attached.facts, limits=PATIENT)
+        loop = RunLoop(
+            Attached(RUN, attached.targets, attached.facts), LoopServices(store, writer, clock, limits=PATIENT)
+        )
         for reader in loop.readers:
             reader._random = random.Random(0)  # the jitter of a dead target's back-off: the same in each play
         asyncio.run(_tick(played, clock, log, loop, Reader(store, clock), ticks))

@@ -33,9 +33,10 @@ from server.cli.demo import HISTORY_SECONDS, RECORDS_SECONDS
 from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.query.types import Status
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.signals.model import TICK_SECONDS
 from server.store import Store, Writer, migrate
+from server.targets.model import Attached
 from server.targets.resolve import attach
 from tests.demo.watched import START, Posted, Same
 
@@ -139,7 +140,9 @@ def judge(scenario: str, seed: int, mode: str, minutes: float = LIVE_MINUTES) ->
             demo.advance(live - ATTACHED_SECONDS)
             clock = ScaledClock(live - ATTACHED_SECONDS)
             run, reader = attach(Same(demo).settings()), Reader(store, clock)
-            loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts, limits=PATIENT)
+            loop = RunLoop(
+                Attached(run.name, run.targets, run.facts), LoopServices(store, writer, clock, limits=PATIENT)
+            )
             api = create_api(reader, version="test", ready=lambda: None)
             add_rollouts(api, reader, store, clock)
             with TestClient(api, base_url="http://127.0.0.1") as client:

@@ -9,7 +9,7 @@ the watermark, also after a crash.
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -179,7 +179,7 @@ class RunDriver:
     def __init__(
         self, store: Store, submit: Submit, run: str, carry: Callable[[str], float],
         stated: Mapping[str, str | float] | None = None, alerts: AlertSettings | None = None,
-        targets: Collection[str] | None = None, trust: SourcePriority | None = None, judge: Judge | None = None,
+        targets: Container[str] | None = None, trust: SourcePriority | None = None, judge: Judge | None = None,
         address_of: Callable[[str], str] = lambda _: "",
     ) -> None:  # fmt: skip
         self._store, self._submit, self.run = store, submit, run

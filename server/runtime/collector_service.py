@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 from server.alerts.dispatch import DeadMan, Dispatcher
@@ -21,7 +20,7 @@ from server.config.settings import Settings
 from server.lib.clock import Clock
 from server.runtime.self_metrics import CollectorNumbers, Numbers, process_numbers
 from server.scrape.pushed_runs import PushedRuns
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
 from server.store.foreign import refuse_foreign
 from server.store.lock import Locked, acquire
@@ -247,12 +246,16 @@ class CollectorService(AbstractContextManager[None]):
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set()
         dispatcher = Dispatcher(self._store.alerts, self._alerts.receivers, self._clock)
+        services = LoopServices(
+            self._store, self._writer, self._clock, self._alerts, heartbeats=self._heartbeats,
+            on_outbox=dispatcher.wake, on_step=self._stepped, leading=self._leader.leading,
+        )  # fmt: skip
         for run in self._runs:
             # On threads, one by one: loading a long run must block neither the loop nor a signal to stop.
-            self._loops.append(await asyncio.to_thread(self._made, run, dispatcher.wake))
+            self._loops.append(await asyncio.to_thread(self._made, run, services))
         loops = tuple(self._loops)
         adopter = PushedRuns(
-            self._store, self._clock, lambda name: self._made(Attached(name, (), {}), dispatcher.wake, adopted=True),
+            self._store, self._clock, lambda name: self._made(Attached(name, ()), services, adopted=True),
             self._loops, self._forget,
         )  # fmt: skip
         # Runs that will not be collected get no alert evaluation, so their alerts are closed.
@@ -279,18 +282,9 @@ class CollectorService(AbstractContextManager[None]):
             tasks.append(dead_man.run(self._stop))
         await asyncio.gather(*(loop.live(self._stop) for loop in loops), *tasks, adopter.run(self._stop))
 
-    def _made(self, run: Attached, wake: Callable[[], None], adopted: bool = False) -> RunLoop:
-        """Returns a run's loop with its callbacks set."""
-        loop = RunLoop(
-            run.name, run.targets, self._store, self._writer, self._clock,
-            facts=run.facts, alerts=self._alerts, heartbeats=self._heartbeats.get(run.name, ()),
-            adopted=adopted, discover=run.discover,
-            awaited=run.awaited,
-        )  # fmt: skip
+    def _made(self, run: Attached, services: LoopServices, adopted: bool = False) -> RunLoop:
+        loop = RunLoop(run, services, adopted=adopted)
         self._turned(run.name)
-        loop.on_outbox = wake
-        loop.on_step = partial(self._stepped, loop)
-        loop.leading = self._leader.leading
         return loop
 
     def _stepped(self, loop: RunLoop) -> None:

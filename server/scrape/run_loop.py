@@ -15,34 +15,30 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import collectors
-from collectors.model import Limits, Position, ScrapeError, Target
+from collectors.model import Limits, Position, Reading, ScrapeError, Target
 from server.alerts.settings import AlertSettings
-from server.derive.driver import RunDriver, carry_of
-from server.derive.results import NO_LONGER
-from server.derive.source_priority import SourcePriority
+from server.derive.pipeline import PipelineSettings, RunPipeline, RunTargets
 from server.ingest.readings import Arrivals, Ingest, health
 from server.lib.clock import CatchUp, CatchUpClock, Clock, dumps, stopped_within
-from server.lib.file_thread import FileReadThread
 from server.push.heartbeats import HeartbeatSettings, HeartbeatWatch
 from server.push.inbox import Outcome
 from server.push.targets import Pushes
-from server.scrape.recent_first import PresentAnswers, PresentView, long_log
+from server.scrape.recent_first import EarlyPresent
 from server.scrape.target_reader import (
     BACKOFF_MAX_SECONDS,
     BEGUN_PER_TICK,
     HISTORY_SECONDS,
     DuplicateEngineFilter,
     TargetReader,
-    collector_of,
     readers_of,
 )
 from server.signals.model import TICK_SECONDS
 from server.signals.window import TRAINER
 from server.store import Store, StoreError, Writer
-from server.store.types import UNKNOWN, Batch, LatestRow, PointState, TargetRow
+from server.store.types import UNKNOWN, Batch, TargetRow
 from server.store.writer import WriterClosed, is_transient, words_of
 from server.targets.discovery import TargetDiscovery, TargetList
-from server.targets.model import DiscoverSettings, PendingSource
+from server.targets.model import Attached
 from server.targets.naming import shown_url
 from server.targets.pending import PendingSources
 from server.targets.resolve import attach, detect_listed
@@ -205,77 +201,67 @@ SHARE = 0.8
 PUSHES_FIRST = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class LoopServices:
+    """What the loops of one process share.
+
+    Attributes:
+        heartbeats: run -> its heartbeats.
+        on_outbox: called when a notification waits to be sent.
+        on_step: called with the loop after each of its steps.
+        leading: whether this process may write; called on a thread.
+    """
+
+    store: Store
+    writer: Writer
+    clock: Clock
+    alerts: AlertSettings | None = None
+    limits: Limits = field(default_factory=Limits)
+    heartbeats: Mapping[str, Sequence[HeartbeatSettings]] = field(default_factory=dict)
+    on_outbox: Callable[[], None] = lambda: None
+    on_step: Callable[["RunLoop"], None] = lambda _: None
+    leading: Callable[[], bool] = lambda: True
+
+
 class RunLoop:
     """Collects one run. All methods on one event loop; database work on threads."""
 
-    def __init__(
-        self, run: str, targets: Sequence[Target], store: Store, writer: Writer, clock: Clock, *,
-        facts: Mapping[str, str | float] | None = None, limits: Limits | None = None,
-        alerts: AlertSettings | None = None, heartbeats: Sequence[HeartbeatSettings] = (), adopted: bool = False,
-        discover: Sequence[DiscoverSettings] = (), awaited: Sequence[PendingSource] = (),
-    ) -> None:  # fmt: skip
-        all_collectors = collectors.load()
-        self.run, self._store, self._writer, self._clock = run, store, writer, clock
-        rows = [row for _, row in store.runs.targets(run)] if discover or awaited else []
+    def __init__(self, run: Attached, services: LoopServices, *, adopted: bool = False) -> None:
+        """``adopted``: the run has no configuration; it is known by its pushes alone."""
+        self.run, self._services, self._store = run.name, services, services.store
+        begun = services.clock.now()
+        rows = [row for _, row in self._store.runs.targets(self.run)] if run.discover or run.awaited else []
         self._waiting = PendingSources(
-            awaited, partial(attach, limits=limits, hint=""), rows, [target.name for target in targets]
+            run.awaited, partial(attach, limits=services.limits, hint=""), rows, [target.name for target in run.targets]
         )
-        targets = [*targets, *self._waiting.assumed]
-        carried = {target.name: (target, collector_of(target).report_seconds) for target in targets}
-        self._carry, self._facts = carry_of(carried), facts or {}
-        begun = clock.now()
-        self._alerts, self._beats = alerts, HeartbeatWatch(store, run, heartbeats, begun)
-        self._trust, self._duplicates = SourcePriority.of(targets, all_collectors), DuplicateEngineFilter()
-        self.pushes = Pushes(store, run, carried, adopted, begun, self._register_forwarded)
-        # The driver uses both while they grow: a pushed target is registered with its first push.
+        targets = [*run.targets, *self._waiting.assumed]
+        self._targets, self._duplicates = RunTargets.of(targets), DuplicateEngineFilter()
+        self._lists = TargetDiscovery(
+            self.run, run.discover, detect_listed, by_hand=targets, rows=rows, taken=self._is_another,
+            limits=services.limits,
+        )  # fmt: skip
+        self._lists.keep_off(self._waiting.urls)
+        self._status_rows, self._removed = StatusRows(self._lists, self._waiting), set[str]()
+        self._beats = HeartbeatWatch(self._store, self.run, services.heartbeats.get(self.run, ()), begun)
+        self.pushes = Pushes(self._store, self.run, self._targets.known, adopted, begun, self._targets.rank_forwarded)
         pending = {row.name for row in self._waiting.rows(begun)}
-        self._carried, self._names = carried, {*carried, *self._beats.names, *pending}
-        self.on_outbox: Callable[[], None] = lambda: None
-        self._present, self._catch_up = -math.inf, CatchUpClock()
+        self._targets.others |= {*self._beats.names, *pending, *map(name_of, self._lists.sources)}
+        self.readers = readers_of(targets, self._store.runs.cursors(self.run), services.limits, begun, TICK_SECONDS)
+        self._pending, self._rolled = dict[str, asyncio.Task[Outcome]](), -math.inf
+        self._present, self._catch_up, self._progress = -math.inf, CatchUpClock(), HistoryProgress(self.run)
         # The collector's stamp in the store: (time, text about the back-fill).
         self._stamped: tuple[float, str] = (-math.inf, "")
-        # The present from the end of a long log, while its history is read.
-        self._view: PresentView | None = None
-        self._view_thread: FileReadThread[PresentView | PresentAnswers | None] = FileReadThread(f"recent {run}")
-        self._shown_rows = dict[int, LatestRow]()
-        self._has_looked_ahead, self._progress = False, HistoryProgress(run)
-        self.driver = self._new_driver()
+        settings = PipelineSettings(run.facts, services.alerts, begun, self._address_of, services.on_outbox)
+        self.pipeline = RunPipeline(self._store, self.run, self._targets, settings, self._commit)
+        self.pipeline.driver.feed(self.pushes.last_received())
+        self._early = EarlyPresent(self._store, self.pipeline, self._commit)
         self._broken = self._stopping = self._failing = self._behind = False
-        self._ingest = Ingest(store, run, begun, self._trust.complaint)
-        self._ingest.facts.update(self._facts)
-        self._ingest.mark_recovered(self.driver.recovered)
-        self.on_step: Callable[[], None] = lambda: None
         # Start of the newest step, on the monotonic clock.
         self.began = 0.0
-        self.leading: Callable[[], bool] = lambda: True
-        self.readers = readers_of(targets, store.runs.cursors(run), limits or Limits(), begun, TICK_SECONDS)
-        self._pending, self._rolled = dict[str, asyncio.Task[Outcome]](), -math.inf
-        self._limits = limits or Limits()
-        self._lists = TargetDiscovery(
-            run, discover, detect_listed, by_hand=targets, rows=rows, taken=self._is_another, limits=self._limits
-        )
-        self._lists.keep_off(self._waiting.urls)
-        self._names |= {name_of(target_) for target_ in self._lists.sources}
-        self._status_rows, self._removed = StatusRows(self._lists, self._waiting), set[str]()
-
-    def _register_forwarded(self, name: str, kind: str) -> None:
-        """Registers a forwarded target with its collector's source priority."""
-        collector = collectors.load().get(kind)
-        if collector is not None:
-            self._trust.meet(name, collector)
-
-    def _new_driver(self) -> RunDriver:
-        driver = RunDriver(
-            self._store, self._commit, self.run, self._carry, self._facts, self._alerts,
-            targets=self._names, trust=self._trust, address_of=self._address_of,
-        )  # fmt: skip
-        driver.on_outbox = lambda: self.on_outbox()
-        driver.feed(self.pushes.last_received())
-        return driver
 
     def _address_of(self, name: str) -> str:
         """Returns where a target or a target list is, without credentials, path and query of a URL; "" if pushed."""
-        target, _ = self._carried.get(name, (None, 0.0))
+        target, _ = self._targets.known.get(name, (None, 0.0))
         if target is not None:
             return shown_url(target.url) if target.url else target.path
         lists = (one.settings.sources for one in self._lists.sources if name_of(one) == name)
@@ -284,9 +270,9 @@ class RunLoop:
     def _stamp(self, batch: Batch) -> Batch:
         """Adds to the batch that this run is collected now, and how far it is behind the present."""
         # The demo's clock is in the past during its first hour; other processes compare with the wall clock.
-        now = max(self._clock.now(), self._present)
+        now = max(self._services.clock.now(), self._present)
         reading = any(reader.lagging for reader in self.readers)
-        found = self._catch_up.at(self.driver.watermark, self._present, reading=reading)
+        found = self._catch_up.at(self.pipeline.driver.watermark, self._present, reading=reading)
         text = dumps(found and self._progress.record(found))
         batch.run_fields["collected_at"], batch.run_fields["catch_up"] = round(now * 1000), text
         self._stamped = now, text
@@ -297,79 +283,25 @@ class RunLoop:
 
         Not for a run that is over: its state is final, and it should cost no write.
         """
-        over = self.driver.deriver.lifecycle in ("finished", "crashed")
+        over = self.pipeline.driver.deriver.lifecycle in ("finished", "crashed")
         at, text = self._stamped
-        if (at < t and not over) or (text and self._catch_up.at(self.driver.watermark, self._present) is None):
+        if (at < t and not over) or (text and self._catch_up.at(self.pipeline.driver.watermark, self._present) is None):
             await asyncio.wrap_future(await asyncio.to_thread(self._commit, Batch(self.run)))
 
     def _commit(self, batch: Batch) -> "Future[int]":
-        future = self._writer.submit(self._stamp(batch), block=True)
-        self._writer.flush()
+        future = self._services.writer.submit(self._stamp(batch), block=True)
+        self._services.writer.flush()
         return future
-
-    # ---- the present of a run with a long history
 
     async def look_ahead(self, t: float) -> None:
         """Shows the present of a run with long logs before their history is read. Once."""
-        if self._has_looked_ahead:
-            return
-        self._has_looked_ahead, self._present = True, max(t, self._present)
-        if not any(reader.lagging for reader in self.readers):
-            return
-        view = await self._on_view_thread(partial(self._made_view, t))
-        if isinstance(view, PresentView):
-            self._view, self.driver.holds_back = view, True
-            await self._show_present(t)
-
-    def _made_view(self, t: float) -> "PresentView | None":
-        readers = [
-            long_log(reader.target, reader.collector, reader.cursor, self._limits, t)
-            for reader in self.readers
-            if reader.lagging
-        ]
-        logs = [target_ for target_ in readers if target_ is not None]
-        return PresentView(self.run, logs, self._carry, self._facts, self._names) if logs else None
-
-    async def _show_present(self, t: float) -> None:
-        if self._view is None:
-            return
-        answers = await self._on_view_thread(partial(self._view.advance, t))
-        if isinstance(answers, PresentAnswers):
-            await asyncio.wrap_future(await asyncio.to_thread(self._commit, self._shown(answers)))
-
-    def _shown(self, answers: "PresentAnswers") -> Batch:
-        ids = self._store.series.intern(self.run, [key for key, _ in answers.rows])
-        rows = [replace(row, series=number) for number, (_, row) in zip(ids, answers.rows, strict=True)]
-        self._shown_rows = {row.series: row for row in rows if row.state is PointState.VALUE}
-        return Batch(self.run, latest=rows, states=dict(answers.states))
-
-    async def _on_view_thread(
-        self, call: "Callable[[], PresentView | PresentAnswers | None]"
-    ) -> "PresentView | PresentAnswers | None":
-        """Returns the result of `call`. After a hang or an error returns None and drops the view."""
-        try:
-            async with asyncio.timeout(HISTORY_SECONDS):
-                return await self._view_thread.read(call)
-        except Exception as error:  # noqa: BLE001 - the view is optional; history is read all the same
-            log.warning("run %s: its newest values are not shown before its history: %s", self.run, words_of(error))
-            self._view = None
-            return None
-
-    async def _close_view(self) -> None:
-        view, self._view = self._view, None
-        if view is None:
-            return
-        await asyncio.to_thread(view.close)
-        # Results that only the log's end had (labels of a mode corrected by the whole log) end with the view.
-        derived = {row.series for _, row in self.driver.newest()[0]}
-        left = [row for number, row in self._shown_rows.items() if number not in derived]
-        if left and not self.driver.holds_back:
-            rows = [replace(row, value=None, state=PointState.UNKNOWN, why=NO_LONGER) for row in left]
-            await asyncio.to_thread(self._commit, Batch(self.run, latest=rows))
+        if not self._early.looked:
+            self._present = max(t, self._present)
+            await self._early.look([reader for reader in self.readers if reader.lagging], self._services.limits, t)
 
     def stop(self) -> None:
         """Ends long work soon; callable from any thread. Committed data stays, the rest is left to the next start."""
-        self._stopping = self.driver.stopped = True
+        self._stopping = self.pipeline.driver.stopped = True
 
     def discard(self) -> None:
         """Ends the loop without writing what it holds, because its run was deleted."""
@@ -384,7 +316,7 @@ class RunLoop:
 
     def _is_another(self, name: str) -> bool:
         """Does a target that discovery did not list have this name?"""
-        return name in self._names and name not in self._lists.origins
+        return name in self._targets and name not in self._lists.origins
 
     async def _follow(self, t: float, patient: bool) -> None:
         """Applies discovery: starts new targets, stops removed ones (no alert for those)."""
@@ -398,40 +330,35 @@ class RunLoop:
             if number % BEGUN_PER_TICK == 0:
                 await asyncio.sleep(0)
             self._begin(target_)
-        batch, arrivals = self._status_rows.batch(self._ingest, sorted(self._removed), t)
+        batch, arrivals = self._status_rows.batch(self.pipeline.ingest, sorted(self._removed), t)
         if batch.targets:
             await asyncio.wrap_future(await asyncio.to_thread(self._commit, batch))
-            self.driver.feed(arrivals)
+            self.pipeline.driver.feed(arrivals)
         self._removed.clear()
 
     async def _await(self, t: float, patient: bool) -> None:
         """Starts pending sources that answer now."""
         if not self._waiting:
             return
-        identified = await self._waiting.look(t, self._names, patient=patient)
+        identified = await self._waiting.look(t, self._targets.names(), patient=patient)
         self._removed |= set(identified.gone)
         await self._end({*identified.gone, *(target_.name for target_ in identified.targets)})
         for target_ in identified.targets:
             self._begin(target_)
         self._lists.follow(identified.lists)
-        self._names |= {name_of(target_) for target_ in self._lists.sources}
+        self._targets.others |= set(map(name_of, self._lists.sources))
 
     def _begin(self, target: Target) -> None:
-        collector = collector_of(target)
-        if collector.actor == "trainer" or target.path:
-            self._trust.meet(target.name, collector)
-        self._carried[target.name] = (target, collector.report_seconds)
-        self._names.add(target.name)
+        self._targets.add(target)
         self._removed.discard(target.name)
-        self.readers.append(TargetReader(target, collector, limits=self._limits))
+        self.readers.append(TargetReader(target, collectors.load()[target.collector], limits=self._services.limits))
 
     async def _end(self, names: set[str]) -> None:
         """Stops targets and cancels their requests in flight."""
         ended = [reader for reader in self.readers if reader.target.name in names] if names else []
         self.readers = [reader for reader in self.readers if reader.target.name not in names]
         for name in names:
-            self._names.discard(name)
-            self._carried.pop(name, None)
+            self._targets.remove(name)
             if (task := self._pending.pop(name, None)) is not None:
                 task.cancel()
         for reader in ended:
@@ -450,19 +377,18 @@ class RunLoop:
         """The first half of a step: scrapes due targets at `t` and takes pushes; returns up to when all is read."""
         self.began = time.monotonic()
         if self._broken:
-            # After a failed write the driver has more than the store, so it is rebuilt from the store.
-            self.driver = await asyncio.to_thread(self._new_driver)
-            self._ingest.mark_recovered(self.driver.recovered)
+            await asyncio.to_thread(self.pipeline.recover)
+            self.pipeline.driver.feed(self.pushes.last_received())
             self._broken = False
         self._present = max(t, present)
         await self._follow(t, patient)
         if not patient:
-            await (self._show_present(t) if self._has_looked_ahead else self.look_ahead(t))
+            await (self._early.show(t) if self._early.looked else self.look_ahead(t))
         lagging: list[float] = []
         while not self._stopping:
             lagging = await self._round(t, patient)
             self._note_progress()
-            if not lagging or (not patient and self._clock.now() >= t + SHARE * TICK_SECONDS):
+            if not lagging or (not patient and self._services.clock.now() >= t + SHARE * TICK_SECONDS):
                 break  # live scrapes must not wait: the rest of the history is read in the next step
             # History remains: derive in order, only up to the time at which every stream is complete.
             await self._advance(min([t, *lagging, self.pushes.horizon(t)]), t)
@@ -472,14 +398,14 @@ class RunLoop:
     async def derive(self, t: float, horizon: float, *, patient: bool = False) -> None:
         """The second half of a step: derives up to ``horizon``, which `read` returned."""
         # Without a horizon, because a read takes long, the present is not derived before the history.
-        if self._view is None or horizon < t or not any(reader.lagging for reader in self.readers):
+        if not self._early or horizon < t or not any(reader.lagging for reader in self.readers):
             live = not patient and horizon == t
             await self._advance(horizon, t, live=live)
             self._progress.log_line(present=live)
             if live:
-                await self._close_view()
+                await self._early.close()
         await self._stamp_idle(t)
-        self.on_step()
+        self._services.on_step(self)
         if t - self._rolled >= ROLLUP_SECONDS:
             self._rolled = t
             # Buckets that history still adds to stay open; otherwise each would be closed again after every step.
@@ -497,23 +423,23 @@ class RunLoop:
 
     async def _advance(self, t: float, present: float, *, live: bool = False) -> None:
         if t > -math.inf:
-            await asyncio.to_thread(partial(self.driver.advance, t, live=live, present=present))
+            await asyncio.to_thread(partial(self.pipeline.advance, t, live=live, present=present))
 
     def _listen(self, t: float, until: float) -> None:
         """Commits heartbeats like scrapes, then pushes."""
-        for batch, arrivals in (beats := self._beats.look(self._ingest, t)):
-            self._writer.submit(batch, block=True)
-            self.driver.feed(arrivals)
+        for batch, arrivals in (beats := self._beats.look(self.pipeline.ingest, t)):
+            self._services.writer.submit(batch, block=True)
+            self.pipeline.driver.feed(arrivals)
         if beats:
-            self._writer.flush()
+            self._services.writer.flush()
         self._collect_pushes(t, until)
-        self.driver.feed(self._ingest.pushed(t))
+        self.pipeline.driver.feed(self.pipeline.ingest.pushed(t))
 
     def _collect_pushes(self, t: float, until: float = math.inf) -> None:
         self._take_all(t, until)
-        for batch, arrivals in self.pushes.look(self._ingest, t):
+        for batch, arrivals in self.pushes.look(self.pipeline.ingest, t):
             self._commit(batch)
-            self.driver.feed(arrivals)
+            self.pipeline.driver.feed(arrivals)
 
     def _take_all(self, t: float, until: float) -> None:
         """Ingests pushes from the inbox until ``until``; ``_behind`` shows that some are left."""
@@ -525,18 +451,17 @@ class RunLoop:
 
         Returns False when the database refused one; the rest then needs a new `Ingest`, loaded from the store.
         """
-        self._behind, in_flight, begun = False, None, self._clock.now()
-        for result in self.pushes.take(self._ingest):
+        self._behind, in_flight, begun = False, None, self._services.clock.now()
+        for result in self.pushes.take(self.pipeline.ingest):
             # While the database writes one body, the next one is ingested; the first is fed to the driver afterwards.
             if in_flight is not None and not self._stored(*in_flight, t):
                 return False
             in_flight = None
             if result is None:
                 continue
-            self._names |= self._carried.keys()
-            in_flight = (self._writer.submit(result[0], block=True), *result)
-            self._writer.hurry()
-            last, begun = begun, self._clock.now()
+            in_flight = (self._services.writer.submit(result[0], block=True), *result)
+            self._services.writer.hurry()
+            last, begun = begun, self._services.clock.now()
             self._behind = 3 * begun - 2 * last >= until  # the next body and its commit may take as long as this one
             if self._behind:
                 break
@@ -547,16 +472,16 @@ class RunLoop:
         try:
             done.result()
         except Exception as error:  # any database error
-            self._ingest = self._ingest.reloaded()
+            self.pipeline.reload()
             # The database's fault and not the body's: the body stays in the inbox.
             if is_transient(error) or isinstance(error, StoreError):
                 raise
             log.warning("run %s: a push was not stored: %s", self.run, words_of(error))
-            batch, arrivals = self.pushes.discard(self._ingest, batch, error, t)
+            batch, arrivals = self.pushes.discard(self.pipeline.ingest, batch, error, t)
             self._commit(batch).result()
-            self.driver.feed(arrivals)
+            self.pipeline.driver.feed(arrivals)
             return False
-        self.driver.feed(arrivals)
+        self.pipeline.driver.feed(arrivals)
         return True
 
     async def _round(self, t: float, patient: bool) -> list[float]:
@@ -608,9 +533,9 @@ class RunLoop:
                 await asyncio.to_thread(self._refused, reader, _not_stored(outcome, error))
                 continue
             reader.committed(outcome)
-            self.driver.feed(arrivals)
-            if self._view is not None and not reader.target.path:
-                self._view.feed(arrivals)
+            self.pipeline.driver.feed(arrivals)
+            if not reader.target.path:
+                self._early.feed(arrivals)
             self._progress.steps = max(
                 (step.number for step in arrivals.steps if step.axis == TRAINER), default=self._progress.steps
             )
@@ -622,23 +547,22 @@ class RunLoop:
     def _refused(self, reader: TargetReader, outcome: Outcome) -> None:
         """Records the target as down, and reloads `Ingest` from the store, because its rows were not stored."""
         reader.committed(outcome)
-        self._ingest = self._ingest.reloaded()
+        self.pipeline.reload()
         self._submit(reader.target, outcome)
-        self._writer.flush()
+        self._services.writer.flush()
 
     def _submit_all(self, done: list[tuple[Target, Outcome]]) -> list[tuple["Future[int]", Arrivals]]:
         results = [self._submit(target, outcome) for target, outcome in done]
-        self._writer.flush()
+        self._services.writer.flush()
         return results
 
     def _submit(self, target: Target, outcome: Outcome) -> tuple["Future[int]", Arrivals]:
-        if outcome.reading is not None:
-            reading = self._duplicates.without(target, outcome.reading, (reader.target for reader in self.readers))
-            batch, arrivals = self._ingest.reading(target, reading, outcome.started, outcome.seconds)
-        else:
-            assert outcome.error is not None
-            batch, arrivals = self._ingest.failure(target, outcome.error, outcome.started, outcome.seconds)
-        return self._writer.submit(self._stamp(batch), block=True), arrivals
+        answer = outcome.reading if outcome.reading is not None else outcome.error
+        assert answer is not None
+        if isinstance(answer, Reading):
+            answer = self._duplicates.without(target, answer, (reader.target for reader in self.readers))
+        batch, arrivals = self.pipeline.rows(target, answer, outcome.started, outcome.seconds)
+        return self._services.writer.submit(self._stamp(batch), block=True), arrivals
 
     # ---- live
 
@@ -647,15 +571,15 @@ class RunLoop:
         await self._look_ahead_at_once()
         filling = False
         while not stop.is_set():
-            t = math.floor(self._clock.now() / TICK_SECONDS) * TICK_SECONDS
+            t = math.floor(self._services.clock.now() / TICK_SECONDS) * TICK_SECONDS
             # History is read without a pause; otherwise wait for the next instant of the grid.
             if not filling:
                 t += TICK_SECONDS
-                if await stopped_within(stop, self._clock.wall_until(t)):
+                if await stopped_within(stop, self._services.clock.wall_until(t)):
                     break
             filling = False
             try:
-                if not await asyncio.to_thread(self.leading):
+                if not await asyncio.to_thread(self._services.leading):
                     raise NotLeader("another process collects into this store")
                 await self.step(t)
                 filling = any(reader.lagging for reader in self.readers)
@@ -676,13 +600,13 @@ class RunLoop:
     async def _look_ahead_at_once(self) -> None:
         """Shows the present before the first step, because the grid's next instant is up to 5 s away."""
         try:
-            if await asyncio.to_thread(self.leading):
-                await self.look_ahead(math.floor(self._clock.now() / TICK_SECONDS) * TICK_SECONDS)
+            if await asyncio.to_thread(self._services.leading):
+                await self.look_ahead(math.floor(self._services.clock.now() / TICK_SECONDS) * TICK_SECONDS)
         except Exception as error:  # noqa: BLE001 - the steps report an unreachable database
             log.debug("run %s: the newest values cannot be shown early: %s", self.run, words_of(error))
 
     async def close(self) -> None:
-        await self._close_view()
+        await self._early.close()
         for task in self._pending.values():
             task.cancel()
         await asyncio.gather(*self._pending.values(), return_exceptions=True)
@@ -690,7 +614,7 @@ class RunLoop:
             await reader.close()
         await self._lists.close()
         await self._waiting.close()
-        rest = self._ingest.rest()
+        rest = self.pipeline.ingest.rest()
         if rest.histograms and not self._broken:
             with suppress(WriterClosed):
                 await asyncio.to_thread(self._commit, rest)

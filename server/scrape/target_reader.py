@@ -48,12 +48,6 @@ HISTORY_BYTES = 4 << 20
 HISTORY_SECONDS = Limits().timeout_seconds + GUARD_SECONDS
 
 
-def collector_of(target: Target) -> Collector:
-    """Returns the collector of a target, configured by the target's options."""
-    collector = collectors.load()[target.collector]
-    return collector.configured(dict(target.options)) if collector.configured is not None else collector
-
-
 @dataclass(slots=True)
 class TargetReader:
     """Reads one target repeatedly. `due` is event time. Not thread-safe: one event loop."""

@@ -125,7 +125,7 @@ class Attached:
 
     name: str
     targets: tuple[Target, ...]
-    facts: Mapping[str, str | float]
+    facts: Mapping[str, str | float] = field(default_factory=dict)
     named: bool = True
     discover: tuple[DiscoverSettings, ...] = ()
     awaited: tuple[PendingSource, ...] = ()

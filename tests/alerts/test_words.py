@@ -21,8 +21,9 @@ from server.lib.secret import Secret
 from server.notify import load
 from server.notify.model import AlertItem, ReceiverSettings
 from server.notify.receivers import apprise
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
+from server.targets.model import Attached
 from tests.alerts.equality import RULES, faults, written
 from tests.alerts.support import T0
 from tests.notify.support import Reply, note, serving
@@ -141,7 +142,7 @@ def test_the_address_comes_from_the_configuration_without_its_secrets(store: Sto
             url = f"http://127.0.0.1:{port}/key/metrics?token=t"
             target = Target("engine-0", "run", "vllm", "generator", url=url)
             settings = AlertSettings((rule,), (hook,))
-            loop = RunLoop("run", [target], store, writer, clock, alerts=settings)
+            loop = RunLoop(Attached("run", (target,)), LoopServices(store, writer, clock, settings))
             for seconds in range(0, 91, 5):
                 clock.set(T0 + seconds)
                 await loop.step(T0 + seconds)

@@ -162,13 +162,13 @@ def test_history_that_takes_too_long_is_left_for_after_the_tick(store: Store, mo
     with lived(store) as run:
         for n in range(4):
             post(run, "rollouts", [complete(str(n))])
-        rows, plain = [], run.loop.driver.advance
+        rows, plain = [], run.loop.pipeline.driver.advance
 
         def advance(*args: Any, **kwargs: Any) -> Any:
             rows.append(len(store.rollouts.get("run", "0123")))
             return plain(*args, **kwargs)
 
-        monkeypatch.setattr(run.loop.driver, "advance", advance)
+        monkeypatch.setattr(run.loop.pipeline.driver, "advance", advance)
         run.clock.set(T0 + 8)  # the step at 5 begins late: one body, the tick, then the rest
         asyncio.run(run.loop.step(T0 + 5))
     assert (rows, len(store.rollouts.get("run", "0123"))) == ([1], 4)
@@ -192,9 +192,9 @@ def test_a_backlog_fills_the_tick_and_ends_before_the_next(store: Store, monkeyp
             rows.append(9 - waiting(store))
             return advance(*args, **kwargs)
 
-        advance = run.loop.driver.advance
+        advance = run.loop.pipeline.driver.advance
         monkeypatch.setattr(Ingest, "records", records)
-        monkeypatch.setattr(run.loop.driver, "advance", derive)
+        monkeypatch.setattr(run.loop.pipeline.driver, "advance", derive)
         run.at(5)
     assert (rows, 9 - waiting(store), round(now[0], 1)) == ([2], 5, 9.0)
 

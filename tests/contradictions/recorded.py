@@ -26,8 +26,9 @@ from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.query.run_state import NOT_COLLECTED_SECONDS, UNANSWERED_SECONDS
 from server.query.verdicts import STALE_SECONDS as VERDICT_SECONDS
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer, migrate
+from server.targets.model import Attached
 from server.targets.resolve import attach
 from tests.contradictions.snapshot import Snapshot, take
 from tests.demo.watched import START, Posted, Same
@@ -108,7 +109,7 @@ class _Drive:
         run = attach(Same(self.demo).settings())
         self.name, self.reader = run.name, Reader(store, self.clock, alerts)
         self.loop = RunLoop(
-            run.name, run.targets, store, writer, self.clock, facts=run.facts, limits=PATIENT, alerts=alerts
+            Attached(run.name, run.targets, run.facts), LoopServices(store, writer, self.clock, alerts, limits=PATIENT)
         )
         api = create_api(self.reader, version="test", ready=lambda: None)
         add_alerts(api, self.reader, store, self.clock, lambda token: False)
@@ -160,7 +161,7 @@ class _Drive:
             await self.loop.step(self.t, patient=True, present=self.t + self.behind)
         yield "stale"
         # What a collector reports when the trainer's log ends.
-        self.loop.driver.feed(Arrivals(facts={"lifecycle": "finished"}))
+        self.loop.pipeline.driver.feed(Arrivals(facts={"lifecycle": "finished"}))
         for _ in range(2):
             self.t += EVERY
             self.clock.set(self.t)

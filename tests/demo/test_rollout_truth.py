@@ -30,8 +30,9 @@ from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.rollouts.merge import merged
 from server.rollouts.state import EXITS
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
+from server.targets.model import Attached
 from server.targets.resolve import attach
 from tests.demo.conftest import BASE, SECOND_IS_LONG, START, simulated
 
@@ -74,7 +75,7 @@ def watch(demo: Demo, store: Store, steps: int) -> Watched:
     reader = Reader(store, clock)
     api = create_api(reader, version="test", ready=lambda: None)
     add_rollouts(api, reader, store, clock)
-    loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts)
+    loop = RunLoop(Attached(run.name, run.targets, run.facts), LoopServices(store, writer, clock))
     with TestClient(api, base_url="http://127.0.0.1") as client:
         demo.poster = Posted(client, run.name)  # type: ignore[assignment]
         end = asyncio.run(_drive(demo, loop, clock, steps))

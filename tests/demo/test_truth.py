@@ -15,8 +15,9 @@ import pytest
 from server.cli.demo import Cluster
 from server.lib.clock import ScaledClock
 from server.query import Reader
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
+from server.targets.model import Attached
 from server.targets.resolve import attach
 from tests.demo.conftest import SECOND_IS_LONG
 
@@ -71,7 +72,7 @@ def _watch(scenario: str, store: Store, tmp_path: Path) -> Watched:
     clock, writer = ScaledClock(START), Writer(store)
     with Cluster(scenario, 5, tmp_path, START) as cluster:
         run = attach(cluster.settings())
-        loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts)
+        loop = RunLoop(Attached(run.name, run.targets, run.facts), LoopServices(store, writer, clock))
         flight = asyncio.run(drive(cluster, loop, clock))
     writer.close()
     status = Reader(store, clock).status(run.name)

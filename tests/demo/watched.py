@@ -21,8 +21,9 @@ from server.cli.demo import Cluster
 from server.derive.driver import RunDriver
 from server.lib.clock import ScaledClock
 from server.query import Reader
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
+from server.targets.model import Attached
 from server.targets.resolve import attach
 from server.verdict.judge import Memory, remember
 from server.verdict.model import Verdict, VerdictInput
@@ -68,7 +69,7 @@ def watch(
     demo = Demo(scenario, seed, folder, START, 0.0, faults)
     clock, writer, found = ScaledClock(START), Writer(store), Watched()
     run, reader = attach(Same(demo).settings()), Reader(store, clock)
-    loop = RunLoop(run.name, run.targets, store, writer, clock, facts=run.facts)
+    loop = RunLoop(Attached(run.name, run.targets, run.facts), LoopServices(store, writer, clock))
     api = create_api(reader, version="test", ready=lambda: None)
     add_rollouts(api, reader, store, clock)
     with closing(demo), TestClient(api, base_url="http://127.0.0.1") as client:
@@ -125,7 +126,7 @@ async def _drive(
         demo.advance(t)
         clock.set(t)
         await loop.step(t, patient=True)
-        if loop.driver.watermark is not None:
-            memory, verdict = remember(memory, seen_by(loop.driver))
+        if loop.pipeline.driver.watermark is not None:
+            memory, verdict = remember(memory, seen_by(loop.pipeline.driver))
             found.verdicts.append((t - START, verdict))
     await loop.close()

@@ -12,9 +12,10 @@ import pytest
 from collectors.model import Reading, Sample, Target
 from server.lib.clock import ScaledClock
 from server.query import UnknownRun
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
 from server.store.types import Batch, PointState, SeriesKey
+from server.targets.model import Attached
 from tests.driven_run import ENGINE, T0, TRAINER, bench, page, steps
 
 WAIT = "trainer_wait_ratio"
@@ -196,7 +197,7 @@ def test_a_driver_that_could_not_write_is_made_anew(store: Store, tmp_path: Path
     row = '{{"step": {n}, "time": {ts}, "time/step": 2.0, "time/wait_for_batch": 1.0, "time/forward_backward": 1.0}}\n'
     target = Target("trainer", "run", "prime_rl", "trainer", path=str(run_dir))
     (run_dir / "metrics.jsonl").write_text("".join(row.format(n=n, ts=T0 + n) for n in range(6)))
-    loop = RunLoop("run", [target], store, writer, clock)
+    loop = RunLoop(Attached("run", (target,)), LoopServices(store, writer, clock))
 
     async def drive() -> None:
         submit, failing = loop._commit, [True]
@@ -206,7 +207,7 @@ def test_a_driver_that_could_not_write_is_made_anew(store: Store, tmp_path: Path
                 raise OSError("disk full")
             return submit(batch)
 
-        loop.driver._submit = once
+        loop.pipeline.driver._submit = once
         stop = asyncio.Event()
         live = asyncio.create_task(loop.live(stop))
         clock.run(1000.0)

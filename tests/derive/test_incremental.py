@@ -15,13 +15,14 @@ from server.derive import driver
 from server.derive.deriver import Deriver
 from server.derive.results import SignalResults
 from server.lib.clock import ScaledClock
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.signals import Signal
 from server.signals import window as signals_window
 from server.signals.aggregates import row_limit
 from server.store import Store, Writer, migrate
 from server.store.samples import Points
 from server.store.types import Batch, PointState
+from server.targets.model import Attached
 from tests import recorded
 from tests.derive.naive import NaiveAnswers, NaiveBook, NaiveDeriver, words_of
 
@@ -159,7 +160,7 @@ def _stored(database: Path, collector: str, run: str) -> dict[tuple[str, Labels]
     store = Store.open(f"sqlite:///{database}")
     writer = Writer(store)
     target = Target("log", "run", collector, "trainer", path=str(recorded.TESTDATA / collector / run))
-    asyncio.run(_read(RunLoop("run", [target], store, writer, ScaledClock(NOW))))
+    asyncio.run(_read(RunLoop(Attached("run", (target,)), LoopServices(store, writer, ScaledClock(NOW)))))
     writer.close()
     ids = {number: (key.metric, key.labels) for number, key in store.series.listed("run") if not key.target}
     found = store.samples.points(list(ids), 0, 1 << 60)

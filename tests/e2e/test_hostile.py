@@ -10,8 +10,9 @@ import pytest
 from collectors.model import Limits, Target
 from server.lib.clock import ScaledClock
 from server.query import Reader, TargetTrust
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
+from server.targets.model import Attached
 from tests.e2e.nasty import nasty
 
 T0 = 1_800_000_000.0
@@ -27,7 +28,7 @@ def url_target(base: str, kind: str) -> Target:
 
 def drive(store: Store, targets: list[Target], steps: int = 1, limits: Limits = LIMITS) -> Reader:
     clock, writer = ScaledClock(T0), Writer(store)
-    loop = RunLoop("run", targets, store, writer, clock, limits=limits)
+    loop = RunLoop(Attached("run", tuple(targets)), LoopServices(store, writer, clock, limits=limits))
 
     async def run() -> None:
         for n in range(steps):
@@ -85,7 +86,7 @@ def test_a_target_that_comes_back_is_told_once(store: Store, caplog: pytest.LogC
     run_dir = tmp_path / "run"
     target = Target("trainer", "run", "prime_rl", "trainer", path=str(run_dir))
     clock, writer = ScaledClock(T0), Writer(store)
-    loop = RunLoop("run", [target], store, writer, clock, limits=LIMITS)
+    loop = RunLoop(Attached("run", (target,)), LoopServices(store, writer, clock, limits=LIMITS))
 
     async def run() -> None:
         for n in range(40):

@@ -17,8 +17,9 @@ import pytest
 from collectors.model import Limits, Target
 from server.lib.clock import ScaledClock
 from server.query import Reader
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
+from server.targets.model import Attached
 from tests.e2e import nasty as module
 from tests.e2e.nasty import nasty
 from tests.e2e.program import PROGRAM, ROOT, Program, environment, run
@@ -171,7 +172,7 @@ def test_replaying_the_recorded_pages_counts_what_the_client_counted(
 
     async def drive(url: str) -> None:
         target = Target("engine", "run", "vllm", "generator", url=f"{url}/good/metrics", interval_seconds=1.0)
-        loop = RunLoop("run", [target], store, writer, clock, limits=Limits())
+        loop = RunLoop(Attached("run", (target,)), LoopServices(store, writer, clock, limits=Limits()))
         for path in PAGES:
             monkeypatch.setattr(module, "PAGE", path)
             t = int(path.stem.split("_")[1]) / 1000

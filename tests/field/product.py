@@ -13,10 +13,10 @@ from server.config.alerts import defaults
 from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.query.types import SignalNow, Status
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.signals.model import TICK_SECONDS
 from server.store import Store, Writer, migrate
-from server.targets.model import RunSettings
+from server.targets.model import Attached, RunSettings
 from server.targets.resolve import attach, source_of
 
 RUN = "field"
@@ -71,14 +71,8 @@ def watching(
         with closing(Store.open(url)) as store, closing(Writer(store)) as writer, asyncio.Runner() as runner:
             alerts = alerts or defaults()
             loop = RunLoop(
-                RUN,
-                attached.targets,
-                store,
-                writer,
-                clock,
-                facts=attached.facts | (facts or {}),
-                limits=_PATIENT,
-                alerts=alerts,
+                Attached(RUN, attached.targets, attached.facts | (facts or {})),
+                LoopServices(store, writer, clock, alerts, limits=_PATIENT),
             )
             for reader in loop.readers:
                 reader._random = random.Random(0)  # the jitter of a dead target's back-off: the same in each run

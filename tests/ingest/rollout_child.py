@@ -9,9 +9,10 @@ from server.ingest.readings import PUSHED
 from server.lib.clock import ScaledClock
 from server.push.inbox import pack_records
 from server.push.records import WEIGHT
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
 from server.store.types import Push
+from server.targets.model import Attached
 
 T0, MANY = 1_800_000_000.0, 40
 
@@ -32,7 +33,9 @@ def offer(store: Store, n: int) -> None:
 def main(url: str, first: int) -> None:
     """Go on from body ``first`` until killed."""
     store = Store.open(url)
-    loop = RunLoop("run", [], store, Writer(store, commit_seconds=0.001), ScaledClock(T0), adopted=True)
+    loop = RunLoop(
+        Attached("run", ()), LoopServices(store, Writer(store, commit_seconds=0.001), ScaledClock(T0)), adopted=True
+    )
     print("ready", flush=True)
     n = first
     while True:

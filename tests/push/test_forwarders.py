@@ -96,16 +96,16 @@ def test_an_hour_that_comes_late_is_derived_as_if_it_had_not(web: Web) -> None:
     web.clock.set(T0 + HOUR)
     with run_of(web, HOUR) as run:
         run.at(HOUR + 5)
-        assert run.loop.driver.watermark == T0 + 10, "it may go on: nothing is derived beyond what it told"
+        assert run.loop.pipeline.driver.watermark == T0 + 10, "it may go on: nothing is derived beyond what it told"
         for seq in range(2, 362):
             web.send(gauge(5), seq, at=10.0 * (seq - 1), behind=361 - seq, **query)
         run.at(HOUR + 10)
-        assert run.loop.driver.watermark == T0 + HOUR + 10, "all that waits, while there is time"
+        assert run.loop.pipeline.driver.watermark == T0 + HOUR + 10, "all that waits, while there is time"
         run.at(HOUR + 15, HOUR + 20, HOUR + 25)
-        assert run.loop.driver.watermark == T0 + HOUR + 25
+        assert run.loop.pipeline.driver.watermark == T0 + HOUR + 25
         web.send(gauge(5), 400, at=HOUR + 20, **query)
         status = run.at(HOUR + 30)
-    assert run.loop.driver.watermark == T0 + HOUR + 30
+    assert run.loop.pipeline.driver.watermark == T0 + HOUR + 30
     assert value(status, 'generator_requests{state="running"}') == 5.0
     # Every 5 s of the hour: 5 s, 10 s, ..., 3600 s.
     assert derived(web, *range(5, 3605, 5)) == [5.0] * 720
@@ -115,18 +115,18 @@ def test_who_does_not_go_on_holds_nobody_up_for_long(web: Web) -> None:
     web.send(gauge(1), 1, at=4, target="engine", kind="vllm", actor="generator", behind=7)
     with run_of(web, 4) as run:
         run.at(5)
-        assert run.loop.driver.watermark is None
+        assert run.loop.pipeline.driver.watermark is None
         run.at(25)
-        assert run.loop.driver.watermark is None
+        assert run.loop.pipeline.driver.watermark is None
         run.at(35)
-        assert run.loop.driver.watermark == T0 + 35
+        assert run.loop.pipeline.driver.watermark == T0 + 35
 
 
 def test_a_body_is_collected_once_whatever_dies(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed between the commit and what is derived of it; then the agent sends it again, for it heard nothing."""
     web.send(step(1), 1, at=30)
     with run_of(web, 30) as run:
-        monkeypatch.setattr(run.loop.driver, "feed", lambda arrivals: None)
+        monkeypatch.setattr(run.loop.pipeline.driver, "feed", lambda arrivals: None)
         run.loop._collect_pushes(T0 + 31)
     assert waiting(web) == 0
     assert web.send(step(1), 1, at=30) == [{"seq": 1, "repeated": True}]
@@ -141,7 +141,7 @@ def test_records_are_believed_before_metrics_wherever_they_are_read(web: Web, st
         web.send(step(1), 1, target="b-trl", kind="trl")
         web.send(step(1), 2, target="a-prime")
         run.at(5)
-        trust = run.loop._trust
+        trust = run.loop.pipeline.targets.trust
         assert [trust.rank(name, ("reward_mean", ())) for name in ("a-prime", "b-trl", "x")] == [(1, 0), (1, 1), (2, 2)]
     finally:
         writer.close()

@@ -18,11 +18,12 @@ from server.push.targets import KIND, MAX_RUNS, Pushes
 from server.query import Reader
 from server.query.types import Status
 from server.scrape.pushed_runs import PushedRuns, admits, followed
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
 from server.store import inbox as store_inbox
 from server.store.inbox import InboxFull
 from server.store.types import Batch, Push, Pusher
+from server.targets.model import Attached
 
 T0 = 1_800_000_000.0
 HOUR = 3600.0
@@ -47,7 +48,9 @@ class Lived:
         self.store, self.clock = store, ScaledClock(T0 + at)
         self.reader = Reader(store, self.clock)
         alerts = alerts_config.defaults()
-        self.loop = RunLoop("run", [], store, writer, self.clock, adopted=adopted, alerts=alerts, **kwargs)
+        self.loop = RunLoop(
+            Attached("run", ()), LoopServices(store, writer, self.clock, alerts), adopted=adopted, **kwargs
+        )
 
     def at(self, *times: float) -> Status:
         async def steps() -> None:
@@ -101,7 +104,7 @@ def test_a_body_is_collected_once_whatever_dies(store: Store, monkeypatch: pytes
     """Killed between the commit and what is derived of it: the commit holds both the rows and the empty inbox."""
     push(store, 1, *step(1), *(Sample("trained_tokens", 10.0, step=1, axis="trainer"),))
     with lived(store, 1) as run:
-        monkeypatch.setattr(run.loop.driver, "feed", lambda arrivals: None)
+        monkeypatch.setattr(run.loop.pipeline.driver, "feed", lambda arrivals: None)
         run.loop._collect_pushes(T0 + 2)
     assert waiting(store) == 0
     with lived(store, 3) as run:
@@ -245,7 +248,7 @@ def test_a_push_between_start_and_first_look_counts_once(store: Store) -> None:
     with lived(store, 1) as run:
         run.clock.set(T0 + 1)
         boxes(store, 2, {"id": "a"})
-        again = Lived(store, run.loop._writer, 1)
+        again = Lived(store, run.loop._services.writer, 1)
         assert value(again.at(5), "sandboxes_created_total") == 1.0
         assert value(again.at(10), "sandboxes_created_total") == 1.0
 
@@ -315,7 +318,9 @@ class Standing(ScaledClock):
 
 def adopting(store: Store, scene: Callable[[PushedRuns, list[RunLoop], ScaledClock], Any]) -> None:
     writer, clock, loops = Writer(store), Standing(T0), []  # type: ignore[var-annotated]
-    make: Callable[[str], RunLoop] = lambda name: RunLoop(name, [], store, writer, clock, adopted=True)  # noqa: E731
+
+    def make(name: str) -> RunLoop:
+        return RunLoop(Attached(name, ()), LoopServices(store, writer, clock), adopted=True)
 
     async def run() -> None:
         adopter = PushedRuns(store, clock, make, loops, lambda name: gone.append(name))

@@ -16,8 +16,9 @@ from server.lib import clock as lib_clock
 from server.lib.clock import CatchUp, CatchUpClock, ScaledClock
 from server.query import Reader, shape
 from server.query.run_state import Facts, RunState, run_state
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
+from server.targets.model import Attached
 
 T0 = 1_800_000_000.0
 NOW = T0 + 3600
@@ -128,7 +129,10 @@ class Watched:
         monkeypatch.setattr("server.scrape.run_loop.collectors.load", lambda: known)
         self.clock = ScaledClock(T0 + HOURS)
         self.store, self.reader = store, Reader(store, self.clock)
-        self.loop = RunLoop("run", [Target("file", "run", "file", "trainer", path=path)], store, writer, self.clock)
+        self.loop = RunLoop(
+            Attached("run", (Target("file", "run", "file", "trainer", path=path),)),
+            LoopServices(store, writer, self.clock),
+        )
 
     async def until(self, t: float) -> None:
         """A tick that may not read further than its own time allows: one chunk of history a step."""

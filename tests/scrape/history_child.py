@@ -13,8 +13,9 @@ from collectors.model import Limits, Target
 from collectors.training_logs import tail
 from server.lib.clock import ScaledClock
 from server.scrape import recent_first, target_reader
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
+from server.targets.model import Attached
 
 STEPS, SECONDS = 400, 30.0
 # The file's own time, on the grid of a minute.
@@ -63,7 +64,10 @@ def loop_of(store: Store, writer: Writer, log: str, late: bool = False) -> RunLo
     target = Target("log", "run", "verl", "trainer", path=log)
     # A part is as long as the longest line may be.
     limits = Limits(line_bytes=4_000, timeout_seconds=60.0)
-    return RunLoop("run", [target], store, writer, Hurried(NOW) if late else ScaledClock(NOW), limits=limits)
+    return RunLoop(
+        Attached("run", (target,)),
+        LoopServices(store, writer, Hurried(NOW) if late else ScaledClock(NOW), limits=limits),
+    )
 
 
 async def fill(loop: RunLoop, done: Callable[[int], None] = lambda _: None) -> None:

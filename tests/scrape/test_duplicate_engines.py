@@ -10,9 +10,10 @@ from collectors.generators import sglang
 from collectors.model import Collector, Histogram, Labels, Limits, Reading, Sample, State, Target
 from server.lib.clock import ScaledClock
 from server.query import Reader
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.scrape.target_reader import DuplicateEngineFilter
 from server.store import Store, Writer
+from server.targets.model import Attached
 from tests.scrape.test_run_loop import T0, drive
 
 ROUTER = Target("router", "run", "sglang", "generator", url="http://10.0.0.9:30000/engine_metrics")
@@ -36,7 +37,7 @@ def test_engines_count_once(
     known = {**collectors.load(), "sglang": Collector("sglang", "generator", "", "", poll=poll)}
     monkeypatch.setattr("server.scrape.run_loop.collectors.load", lambda: known)
     clock, writer = ScaledClock(T0), Writer(store)
-    drive(RunLoop("run", targets, store, writer, clock), clock, [T0, T0 + 5])
+    drive(RunLoop(Attached("run", tuple(targets)), LoopServices(store, writer, clock)), clock, [T0, T0 + 5])
     writer.close()
     found = {one.name: one.value for one in Reader(store, clock).status("run").signals}
     assert found['generator_requests_now{state="running"}'] == running

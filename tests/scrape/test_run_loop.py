@@ -13,10 +13,11 @@ from collectors.model import Collector, Cursor, Limits, Reading, Sample, State, 
 from server.ingest.readings import Ingest
 from server.lib.clock import ScaledClock
 from server.query import Reader
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.scrape.target_reader import TargetReader
 from server.store import Store, Writer
 from server.store.types import SeriesKey
+from server.targets.model import Attached
 
 T0 = 1_800_000_000.0
 FILE = Target("file", "run", "file", "trainer", path="/nowhere")
@@ -34,7 +35,9 @@ def loop_with(monkeypatch: pytest.MonkeyPatch, store: Store, writer: Writer, clo
     known["file"] = Collector("file", "trainer", "", "", tail=tail)
     known["engine"] = Collector("engine", "generator", "", "", poll=poll)
     monkeypatch.setattr("server.scrape.run_loop.collectors.load", lambda: known)
-    return RunLoop("run", [FILE, ENGINE], store, writer, clock, limits=Limits(timeout_seconds=0.2))
+    return RunLoop(
+        Attached("run", (FILE, ENGINE)), LoopServices(store, writer, clock, limits=Limits(timeout_seconds=0.2))
+    )
 
 
 def drive(loop: RunLoop, clock: ScaledClock, times: list[float], *, patient: bool = True) -> None:
@@ -246,6 +249,6 @@ def test_who_answers_after_its_tick_is_asked_again_in_the_next(store: Store, mon
 def test_a_large_fleet_begins_in_parts(store: Store) -> None:
     clock, writer = ScaledClock(T0), Writer(store)
     fleet = [Target(f"e{n}", "run", "vllm", "generator", url="http://x") for n in range(250)]
-    due = [reader.due for reader in RunLoop("run", fleet, store, writer, clock).readers]
+    due = [reader.due for reader in RunLoop(Attached("run", tuple(fleet)), LoopServices(store, writer, clock)).readers]
     writer.close()
     assert due[:100] == [0.0] * 100 and due[100:] == [T0 + 5] * 100 + [T0 + 10] * 50

@@ -9,9 +9,10 @@ import pytest
 
 from server.lib.clock import ScaledClock
 from server.push import otlp
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
 from server.store.engine import FULL, READ_ONLY, StoreUnavailable
+from server.targets.model import Attached
 from tests.api.test_push import NOW, Web, one_point
 from tests.scrape.test_run_loop import drive
 
@@ -81,11 +82,11 @@ def test_an_acknowledged_body_stays_in_the_inbox_until_there_is_room(store: Stor
     assert Web(store).write(LARGE).json()["taken"] == 2_000
     writer = Writer(store, pause=lambda seconds: None)
     try:
-        loop = RunLoop("r", [], store, writer, clock, adopted=True)
+        loop = RunLoop(Attached("r", ()), LoopServices(store, writer, clock), adopted=True)
         with full(store), pytest.raises(StoreUnavailable, match="the store is full"):
             drive(loop, clock, [NOW + 5])
         assert len(store.pushes.waiting("r", 10)) == 1
-        drive(RunLoop("r", [], store, writer, clock, adopted=True), clock, [NOW + 10])
+        drive(RunLoop(Attached("r", ()), LoopServices(store, writer, clock), adopted=True), clock, [NOW + 10])
         assert store.pushes.waiting("r", 10) == []
         assert len([key for _, key in store.series.listed("r", "push") if key.metric == "queue_samples"]) == 2_000
     finally:

@@ -10,9 +10,9 @@ from collectors.model import Limits, Target
 from server.alerts.settings import AlertSettings
 from server.lib.clock import ScaledClock
 from server.query import Reader, TargetTrust
-from server.scrape.run_loop import RunLoop
+from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
-from server.targets.model import DiscoverSettings, PendingSource
+from server.targets.model import Attached, DiscoverSettings, PendingSource
 
 T0 = 1_800_000_000.0
 # Who answers at all is given time for it; who does not is soon given up.
@@ -29,9 +29,9 @@ class Watched:
         self.now, self._runner = start, runner
         self.clock, self.writer = ScaledClock(start), Writer(store)
         self.loop = RunLoop(
-            "run", targets, store, self.writer, self.clock, discover=discover, limits=limits, alerts=alerts,
-            awaited=awaited,
-        )  # fmt: skip
+            Attached("run", tuple(targets), discover=tuple(discover), awaited=tuple(awaited)),
+            LoopServices(store, self.writer, self.clock, alerts, limits=limits),
+        )
         self.reader = Reader(store, self.clock)
 
     def step(self, count: int = 1) -> None:

@@ -64,4 +64,4 @@ def test_a_prometheus_is_carried_by_its_own_interval(
 ) -> None:
     store = Target("prom", "run", "prometheus", "generator", url="http://127.0.0.1:1", options=options)
     with following(kept, targets=[store]) as run:
-        assert run.loop.driver.deriver._carry("prom") == seconds
+        assert run.loop.pipeline.driver.deriver._carry("prom") == seconds

@@ -42,7 +42,7 @@ def test_engines_come_and_go_and_come_back(store: Store, tmp_path: Path) -> None
             assert (run.running, run.tokens) == (4, 150)
             gone = run.targets()[first]
             assert (gone.gone_since, gone.up, gone.error) == (run.now, False, "engines no longer lists it")
-            assert first not in run.loop.driver.deriver.health and run.up() == {second: True}
+            assert first not in run.loop.pipeline.driver.deriver.health and run.up() == {second: True}
             asked = len(one.asked)
             run.step(12)
             assert len(one.asked) == asked, "who is gone is not asked"
@@ -198,7 +198,7 @@ def test_who_does_not_answer_is_missed_as_what_its_neighbours_are(kept: Store, t
             run.step(4)
             assert run.targets()[f"rollout/{gone.place}"].kind == "vllm"
             assert run.up() == {f"rollout/{gone.place}": False, f"rollout/{one.place}": True}
-            assert f"rollout/{gone.place}" in run.loop.driver.deriver.health
+            assert f"rollout/{gone.place}" in run.loop.pipeline.driver.deriver.health
             with engine(gone.port, running=5):
                 run.step(8)
                 assert run.up() == {f"rollout/{gone.place}": True, f"rollout/{one.place}": True} and run.running == 7
