@@ -5,8 +5,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import starmap
 from operator import attrgetter, itemgetter
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from msgspec import Struct
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -20,47 +22,49 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from collectors.model import Consumption, Span, Turn
+from collectors.model import Consumption, Rollout, Span, Turn
+from server.rollouts.merge import TIMES
 from server.rollouts.model import RolloutGroupRow, RolloutRow
 from server.store.bulk import clean
 from server.store.tables import Id, common
 
 # ---- fields
-# The one list of what is known of a rollout: of the record, of its row, of the table's columns and of the API.
-
-RECORD: Mapping[str, str] = {
-    "rollout_id": "text", "group_id": "text", "group_size": "int", "attempt": "int", "incarnation": "int",
-    "purpose": "word", "environment": "text", "agent": "text", "difficulty": "text", "engine": "text",
-    "version_dispatched": "int", "version_start": "int", "version_finish": "int", "token_versions": "json",
-    "consumptions": "json", "dispatched_at": "time", "started_at": "time", "first_token_at": "time",
-    "finished_at": "time", "scored_at": "time", "group_complete_at": "time", "exited_at": "time",
-    "prompt_tokens": "int",
-    "response_tokens": "int", "loss_tokens": "int", "turn_count": "int", "tool_calls": "int", "sandbox_ids": "json",
-    "reward": "float", "max_reward": "float", "advantage": "float", "solved": "flag", "truncated": "flag",
-    "exit": "word", "error": "text", "sampled": "bool",
-}  # fmt: skip
-"""Of `collectors.model.Rollout`: all but its details."""
+# The columns are the fields of the records.
 
 DETAILS = ("turns", "spans")
 """Kept of a few rollouts only, in a table of their own."""
 
-ROW: Mapping[str, str] = {
-    "target": "text", "life": "whole", "first_seen": "whole", "seen_at": "whole", "state": "text", "moved_at": "whole",
-    "seconds": "float", "turns": "int", "consumed": "int", "consumed_at": "int", "staleness": "int",
-    "in_flight": "int", "in_group": "int", "in_queue": "int", "token_staleness": "float",
-    "environment_staleness": "float", "environment_latest": "float", "environment_bound": "bool",
-    "old_state_turns": "int", "judged_turns": "int", "environment_ages": "text", "mixed": "flag", "unknown": "text",
-    "detailed": "bool",
-}  # fmt: skip
-"""Of `server.rollouts.model.RolloutRow`: what follows from its record."""
+_PLAIN = {str: "text", bool: "bool", int: "whole", float: "float"}
+_OPTIONAL = {bool: "flag", int: "int", float: "float"}
 
-GROUP: Mapping[str, str] = {
-    "group_id": "text", "life": "whole", "environment": "text", "purpose": "text", "size": "int", "members": "whole",
-    "done": "whole", "valid": "whole", "reward_min": "float", "reward_max": "float", "reward_mean": "float",
-    "solved": "int", "outcome": "text", "admitted": "bool", "version": "int", "first_at": "whole", "moved_at": "whole",
-    "completed_at": "int", "spread": "float", "sampled": "bool",
-}  # fmt: skip
-"""Of `server.rollouts.model.RolloutGroupRow`."""
+
+def _kind(name: str, hint: Any) -> str:
+    """Returns how the values of a field are stored: what an absent one is, and how it is written."""
+    if name in TIMES:
+        return "time"
+    if get_origin(hint) is tuple:
+        return "json"
+    if NoneType not in get_args(hint):
+        return _PLAIN[hint]
+    (present,) = (part for part in get_args(hint) if part is not NoneType)
+    return "word" if get_origin(present) is Literal else _OPTIONAL[present]
+
+
+def _kinds(record: type[Struct], names: Iterable[str]) -> dict[str, str]:
+    hints = get_type_hints(record)
+    return {name: _kind(name, hints[name]) for name in names}
+
+
+RECORD = _kinds(Rollout, (name for name in Rollout.__struct_fields__ if name not in DETAILS))
+"""Columns of a record: all its fields but its details."""
+
+_OWN = RolloutRow.__struct_fields__[len(Rollout.__struct_fields__) :]
+_TURNS_AT = _OWN.index("seconds") + 1
+ROW = _kinds(RolloutRow, _OWN[:_TURNS_AT]) | {"turns": "int"} | _kinds(RolloutRow, _OWN[_TURNS_AT:])
+"""Columns of what follows from a record; `turns` is how many there are (`turn_count`)."""
+
+GROUP = _kinds(RolloutGroupRow, RolloutGroupRow.__struct_fields__)
+"""Columns of a group."""
 
 COLUMNS = (*RECORD, *ROW)
 _NEVER_NULL = frozenset({"text", "word", "bool", "whole", "json"})
