@@ -412,8 +412,6 @@ def _key(kind: str, version: int | None, ts: float | None) -> str:
 # A wrapper of a provider's `create()` sends one line at the request, one when the sandbox is ready, one at its end. The
 # newest record of an id wins; times of earlier records are retained.
 
-SANDBOX_FIELDS = Sandbox.__struct_fields__
-
 
 class _PushedSandbox(Sandbox, frozen=True, forbid_unknown_fields=True):
     """A sandbox as it is pushed, after `_complete`."""

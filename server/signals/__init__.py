@@ -37,7 +37,8 @@ def load() -> tuple[Signal | Counter, ...]:
     """
     found: dict[str, Signal | Counter] = {}
     for topic in TOPICS:
-        for item in vars(importlib.import_module(f"{__name__}.{topic}")).values():
-            if isinstance(item, (Signal, Counter)):
-                assert found.setdefault(item.name, item) is item, f"{__name__}.{topic}: {item.name!r} is defined twice"
+        module = importlib.import_module(f"{__name__}.{topic}")
+        signals = [item for item in vars(module).values() if isinstance(item, Signal)]
+        for item in (*signals, *getattr(module, "COUNTERS", ())):
+            assert found.setdefault(item.name, item) is item, f"{__name__}.{topic}: {item.name!r} is defined twice"
     return tuple(found[name] for name in sorted(found))

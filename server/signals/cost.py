@@ -459,19 +459,6 @@ def idle_usd_per_hour(view: View) -> Answer:
     return over(view) or priced(view)
 
 
-IDLE_USD_TOTAL = Counter(
-    name="idle_usd_total",
-    title="Idle cost so far",
-    unit="usd",
-    actor="trainer",
-    help="Dollars of idle GPUs by cause: idle_usd_per_hour added up over the time between ticks. Gaps of more than a "
-    "minute are not counted.",
-    metric="idle_usd_per_hour",
-    of="signal",
-    by=("cause",),
-)
-
-
 @signal(
     title="Underused",
     unit="usd/h",
@@ -525,3 +512,19 @@ def gpu_active_ratio(view: View) -> Answer:
             key = (gpu if gpu != labels.get("index") else f"{gauge.target} {gpu}", labels.get("mig", ""))
             busiest[key] = max(gauge.mean(view.now, seconds), busiest.get(key, 0.0))
     return [Value(sum(busiest.values()) / len(busiest))] if busiest else Unknown(gpu_active_ratio.hint)
+
+
+COUNTERS = (
+    Counter(
+        name="idle_usd_total",
+        title="Idle cost so far",
+        unit="usd",
+        actor="trainer",
+        help="Dollars of idle GPUs by cause: idle_usd_per_hour added up over the time between ticks. Gaps of more "
+        "than a minute are not counted.",
+        metric="idle_usd_per_hour",
+        of="signal",
+        by=("cause",),
+    ),
+)
+"""Counters of this topic, which are counted as records arrive."""

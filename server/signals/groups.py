@@ -14,19 +14,6 @@ from server.signals.model import STEP_MINIMUM, Answer, Counter, NotApplicable, U
 from server.signals.recorded import covers, either, recorded, spread
 from server.signals.recorded import window as records_window
 
-GROUPS_TOTAL = Counter(
-    name="groups_total",
-    title="Groups",
-    unit="groups",
-    actor="queue",
-    help="Completed training groups, each counted once, by outcome: mixed (has a gradient), all_solved, none_solved, "
-    "equal_unknown, too_few_valid. Needs records of all rollouts.",
-    metric="group_closed",
-    of="rollout",
-    by=("outcome",),
-)
-
-
 SOLVE_RATIO_HINT = "records do not report what is solved: log `solved`, or `max_reward` (or state the fact max_reward)"
 
 
@@ -292,3 +279,19 @@ def zero_advantage_low_ratio(view: View) -> Answer:
     """
     found = shares(view)
     return [_low(one) for one in found] if isinstance(found, list) else found
+
+
+COUNTERS = (
+    Counter(
+        name="groups_total",
+        title="Groups",
+        unit="groups",
+        actor="queue",
+        help="Completed training groups, each counted once, by outcome: mixed (has a gradient), all_solved, "
+        "none_solved, equal_unknown, too_few_valid. Needs records of all rollouts.",
+        metric="group_closed",
+        of="rollout",
+        by=("outcome",),
+    ),
+)
+"""Counters of this topic, which are counted as records arrive."""

@@ -14,18 +14,6 @@ from server.signals.recorded import distribution, either, recorded
 from server.signals.sandbox_window import PENDING
 from server.signals.window import Gauge
 
-ROLLOUTS_TOTAL = Counter(
-    name="rollouts_total",
-    title="Rollouts",
-    unit="rollouts",
-    actor="queue",
-    help="Training rollouts that left, each counted once, by exit (the first cause). Needs records of all rollouts.",
-    metric="rollout_left",
-    of="rollout",
-    by=("exit",),
-)
-
-
 NO_EXITS = "no record reports how a rollout left: log `consumed_at` or `exit`"
 
 
@@ -434,3 +422,19 @@ def _groups(view: View) -> float | None:
     if samples and size:
         return mean(samples, "trainer_samples") / size + lost
     return mean(rows, "trainer_groups") + lost if rows else None
+
+
+COUNTERS = (
+    Counter(
+        name="rollouts_total",
+        title="Rollouts",
+        unit="rollouts",
+        actor="queue",
+        help="Training rollouts that left, each counted once, by exit (the first cause). Needs records of all "
+        "rollouts.",
+        metric="rollout_left",
+        of="rollout",
+        by=("exit",),
+    ),
+)
+"""Counters of this topic, which are counted as records arrive."""

@@ -75,38 +75,6 @@ def sandbox_spinup_latency_seconds(view: View) -> Answer:
     return [value for image, seconds in found.items() for value in _stats(image, seconds)]
 
 
-SANDBOX_SPINUP_BUCKET_TOTAL = Counter(
-    name="sandbox_spinup_bucket_total",
-    title="Spin-ups by bucket",
-    unit="sandboxes",
-    actor="sandbox",
-    help="Sandboxes by their longest time from requested to ready; on /metrics the histogram sandbox_spinup_seconds.",
-    metric="sandbox_spinup",
-    of="sandbox",
-    by=("le",),
-)
-
-SANDBOX_SPINUP_COUNT_TOTAL = Counter(
-    name="sandbox_spinup_count_total",
-    title="Spin-ups",
-    unit="sandboxes",
-    actor="sandbox",
-    help="Sandboxes with a known spin-up time; on /metrics the histogram sandbox_spinup_seconds.",
-    metric="sandbox_spinup",
-    of="sandbox",
-)
-
-SANDBOX_SPINUP_SUM_TOTAL = Counter(
-    name="sandbox_spinup_sum_total",
-    title="Spin-up seconds",
-    unit="seconds",
-    actor="sandbox",
-    help="Seconds from requested to ready, summed over sandboxes; on /metrics the histogram sandbox_spinup_seconds.",
-    metric="sandbox_spinup",
-    of="sandbox",
-)
-
-
 # ---- spinup histogram
 # The histogram of sandbox spin-ups: what one of them adds to each of its three counters.
 
@@ -135,3 +103,38 @@ PARTS: Mapping[str, Part] = {
     "sandbox_spinup_sum_total": _sum,
     "sandbox_spinup_count_total": _count,
 }
+
+
+COUNTERS = (
+    Counter(
+        name="sandbox_spinup_bucket_total",
+        title="Spin-ups by bucket",
+        unit="sandboxes",
+        actor="sandbox",
+        help="Sandboxes by their longest time from requested to ready; on /metrics the histogram "
+        "sandbox_spinup_seconds.",
+        metric="sandbox_spinup",
+        of="sandbox",
+        by=("le",),
+    ),
+    Counter(
+        name="sandbox_spinup_count_total",
+        title="Spin-ups",
+        unit="sandboxes",
+        actor="sandbox",
+        help="Sandboxes with a known spin-up time; on /metrics the histogram sandbox_spinup_seconds.",
+        metric="sandbox_spinup",
+        of="sandbox",
+    ),
+    Counter(
+        name="sandbox_spinup_sum_total",
+        title="Spin-up seconds",
+        unit="seconds",
+        actor="sandbox",
+        help="Seconds from requested to ready, summed over sandboxes; on /metrics the histogram "
+        "sandbox_spinup_seconds.",
+        metric="sandbox_spinup",
+        of="sandbox",
+    ),
+)
+"""Counters of this topic, which are counted as records arrive."""

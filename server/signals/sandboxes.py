@@ -57,17 +57,6 @@ def sandboxes(view: View) -> Answer:
     return missing(view) or [Value(float(counts[state]), (("state", state),)) for state in STATES]
 
 
-SANDBOXES_CREATED_TOTAL = Counter(
-    name="sandboxes_created_total",
-    title="Sandboxes created",
-    unit="sandboxes",
-    actor="sandbox",
-    help="Sandboxes of the run, each id counted once.",
-    metric="sandbox_created",
-    of="sandbox",
-)
-
-
 @signal(title="Sandbox creations", unit="sandboxes/s", actor="sandbox", cadence="tick", hint=NO_SOURCE)
 def sandbox_creates_per_second(view: View) -> Answer:
     """Sandboxes requested per second over 5 minutes."""
@@ -143,19 +132,6 @@ def sandbox_refused_ratio(view: View) -> Answer:
     if not shares:
         return Unknown("no sandbox became ready or failed within 5 minutes")
     return [Value(share, (("cause", cause),)) for cause, share in shares.items()]
-
-
-SANDBOX_FAILURES_TOTAL = Counter(
-    name="sandbox_failures_total",
-    title="Sandbox failures",
-    unit="sandboxes",
-    actor="sandbox",
-    help="Sandboxes that failed, each id counted once, by cause. Without records, the source's own count.",
-    metric="sandbox_failed",
-    of="sandbox",
-    by=("cause",),
-    also="sandbox_failures_total",
-)
 
 
 @signal(
@@ -359,3 +335,28 @@ def sandbox_cost_usd_per_hour(view: View) -> Answer:
     prices = [record.cost_usd_per_hour for record in view.sandboxes.own.values()]
     measured = [price for price in prices if price is not None]
     return [Value(sum(measured))] if measured else Unknown(sandbox_cost_usd_per_hour.hint)
+
+
+COUNTERS = (
+    Counter(
+        name="sandboxes_created_total",
+        title="Sandboxes created",
+        unit="sandboxes",
+        actor="sandbox",
+        help="Sandboxes of the run, each id counted once.",
+        metric="sandbox_created",
+        of="sandbox",
+    ),
+    Counter(
+        name="sandbox_failures_total",
+        title="Sandbox failures",
+        unit="sandboxes",
+        actor="sandbox",
+        help="Sandboxes that failed, each id counted once, by cause. Without records, the source's own count.",
+        metric="sandbox_failed",
+        of="sandbox",
+        by=("cause",),
+        also="sandbox_failures_total",
+    ),
+)
+"""Counters of this topic, which are counted as records arrive."""

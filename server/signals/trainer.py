@@ -98,27 +98,6 @@ def trainer_wait_ratio(view: View) -> Answer:
     return [Value(total(rows, "trainer_wait_seconds") / step)] if step > 0 else [Value(0.0)]
 
 
-TRAINER_WAIT_SECONDS_TOTAL = Counter(
-    name="trainer_wait_seconds_total",
-    title="Trainer wait",
-    unit="seconds",
-    actor="trainer",
-    help="Seconds the trainer waited for rollouts, each step counted once.",
-    metric="trainer_wait_seconds",
-    of="step",
-)
-
-TRAINER_BUSY_SECONDS_TOTAL = Counter(
-    name="trainer_busy_seconds_total",
-    title="Trainer busy",
-    unit="seconds",
-    actor="trainer",
-    help="Seconds of forward and backward computation, each step counted once.",
-    metric="trainer_compute_seconds",
-    of="step",
-)
-
-
 PHASES = {
     "weight_sync": "trainer_weight_sync_seconds",
     "checkpoint": "trainer_checkpoint_seconds",
@@ -228,12 +207,33 @@ def trainer_mfu_ratio(view: View) -> Answer:
     return values or missing or []
 
 
-TRAINED_TOKENS_TOTAL = Counter(
-    name="trained_tokens_total",
-    title="Trained tokens",
-    unit="tokens",
-    actor="trainer",
-    help="Tokens trained on, each step counted once.",
-    metric="trained_tokens",
-    of="step",
+COUNTERS = (
+    Counter(
+        name="trainer_wait_seconds_total",
+        title="Trainer wait",
+        unit="seconds",
+        actor="trainer",
+        help="Seconds the trainer waited for rollouts, each step counted once.",
+        metric="trainer_wait_seconds",
+        of="step",
+    ),
+    Counter(
+        name="trainer_busy_seconds_total",
+        title="Trainer busy",
+        unit="seconds",
+        actor="trainer",
+        help="Seconds of forward and backward computation, each step counted once.",
+        metric="trainer_compute_seconds",
+        of="step",
+    ),
+    Counter(
+        name="trained_tokens_total",
+        title="Trained tokens",
+        unit="tokens",
+        actor="trainer",
+        help="Tokens trained on, each step counted once.",
+        metric="trained_tokens",
+        of="step",
+    ),
 )
+"""Counters of this topic, which are counted as records arrive."""
