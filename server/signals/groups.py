@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from collectors.model import Labels
 from server.rollouts.groups import ZERO_ADVANTAGE, lowest_share
-from server.rollouts.notes import GroupNote
-from server.rollouts.window import NO_RECORDS, Window
+from server.rollouts.window import NO_RECORDS, GroupNote, Window
 from server.signals.aggregates import mean, too_few, window
 from server.signals.model import STEP_MINIMUM, Answer, Counter, NotApplicable, Unknown, Value, View, signal
 from server.signals.recorded import covers, either, recorded, spread

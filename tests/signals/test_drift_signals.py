@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.rollouts.notes import Note
-from server.rollouts.window import RolloutBook, _Version
+from server.rollouts.window import Note, RolloutBook, _Version
 from server.signals import drift
 from server.signals.drift import LATE_STEPS, MOST_ENVIRONMENTS, announced
 from server.signals.model import Answer, Signal, Unknown, Value, View, memory_json

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from server.rollouts.notes import Note
-from server.rollouts.window import Slot, TimedNotes
+from server.rollouts.window import Note, Slot, TimedNotes
 
 
 def told(at: float, tokens: int, seconds: float | None = None, **more: Any) -> Note:
