@@ -160,10 +160,11 @@ def rows(count: int, end: int) -> Iterator[list[RolloutRow]]:
             reward=None if live else rng.choice((0.0, 0.0, 0.5, 1.0)), max_reward=1.0,
             exit=None if live else cast(Exit, state), turns=(Turn(version, 1),) * 3 if n % 20 == 0 else (),
         )  # fmt: skip
+        at = moved / 1000
         held.append(
             RolloutRow.of(
-                record, target="pushed", first_seen=moved, seen_at=moved, state=state, moved_at=moved,
-                seconds=None if live else rng.lognormvariate(4, 0.7), consumed=version + 2, consumed_at=moved,
+                record, target="pushed", first_seen=at, seen_at=at, moved_at=at, state=state,
+                seconds=None if live else rng.lognormvariate(4, 0.7), consumed=version + 2, consumed_at=at,
                 staleness=rng.randrange(5), mixed=n % 3 == 0, token_staleness=1.5, detailed=n % 20 == 0,
             )
         )  # fmt: skip
@@ -204,7 +205,7 @@ def _totals(held: Sequence[RolloutRow]) -> tuple[list[RolloutSum], list[RolloutB
     sums, bins = [], []
     for row in held:
         for tier in (60_000, 3_600_000):
-            at = row.moved_at // tier * tier
+            at = round(row.moved_at * 1000) // tier * tier
             sums.append(RolloutSum(tier, at, row.state, row.environment, "train", 1, 400, 900, 900, 60.0))
             bins.append(RolloutBin(tier, at, "response_tokens", root_bin(row.response_tokens or 1), 1))
     return sums, bins

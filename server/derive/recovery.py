@@ -109,16 +109,17 @@ def fill(store: Store, run: str, deriver: Deriver, watermark: int) -> Pending:
     groups = _groups(store, run, rows)
     pending: deque[RolloutArrival] = deque()
     unseen: set[tuple[str, int]] = set()
+    known = watermark / 1000
     for row in rows:
         group = groups.get((row.group_id, row.life))
         ts = _arrives(row, group)
-        late = group is not None and group.completed_at is not None and group.completed_at > watermark
-        if ts <= watermark:
-            deriver.rollout(RolloutArrival(ts / 1000, row, None, group), counted=True)
+        late = group is not None and group.completed_at is not None and group.completed_at > known
+        if ts <= known:
+            deriver.rollout(RolloutArrival(ts, row, None, group), counted=True)
             continue
         closes = late and group is not None and (group.group_id, group.life) not in unseen
         unseen |= {(group.group_id, group.life)} if closes and group is not None else set()
-        pending.append(RolloutArrival(ts / 1000, row, None, group, closes))
+        pending.append(RolloutArrival(ts, row, None, group, closes))
     return _count(store, run, deriver, pending), published
 
 
@@ -140,7 +141,7 @@ def _rows(store: Store, run: str, watermark: int) -> list[RolloutRow]:
     times = [row.consumed_at for row in used if row.consumed_at is not None]
     # Before the first window is full it reaches back to the run's beginning.
     early = used and len(versions) <= WINDOW_VERSIONS
-    since = 0 if early else min([watermark - round(WINDOW_SECONDS * 1000), *times])
+    since = 0 if early else min([watermark - round(WINDOW_SECONDS * 1000), *(round(at * 1000) for at in times)])
     found = [*used, *store.rollouts.recent(run, since), *store.rollouts.live(run)]
     unique = {(row.rollout_id, row.life): row for row in found}
     return sorted(unique.values(), key=lambda row: (row.moved_at, row.rollout_id))
@@ -151,9 +152,9 @@ def _groups(store: Store, run: str, rows: Iterable[RolloutRow]) -> dict[tuple[st
     return {(group.group_id, group.life): group for group in store.rollouts.groups(run, keys)} if keys else {}
 
 
-def _arrives(row: RolloutRow, group: RolloutGroupRow | None) -> int:
+def _arrives(row: RolloutRow, group: RolloutGroupRow | None) -> float:
     """When what it says was known, as `server.ingest.rollouts` dates it."""
-    return max(row.moved_at, group.completed_at or 0) if group is not None else row.moved_at
+    return max(row.moved_at, group.completed_at or 0.0) if group is not None else row.moved_at
 
 
 def _count(store: Store, run: str, deriver: Deriver, pending: Iterable[RolloutArrival]) -> deque[RolloutArrival]:

@@ -64,13 +64,17 @@ def root_bin(value: float) -> int:
 def left_at(row: RolloutRow) -> int:
     """Returns when the rollout left (epoch ms): its first consumption, else its newest time."""
     used = [use.at for use in row.consumptions if use.at is not None]
-    return round(min(used) * 1000) if row.state == "trained" and used else row.moved_at
+    return _ms(min(used) if row.state == "trained" and used else row.moved_at)
 
 
 def ended_at(row: RolloutRow) -> int:
     """Returns when the rollout's generation ended (epoch ms); its newest time if no end is reported."""
     at = row.finished_at if row.finished_at is not None else rollouts_state.ended_at(row)
-    return row.moved_at if at is None else round(at * 1000)
+    return _ms(row.moved_at if at is None else at)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
 
 
 class RolloutTotals:
@@ -128,7 +132,7 @@ class RolloutTotals:
                 self._minutes[at, kind, number] += sign
         for use in uses(row, row.life):
             if use.staleness is not None:
-                at = row.moved_at if use.at is None else round(use.at * 1000)
+                at = _ms(row.moved_at if use.at is None else use.at)
                 self._bin(at, "staleness", max(-1, min(use.staleness, STALENESS_MOST)), sign)
 
     def _sum(self, row: RolloutRow, sign: int) -> None:
@@ -155,7 +159,7 @@ class RolloutTotals:
     def _count_group(self, group: RolloutGroupRow, sign: int) -> None:
         if group.outcome == "open" or group.purpose != "train":
             return
-        at = group.moved_at if group.completed_at is None else group.completed_at
+        at = _ms(group.moved_at if group.completed_at is None else group.completed_at)
         self._bin(at, OUTCOME, OUTCOMES.index(group.outcome), sign)
         if group.solved is not None and group.valid:
             self._bin(at, "solve_ratio", min(9, group.solved * 10 // group.valid), sign)

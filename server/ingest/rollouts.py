@@ -255,8 +255,8 @@ class Groups:
         size = self._facts.get("group_size")
         return int(size) if isinstance(size, (int, float)) else None
 
-    def row(self, key: GroupKey, now: int) -> RolloutGroupRow | None:
-        """Returns the group's row at ``now`` (epoch ms); None for a group of one rollout."""
+    def row(self, key: GroupKey, now: float) -> RolloutGroupRow | None:
+        """Returns the group's row at ``now``; None for a group of one rollout."""
         group = self._groups[key]
         size = self.size(group)
         if size == 1:
@@ -273,7 +273,7 @@ class Groups:
 
 
 def _row(
-    key: GroupKey, group: Group, members: tuple[Member, ...], size: int | None, max_reward: float | None, now: int
+    key: GroupKey, group: Group, members: tuple[Member, ...], size: int | None, max_reward: float | None, now: float
 ) -> RolloutGroupRow:
     rewards = [one.reward for one in members if one.reward is not None]
     outcome = rollouts_groups.outcome(members, size, max_reward)
@@ -296,8 +296,9 @@ def _times(members: Iterable[Member]) -> list[float]:
     return [at for one in members for at in (one.begun_at, one.ended_at) if at is not None]
 
 
-def _to_ms(seconds: float) -> int:
-    return round(seconds * 1000)
+def _to_ms(seconds: float) -> float:
+    """Rounds to whole milliseconds, which the store keeps."""
+    return round(seconds * 1000) / 1000
 
 
 Key = tuple[str, int]
@@ -398,8 +399,8 @@ class RolloutIngest:
 
     def revisit(self, rows: Iterable[RolloutRow]) -> None:
         """Loads what stored rollouts did to their sandboxes."""
-        for row in sorted(rows, key=lambda row: when(row, row.life, start(row, row.first_seen / 1000))):
-            self._environments.revisit(row, row.life, start(row, row.first_seen / 1000))
+        for row in sorted(rows, key=lambda row: when(row, row.life, start(row, row.first_seen))):
+            self._environments.revisit(row, row.life, start(row, row.first_seen))
 
     def regroup(
         self, keys: Iterable[GroupKey], members: Iterable[RolloutRow], groups: Iterable[RolloutGroupRow]
@@ -416,7 +417,7 @@ class RolloutIngest:
             self._live[key] = None
         # A record without times is dated by its reading, which is too late for a history, so it is left out.
         if row.moved_at != row.first_seen:
-            self._newest = max(self._newest, row.moved_at / 1000)
+            self._newest = max(self._newest, row.moved_at)
         self._newest_incarnation = max(self._newest_incarnation, row.life)
         self._consumed = self._consumed or bool(row.consumptions)
 
@@ -515,8 +516,8 @@ class RolloutIngest:
 
     def _order(self, key: Key, record: Rollout, now: float) -> tuple[float, int, int, str]:
         row = self._known.get(key[0], {}).get(key[1])
-        first_seen = round(now * 1000) if row is None or not row.target else row.first_seen
-        return when(record, key[1], start(record, first_seen / 1000))
+        first_seen = _to_ms(now) if row is None or not row.target else row.first_seen
+        return when(record, key[1], start(record, first_seen))
 
     def _judge_again(self, target: Target, now: float, changes: FoldedRecords, totals: RolloutTotals) -> None:
         """Recomputes rollouts whose sandboxes were changed earlier by rollouts that are reported only now."""
@@ -561,10 +562,10 @@ class RolloutIngest:
         changes.rows.append(row)
         group = self._groups.get((record.group_id, key[1])) if record.group_id else None
         ended = group.row.completed_at if group is not None and group.row is not None else None
-        ts = max(row.moved_at, ended or 0) / 1000
+        ts = max(row.moved_at, ended or 0.0)
         # A pushed record may be merged after a reading that is newer. It is dated no earlier than the row it updates,
         # so that the driver receives both in order.
-        seen = now if before is None else max(now, before.seen_at / 1000)
+        seen = now if before is None else max(now, before.seen_at)
         changes.arrivals.append(RolloutArrival(min(ts, seen), row, before, None, False))
 
     def _settle_groups(
@@ -572,7 +573,7 @@ class RolloutIngest:
     ) -> None:
         closed: dict[GroupKey, bool] = {}
         for key in groups:
-            group, row = self._groups.get(key), self._groups.row(key, round(now * 1000))
+            group, row = self._groups.get(key), self._groups.row(key, _to_ms(now))
             if group is None or row is None or row == group.row:
                 continue
             closed[key] = closes(group.row, row)
@@ -597,7 +598,7 @@ class RolloutIngest:
             key = (arrival.row.group_id, arrival.row.life)
             group = self._groups.get(key) if key[0] else None
             if group is not None and group.row is not None:
-                ts = max(arrival.ts, group.row.completed_at / 1000) if group.row.completed_at else arrival.ts
+                ts = max(arrival.ts, group.row.completed_at) if group.row.completed_at else arrival.ts
                 values = (ts, arrival.row, arrival.before, group.row, closed.pop(key, False))
                 changes.arrivals[index] = RolloutArrival(*values)
 
@@ -612,10 +613,10 @@ class RolloutIngest:
         state = state or rollouts_state.state(record, grouped=not alone, complete=complete)
         if before is not None and before.state == rollouts_state.ENDED and state not in rollouts_state.EXITS:
             state = rollouts_state.ENDED
-        seen = round(now * 1000)
+        seen = _to_ms(now)
         first, seen = (before.first_seen, max(seen, before.seen_at)) if before is not None else (seen, seen)
         moved = _moved(record, before, first)
-        ages = environment_ages(self._environments, record, before, made_in, first / 1000)
+        ages = environment_ages(self._environments, record, before, made_in, first)
         version, done = (group.version, group.completed) if group is not None else (None, None)
         judged = judge(record, made_in, self.clock, ages, alone=alone, group_version=version, group_at=done)
         seconds, use = _seconds(record, moved), newest_use(record)
@@ -625,7 +626,7 @@ class RolloutIngest:
         return RolloutRow.of(
             record if detailed else stripped(record), target=target.name, life=made_in, first_seen=first, seen_at=seen,
             state=state, moved_at=moved, seconds=seconds, consumed=use.version if use else None,
-            consumed_at=_ms(use.at) if use else None, staleness=judged.staleness, in_flight=judged.in_flight,
+            consumed_at=use.at if use else None, staleness=judged.staleness, in_flight=judged.in_flight,
             in_group=judged.in_group, in_queue=judged.in_queue, token_staleness=judged.token_staleness,
             environment_staleness=judged.environment_staleness, environment_latest=judged.environment_latest,
             environment_bound=judged.environment_bound, old_state_turns=judged.old_state_turns,
@@ -648,7 +649,7 @@ class RolloutIngest:
     def _lost(self, row: RolloutRow) -> bool:
         if current_incarnation(self.incarnations, row) < self._newest_incarnation:
             return True
-        waited = self._newest - row.moved_at / 1000
+        waited = self._newest - row.moved_at
         if row.state in _WAITING:
             return waited > (QUEUED_SECONDS if self._consumed else UNCONSUMED_SECONDS)
         return waited > LOST_SECONDS
@@ -664,25 +665,21 @@ def _mixed(judged: Judged, before: RolloutRow | None) -> bool | None:
     return before.mixed if judged.mixed is None and before is not None else judged.mixed
 
 
-def _moved(record: Rollout, before: RolloutRow | None, first: int) -> int:
+def _moved(record: Rollout, before: RolloutRow | None, first: float) -> float:
     last = told_last(record)
     if last is None:
         return before.moved_at if before is not None else first
     dated = before is not None and (before.moved_at != before.first_seen or told_last(before) is not None)
-    return max(round(last * 1000), before.moved_at) if dated and before is not None else round(last * 1000)
+    return max(_to_ms(last), before.moved_at) if dated and before is not None else _to_ms(last)
 
 
-def _seconds(record: Rollout, moved: int) -> float | None:
+def _seconds(record: Rollout, moved: float) -> float | None:
     """Returns seconds from dispatch (or start) to the end, as far as reported."""
     begun = record.dispatched_at if record.dispatched_at is not None else record.started_at
     end = record.finished_at
     if end is None and record.exit is not None and not record.consumptions:
-        end = moved / 1000
+        end = moved
     return None if begun is None or end is None or end < begun else round(end - begun, 3)
-
-
-def _ms(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)
 
 
 environment_ages = ages

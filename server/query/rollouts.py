@@ -382,8 +382,8 @@ def info(row: RolloutRow) -> RolloutInfo:
     """A row of the table."""
     times = {name: at for name, at in zip(_TIMES, _times_of(row), strict=True) if at is not None}
     if row.consumed_at is not None:
-        times["consumed_at"] = row.consumed_at / 1000
-    leading = (row.rollout_id, row.purpose or "", left(row) or "", row.moved_at / 1000, times)
+        times["consumed_at"] = row.consumed_at
+    leading = (row.rollout_id, row.purpose or "", left(row) or "", row.moved_at, times)
     return RolloutInfo(*_info_made((*leading, *_same_of(row), *_own_of(row))))
 
 
@@ -420,8 +420,7 @@ def _box(row: SandboxRow) -> dict[str, object]:
 
 def _group(row: RolloutGroupRow) -> GroupInfo:
     solved = row.solved / row.valid if row.solved is not None and row.valid else None
-    completed = None if row.completed_at is None else row.completed_at / 1000
     return GroupInfo(
-        solve_ratio=solved, moved_at=row.moved_at / 1000, completed_at=completed,
+        solve_ratio=solved, moved_at=row.moved_at, completed_at=row.completed_at,
         **{name: getattr(row, name) for name in _GROUP},
     )  # fmt: skip

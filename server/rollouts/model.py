@@ -9,7 +9,7 @@ from collectors.model import Rollout
 
 
 class RolloutRow(Rollout, frozen=True, gc=False):
-    """A rollout as it is known now, and what follows from that. Own times are epoch ms, those reported epoch seconds.
+    """A rollout as it is known now, and what follows from that. Times are epoch seconds, in whole milliseconds.
 
     Key: (run, rollout_id, life).
 
@@ -36,13 +36,13 @@ class RolloutRow(Rollout, frozen=True, gc=False):
 
     target: str = ""
     life: int = 0
-    first_seen: int = 0
-    seen_at: int = 0
+    first_seen: float = 0.0
+    seen_at: float = 0.0
     state: str = ""
-    moved_at: int = 0
+    moved_at: float = 0.0
     seconds: float | None = None
     consumed: int | None = None
-    consumed_at: int | None = None
+    consumed_at: float | None = None
     staleness: int | None = None
     in_flight: int | None = None
     in_group: int | None = None
@@ -69,7 +69,7 @@ reported = attrgetter(*Rollout.__struct_fields__)
 
 
 class RolloutGroupRow(Struct, frozen=True, gc=False):
-    """A group, from the records of its members. Times in ms. Key: (run, group_id, life).
+    """A group, from the records of its members. Times are epoch seconds. Key: (run, group_id, life).
 
     Attributes:
         size: expected number of rollouts; None: not reported.
@@ -97,8 +97,8 @@ class RolloutGroupRow(Struct, frozen=True, gc=False):
     outcome: str
     admitted: bool
     version: int | None
-    first_at: int
-    moved_at: int
-    completed_at: int | None
+    first_at: float
+    moved_at: float
+    completed_at: float | None
     spread: float | None = None
     sampled: bool = False

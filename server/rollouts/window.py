@@ -75,7 +75,7 @@ def rollout_note(row: RolloutRow, use: Use | None = None) -> Note:
     turns = _turns_by_age(row)
     at = use.at if use is not None and use.at is not None else ended if use is None else None
     return Note(
-        row.moved_at / 1000 if at is None else at, _age(row, use), row.state,
+        row.moved_at if at is None else at, _age(row, use), row.state,
         rollouts_state.finished(row) and row.exit not in _ABORTED, row.environment, row.difficulty,
         (row.group_id, row.life) if row.group_id else None, row.sampled, row.response_tokens, row.seconds,
         row.turn_count, row.tool_calls, row.reward,
@@ -137,11 +137,11 @@ class GroupNote:
 
 def group_note(group: RolloutGroupRow, difficulty: str, told: bool) -> GroupNote:
     """A complete group. ``told``: its members report when they ended, not only when they were used."""
-    completed = group.completed_at / 1000 if group.completed_at is not None else None
+    completed = group.completed_at
     ratio = group.solved / group.valid if group.solved is not None and group.valid else None
-    seconds = completed - group.first_at / 1000 if completed is not None else None
+    seconds = completed - group.first_at if completed is not None else None
     return GroupNote(
-        group.moved_at / 1000 if completed is None else completed, completed if told else None, group.version,
+        group.moved_at if completed is None else completed, completed if told else None, group.version,
         group.outcome, group.admitted, group.environment, difficulty, ratio, seconds, group.sampled,
     )  # fmt: skip
 
@@ -632,7 +632,7 @@ class RolloutBook:
         self._touch()
         self.met, self.life = True, max(self.life, row.life)
         self.tellers.add(row.target)
-        self._newest = max(self._newest, row.moved_at / 1000)
+        self._newest = max(self._newest, row.moved_at)
         key = (row.rollout_id, row.life)
         self.alone = self.alone or row.group_size == 1
         self._put_live(key, row)
@@ -648,7 +648,7 @@ class RolloutBook:
         self._put_uses(key, row)
         if row.state in rollouts_state.EXITS and not row.sampled:
             used = min((use.at for use in row.consumptions if use.at is not None), default=None)
-            self.left.put(key, used if row.state == "trained" and used is not None else row.moved_at / 1000, row.state)
+            self.left.put(key, used if row.state == "trained" and used is not None else row.moved_at, row.state)
         if group is not None:
             self._put_group(row, group)
         self._trim()
@@ -661,7 +661,7 @@ class RolloutBook:
         if row.state in rollouts_state.OVER:
             return
         since = rollouts_state.generated_at(row) if rollouts_state.finished(row) else None
-        self.live[key] = InFlight(row.state, row.moved_at / 1000, row.life, since, row.sandbox_ids, row.sampled)
+        self.live[key] = InFlight(row.state, row.moved_at, row.life, since, row.sandbox_ids, row.sampled)
         self.watched = self.watched or not (rollouts_state.finished(row) or row.sampled)
         if len(self.live) > LIVE_MOST:
             del self.live[next(iter(self.live))]

@@ -34,14 +34,15 @@ from server.store.tables import Id, common
 DETAILS = ("turns", "spans")
 """Kept of a few rollouts only, in a table of their own."""
 
+_TIMES_OF_ROWS = {*TIMES, "first_seen", "seen_at", "moved_at", "consumed_at", "first_at", "completed_at"}
 _PLAIN = {str: "text", bool: "bool", int: "whole", float: "float"}
 _OPTIONAL = {bool: "flag", int: "int", float: "float"}
 
 
 def _kind(name: str, hint: Any) -> str:
     """Returns how the values of a field are stored: what an absent one is, and how it is written."""
-    if name in TIMES:
-        return "time"
+    if name in _TIMES_OF_ROWS:
+        return "time" if NoneType in get_args(hint) else "always"
     if get_origin(hint) is tuple:
         return "json"
     if NoneType not in get_args(hint):
@@ -67,7 +68,7 @@ GROUP = _kinds(RolloutGroupRow, RolloutGroupRow.__struct_fields__)
 """Columns of a group."""
 
 COLUMNS = (*RECORD, *ROW)
-_NEVER_NULL = frozenset({"text", "word", "bool", "whole", "json"})
+_NEVER_NULL = frozenset({"text", "word", "bool", "whole", "json", "always"})
 
 
 def nullable(kind: str) -> bool:
@@ -127,8 +128,8 @@ _JSON_IN: Mapping[str, Callable[[str], Any]] = {
 }  # fmt: skip
 
 
-def _places(kind: str) -> list[int]:
-    return [at for at, name in enumerate(RECORD.values()) if name == kind]
+def _places(columns: Mapping[str, str], *kinds: str) -> list[int]:
+    return [at for at, kind in enumerate(columns.values()) if kind in kinds]
 
 
 def by_place(fields: Iterable[str], names: Iterable[str]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
@@ -142,7 +143,8 @@ def by_place(fields: Iterable[str], names: Iterable[str]) -> Callable[[Sequence[
 
 _of_row = attrgetter(*RECORD, *("turn_count" if name == "turns" else name for name in ROW))
 _of_group = attrgetter(*GROUP)
-_TIMES, _WORDS = _places("time"), _places("word")
+_TIMES, _WORDS = _places({**RECORD, **ROW}, "time", "always"), _places(RECORD, "word")
+_GROUP_TIMES = _places(GROUP, "time", "always")
 _JSON = [(list(RECORD).index(name), change) for name, change in _JSON_IN.items()]
 # The column `turns` is the number of turns; the field is those that are kept.
 _row_made = by_place(RolloutRow.__struct_fields__, (*COLUMNS, *DETAILS))
@@ -155,7 +157,8 @@ class _Out:
         def of(kind: str) -> list[int]:
             return [at for at, one in enumerate(names.values()) if one == kind]
 
-        self._texts, self._words, self._times, self._floats = of("text"), of("word"), of("time"), of("float")
+        self._texts, self._words, self._floats = of("text"), of("word"), of("float")
+        self._times = [*of("time"), *of("always")]
         self._json = [(at, _JSON_OUT[name]) for at, name in enumerate(names) if name in _JSON_OUT]
 
     def __call__(self, values: Iterable[Any]) -> list[Any]:
@@ -205,7 +208,11 @@ def group_values(group: RolloutGroupRow) -> list[Any]:
 
 def group(values: Sequence[Any]) -> RolloutGroupRow:
     """The reverse of `group_values`."""
-    return RolloutGroupRow(**dict(zip(GROUP, values, strict=True)))
+    found = list(values)
+    for at in _GROUP_TIMES:
+        if (time := found[at]) is not None:
+            found[at] = time / 1000
+    return RolloutGroupRow(*found)
 
 
 def turns_text(turns: Sequence[Turn]) -> str:
@@ -235,6 +242,7 @@ def spans_of(text: str) -> tuple[Span, ...]:
 _Name = Text().with_variant(Text(collation="C"), "postgresql")
 _KINDS: Mapping[str, Any] = {
     "float": Double, "bool": Boolean, "flag": Boolean, "int": BigInteger, "whole": BigInteger, "time": BigInteger,
+    "always": BigInteger,
 }  # fmt: skip
 
 

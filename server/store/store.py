@@ -137,7 +137,7 @@ def _span(batch: Batch) -> tuple[int | None, int | None]:
     times |= {stamp.ts for stamp in batch.steps}
     times |= {ts for ts, _ in batch.events}
     times |= {ts for _, ts, _ in batch.histograms}
-    times |= {row.moved_at for row in batch.rollouts}
+    times |= {round(row.moved_at * 1000) for row in batch.rollouts}
     return (min(times), max(times)) if times else (None, None)
 
 

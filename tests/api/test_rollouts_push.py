@@ -66,7 +66,7 @@ def test_parts_in_any_order_give_the_same_row(store: Store, run: Lived) -> None:
     assert (
         (a.state, a.staleness, a.moved_at, a.seconds)
         == (b.state, b.staleness, b.moved_at, b.seconds)
-        == ("trained", 2, MS - 4000, 35.0)
+        == ("trained", 2, T0 - 4, 35.0)
     )
 
 

@@ -42,9 +42,12 @@ def _bucket(ts: int, values: list[float]) -> Bucket:
     return Bucket(ts, len(values), min(values), max(values), sum(values), values[-1])
 
 
+_TIMES = ("first_seen", "seen_at", "moved_at", "consumed_at")
 _OWN = [name for name in RolloutRow.__struct_fields__ if name not in Rollout.__struct_fields__]
 
 
 def rollout_row(target: str, record: Rollout, *own: Any, **named: Any) -> RolloutRow:
-    """The row of a record, with its own fields in their order."""
-    return RolloutRow.of(record, **dict(zip(_OWN, (target, *own), strict=False)), **named)
+    """The row of a record, with its own fields in their order; its times are given in ms."""
+    values = dict(zip(_OWN, (target, *own), strict=False)) | named
+    times = {name: values[name] / 1000 for name in _TIMES if values.get(name) is not None}
+    return RolloutRow.of(record, **values | times)

@@ -42,7 +42,26 @@ FULL = rollout_row(
     "why not", True,
 )  # fmt: skip
 GROUP = RolloutGroupRow(
-    "g-1", 3, "math", "train", 8, 7, 6, 5, 0.0, 1.0, 0.5, 3, "mixed", True, 7, T0, T0 + 1, T0 + 2, 1.5, True
+    "g-1",
+    3,
+    "math",
+    "train",
+    8,
+    7,
+    6,
+    5,
+    0.0,
+    1.0,
+    0.5,
+    3,
+    "mixed",
+    True,
+    7,
+    T0 / 1000,
+    (T0 + 1) / 1000,
+    (T0 + 2) / 1000,
+    1.5,
+    True,
 )
 
 
@@ -78,9 +97,9 @@ def test_what_is_written_is_read(store: Store) -> None:
 
 def test_a_row_is_replaced_whole_but_for_when_it_was_met(store: Store) -> None:
     store.write(Batch("run", rollouts=[made("a", state="generating", moved=5)]))
-    later = structs.replace(made("a", state="trained", moved=9, reward=1.0), first_seen=T0 + 7)
+    later = structs.replace(made("a", state="trained", moved=9, reward=1.0), first_seen=(T0 + 7) / 1000)
     store.write(Batch("run", rollouts=[made("a", state="scoring", moved=8), later]))
-    assert store.rollouts.get("run", ["a"]) == [structs.replace(later, first_seen=T0)]
+    assert store.rollouts.get("run", ["a"]) == [structs.replace(later, first_seen=T0 / 1000)]
     assert store.rollouts.live("run") == []
 
 
@@ -252,11 +271,11 @@ def test_pages_hold_every_row_once_in_order(store: Store, made_of: list[Any], li
         (Find(), lambda row: True),
         (Find(states=("generating", "trained")), lambda r: r.state in ("generating", "trained")),
         (Find(environment="math", mixed=True), lambda r: r.environment == "math" and r.mixed is True),
-        (Find(start=T0 + 1, end=T0 + 4), lambda r: T0 + 1 <= r.moved_at < T0 + 4),
+        (Find(start=T0 + 1, end=T0 + 4), lambda r: T0 + 1 <= r.moved_at * 1000 < T0 + 4),
         (Find(group="g1"), lambda r: r.group_id == "g1"),
         (Find(find="a"), lambda r: r.rollout_id.startswith("a")),
         (Find(group="g1", find="a"), lambda r: r.group_id == "g1" and r.rollout_id.startswith("a")),
-        (Find(find="g2", start=T0 + 2), lambda r: r.group_id == "g2" and r.moved_at >= T0 + 2),
+        (Find(find="g2", start=T0 + 2), lambda r: r.group_id == "g2" and r.moved_at * 1000 >= T0 + 2),
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("server.store.rollout_pages.FEW", few)
@@ -320,7 +339,11 @@ def test_of_more_ids_than_are_sorted_a_page_holds_the_last_and_an_export_all(
 def test_pages_of_groups(store: Store) -> None:
     groups = [
         structs.replace(
-            GROUP, group_id=f"g{n}", moved_at=T0 + n // 2, outcome=stored.OUTCOMES[n % 6], environment=f"e{n % 2}"
+            GROUP,
+            group_id=f"g{n}",
+            moved_at=(T0 + n // 2) / 1000,
+            outcome=stored.OUTCOMES[n % 6],
+            environment=f"e{n % 2}",
         )
         for n in range(30)
     ]
