@@ -32,7 +32,8 @@ def observed(framework: str) -> set[str]:
         metrics = {metric for seen in run.seen for metric in seen.metrics}
         names |= {line.name.partition("{")[0] for line in run.lines if line.state == "value"}
         # A finished run cannot stall any more; if it has steps, these signals had a value while it ran.
-        if any(sample.step is not None for seen in run.seen for sample in seen.samples):
+        readings = [reading for seen in run.seen for reading in seen.readings]
+        if any(sample.step is not None for reading in readings for sample in reading.samples):
             names |= {line.name for line in run.lines if line.why in OVER.values()}
         names |= {one.name for one in availability.items() if isinstance(one, Counter) and one.metric in metrics}
     return names & {item.name for item in availability.items()}

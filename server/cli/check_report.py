@@ -1,4 +1,4 @@
-"""What `rollscope check` does once its options are valid: probe each target once, and report.
+"""What `rollscope check` does once its options are valid: read each target once, through the pipeline, and report.
 
 For each target the report holds the detected collector and log; for each signal its value with raw key and age, or the
 reason for a missing value and how to get one.
@@ -9,22 +9,23 @@ import json
 import math
 import os
 import sys
+import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import collectors
-from collectors.catalog import METRICS
 from collectors.detect import detect_path
 from collectors.formats import unreadable
-from collectors.model import Event, Limits, Reading, Rollout, Sample, ScrapeError, Target
+from collectors.model import Limits, Reading, ScrapeError, Target
 from server import signals
 from server.alerts.inputs import TARGET_UP
 from server.alerts.model import Condition, Rule
 from server.alerts.settings import AlertSettings
 from server.derive.deriver import Deriver, Emission
-from server.derive.source_priority import SourcePriority
-from server.ingest.rollouts import RolloutIngest, versions
+from server.derive.pipeline import PipelineSettings, RunPipeline, RunTargets
 from server.lib.clock import WallClock
 from server.lib.errors import ConfigError
 from server.lib.matchers import Matcher, all_match
@@ -33,8 +34,8 @@ from server.query.alerts import missing
 from server.query.types import format_name, mode_words
 from server.scrape.target_reader import TargetReader
 from server.signals.availability import TRAINED, inputs, missing_metrics, of_records
-from server.signals.model import TICK_WINDOW_SECONDS, Answer, NotApplicable, TargetHealth, Unknown, unknown_reason
-from server.signals.window import StepKey
+from server.signals.model import TICK_WINDOW_SECONDS, Answer, NotApplicable, Unknown, unknown_reason
+from server.store import Store, migrate
 from server.targets import lists as targets_lists
 from server.targets.discovery import TargetDiscovery
 from server.targets.model import Attached, RunSettings
@@ -46,8 +47,7 @@ from server.targets.resolve import attach, detect_listed
 # Reads of one target. A history of months needs more, but its beginning identifies it.
 MAX_CALLS = 40
 # Of a long history only the end is retained.
-KEPT_SAMPLES = 200_000
-KEPT_ROLLOUTS = 20_000
+KEPT_ROWS = 200_000
 # Parallel reads: a list may name thousands of engines, and each read holds a connection and a page.
 AT_ONCE = 64
 # Targets of a list that are printed.
@@ -70,10 +70,10 @@ def print_progress(line: str) -> None:
 
 @dataclass(slots=True)
 class ProbeResult:
-    """The result of reading a target. ``error``: why it failed; "" if the target is up."""
+    """The result of reading a target. ``readings``: the newest; ``failure``: why it is down, if it is."""
 
     target: Target
-    error: str = ""
+    failure: ScrapeError | None = None
     seconds: float = 0.0
     more: bool = False
     reader: str = ""
@@ -81,9 +81,7 @@ class ProbeResult:
     count: int = 0
     records: int = 0
     metrics: set[str] = field(default_factory=set)
-    samples: list[Sample] = field(default_factory=list)
-    rollouts: list[Rollout] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    readings: deque[Reading] = field(default_factory=deque)
     unmapped: dict[str, int] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     dropped: int = 0
@@ -93,16 +91,20 @@ class ProbeResult:
 
     @property
     def up(self) -> bool:
-        return not self.error
+        return self.failure is None
+
+    @property
+    def error(self) -> str:
+        return str(self.failure or "")
 
     def take(self, reading: Reading, seconds: float) -> None:
         self.facts.update(reading.facts)
         self.count += len(reading.samples)
         self.records += len(reading.rollouts)
         self.metrics |= {sample.metric for sample in reading.samples}
-        self.samples = [*self.samples, *reading.samples][-KEPT_SAMPLES:]
-        self.rollouts = [*self.rollouts, *reading.rollouts][-KEPT_ROLLOUTS:]
-        self.events = [*self.events, *reading.events][-KEPT_ROLLOUTS:]
+        self.readings.append(reading)
+        while sum(map(_rows, self.readings)) - _rows(self.readings[0]) >= KEPT_ROWS:
+            self.readings.popleft()
         self.unmapped.update(reading.unmapped)
         self.dropped, self.why_dropped = self.dropped + reading.dropped, self.why_dropped or reading.why_dropped
         self.gaps = tuple(dict.fromkeys((*self.gaps, *reading.gaps)))
@@ -116,6 +118,10 @@ class ProbeResult:
         names = {"framework": facts["framework"], "version": facts["framework_version"], "mode": mode}
         names |= {"run": facts["run_name"], "reader": self.reader}
         return {key: value for key, value in names.items() if value}
+
+
+def _rows(reading: Reading) -> int:
+    return len(reading.samples) + len(reading.rollouts)
 
 
 def probe_targets(
@@ -160,7 +166,7 @@ async def _probe_target(target: Target, now: float, limits: Limits, calls: int, 
     for call in range(calls):
         outcome = await _read(reader, now, seen, progress)
         if outcome.reading is None:
-            seen.error = str(outcome.error)
+            seen.failure = outcome.error
             break
         reader.committed(outcome)
         seen.take(outcome.reading, outcome.seconds)
@@ -266,16 +272,6 @@ def apply_stated(seen: ProbeResult, stated: Mapping[str, str | float]) -> None:
     """Replace facts of a trainer by those that the user states."""
     shown = {"mode"} if seen.target.actor == "trainer" and seen.up else set()
     seen.facts.update({name: value for name, value in stated.items() if name in seen.facts or name in shown})
-
-
-def feed_records(deriver: Deriver, seen: ProbeResult, now: float) -> None:
-    """Feed a source's rollouts and published versions to the deriver, as the collecting server does."""
-    for ts, version in versions(seen.events, now):
-        deriver.rollouts.publish(version, ts)
-    ingest = RolloutIngest(clock=deriver.rollouts.clock, facts=deriver.facts)
-    for arrival in sorted(ingest.take(seen.target, seen.rollouts, now).arrivals, key=lambda arrival: arrival.ts):
-        deriver.rollout(arrival)
-    deriver.rollouts.changed = False
 
 
 def ticks(deriver: Deriver, now: float) -> list[Emission]:
@@ -401,74 +397,41 @@ def _may_match(matchers: Sequence[Matcher], rule: Rule) -> bool:
 
 def _run(run: Attached, rules: Sequence[Rule]) -> RunReport:
     now = WallClock().now()
-    named = {condition.name for rule in rules for condition in rule.conditions if condition.source == "metric"}
     lists, listed_targets = listed(run, now)
     targets = [*run.targets, *listed_targets]
-    trust = SourcePriority.of(targets, collectors.load())
-    deriver = Deriver(signals.load(), carry=lambda _: math.inf, watched=named, priority=trust)
     report = RunReport(run.name, notes=list(run.notes), lists=lists, seen=probe_targets(targets, now))
-    for seen in report.seen:
-        apply_stated(seen, run.facts)
-        seen.unseen = unreadable.problems(Path(seen.target.path)) if seen.target.path and seen.up else []
-        deriver.health[seen.target.name] = _health(seen, now)
-        _feed(deriver, seen.target, seen, now)
-    deriver.facts.update(run.facts)
-    deriver.mode = str(deriver.facts.get("mode", deriver.mode))
-    # A finished run has no late data, as in the collecting server.
-    deriver.lifecycle = str(deriver.facts.get("lifecycle", deriver.lifecycle))
+    with tempfile.TemporaryDirectory(prefix="rollscope-check-") as folder, _store(folder) as store:
+        # What was reported once holds, because each target is read once.
+        settings = PipelineSettings(run.facts, AlertSettings(tuple(rules)), now, carry=lambda _: math.inf)
+        pipeline = RunPipeline(store, run.name, RunTargets.of(targets), settings)
+        for seen in report.seen:
+            apply_stated(seen, run.facts)
+            seen.unseen = unreadable.problems(Path(seen.target.path)) if seen.target.path and seen.up else []
+            for reading in seen.readings:
+                pipeline.feed(seen.target, reading, now)
+            if seen.failure is not None:
+                pipeline.feed(seen.target, seen.failure, now)
+        pipeline.driver.recall()
+    _evaluate(report, pipeline, rules, now)
+    return report
+
+
+@contextmanager
+def _store(folder: str) -> Iterator[Store]:
+    url = f"sqlite:///{folder}/check.db"
+    migrate(url)
+    with closing(Store.open(url)) as store:
+        yield store
+
+
+def _evaluate(report: RunReport, pipeline: RunPipeline, rules: Sequence[Rule], now: float) -> None:
+    deriver, trust = pipeline.driver.deriver, pipeline.targets.trust
     answers = deriver.steps_now(now) + ticks(deriver, now)
     for name, _, answer in answers:
         report.lines += _lines(name, answer, deriver, report.seen, now)
     complaints = ((seen.target.name, trust.complaint(seen.target.name)) for seen in report.seen)
     report.disputes = [f"{name} {text}" for name, text in complaints if text]
     _firing(report, deriver, {name: answer for name, _, answer in answers}, rules)
-    return report
-
-
-def _health(seen: ProbeResult, now: float) -> TargetHealth:
-    target, last_success = seen.target, now if seen.up else None
-    return TargetHealth(
-        target.name, target.collector, target.actor, seen.up, now, last_success, target.interval_seconds
-    )  # fmt: skip
-
-
-def _feed(deriver: Deriver, target: Target, seen: ProbeResult, now: float) -> None:
-    deriver.facts.update(seen.facts)
-    deriver.mode = str(deriver.facts.get("mode", deriver.mode))
-    steps: dict[tuple[str, int, int], tuple[float, dict[StepKey, float]]] = {}
-    incarnations = CheckIncarnations()
-    for sample in seen.samples:
-        ts = sample.ts if sample.ts is not None else now
-        if sample.step is None or METRICS[sample.metric].reduction == "instant":
-            deriver.sample(ts, target.name, sample.metric, sample.labels, sample.value)
-        if sample.step is not None:
-            incarnation = incarnations.of(sample.axis, sample.step, ts)
-            _, values = steps.setdefault((sample.axis, incarnation, sample.step), (ts, {}))
-            values[(sample.metric, sample.labels)] = sample.value
-    for (axis, incarnation, number), (ts, values) in steps.items():
-        deriver.recall(axis, incarnation, number, ts, target.name, values)
-    feed_records(deriver, seen, now)
-
-
-class CheckIncarnations:
-    """Incarnations of one log: a lower step at a later time begins a new one, as in the store."""
-
-    def __init__(self) -> None:
-        self._newest, self._began = 0, -math.inf
-        # Axis -> incarnation, step and time of its last row.
-        self._last: dict[str, tuple[int, int, float]] = {}
-
-    def of(self, axis: str, number: int, ts: float) -> int:
-        """The incarnation of a row. The first axis whose step decreases begins it; the other axes join it later."""
-        incarnation, last, at = self._last.get(axis, (self._newest, number, ts))
-        if number < last and ts <= at:
-            return incarnation  # a late row of an earlier step
-        if number < last and incarnation == self._newest:
-            self._newest, self._began = self._newest + 1, ts
-        if number < last or ts >= self._began:
-            incarnation = self._newest
-        self._last[axis] = (incarnation, number, ts)
-        return incarnation
 
 
 # ---- its signals
@@ -596,8 +559,9 @@ def _list_lines(names: Sequence[str]) -> str:
 
 def _reported(seen: ProbeResult) -> str:
     """What a target reported: samples, or rollout records."""
-    if seen.rollouts and not seen.metrics:
-        return f"{len(seen.rollouts)} records of {len({rollout.rollout_id for rollout in seen.rollouts})} rollouts"
+    rollouts = [rollout for reading in seen.readings for rollout in reading.rollouts]
+    if rollouts and not seen.metrics:
+        return f"{len(rollouts)} records of {len({rollout.rollout_id for rollout in rollouts})} rollouts"
     return f"{seen.count} samples of {len(seen.metrics)} metrics"
 
 

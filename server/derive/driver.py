@@ -349,10 +349,7 @@ class RunDriver:
         ``present``: the time that ages of history refer to (default: `t`), because a long history comes in pieces.
         """
         self._present = max(t, present or t)
-        self._samples = deque(sorted(self._samples, key=_sample_time))
-        self._steps = deque(sorted(self._steps, key=_step_time))
-        self.rollouts = deque(sorted(self.rollouts, key=_step_time))
-        self._published = deque(sorted(self._published))
+        self._sort()
         batch = Batch(run=self.run)
         waits: list[Future[int]] = []
         tick = self._first_tick(t)
@@ -392,6 +389,22 @@ class RunDriver:
             wait.result()
         if batch.outbox:
             self.on_outbox()
+
+    def recall(self) -> None:
+        """Fills the windows with all that was fed, without answers, for who evaluates signals at one instant."""
+        self._sort()
+        steps, self._steps = self._steps, deque()
+        self._feed_until(math.inf, Batch(self.run))
+        for one in steps:
+            self.deriver.recall(one.axis, one.incarnation, one.number, one.ts, one.target, one.values)
+        self.deriver.rollouts.changed = False
+        self.deriver.lifecycle = str(self.deriver.facts.get("lifecycle", self.deriver.lifecycle))
+
+    def _sort(self) -> None:
+        self._samples = deque(sorted(self._samples, key=_sample_time))
+        self._steps = deque(sorted(self._steps, key=_step_time))
+        self.rollouts = deque(sorted(self.rollouts, key=_step_time))
+        self._published = deque(sorted(self._published))
 
     def _note_end(self, tick: float, t: float) -> None:
         """Ends a run whose log was already old when it was attached: nothing shows that the run still exists.

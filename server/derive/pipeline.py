@@ -1,6 +1,7 @@
 """One run from readings to answers: ingests readings, commits their rows, derives signals, verdict and alerts.
 
-The run loop and the view of a long log's end read at different times into different stores; what follows is the same.
+The run loop, the view of a long log's end and `rollscope check` read at different times into different stores; what
+follows is the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -73,6 +74,7 @@ class PipelineSettings:
         since: pushed rows are read from this time on (default: the watermark).
         address_of: target -> its address without secrets, or "".
         on_outbox: called when a notification waits to be sent.
+        carry: target -> seconds a gauge of it is held (default: by its reports).
     """
 
     facts: Mapping[str, str | float] = field(default_factory=dict)
@@ -80,6 +82,7 @@ class PipelineSettings:
     since: float | None = None
     address_of: Callable[[str], str] = lambda _: ""
     on_outbox: Callable[[], None] = lambda: None
+    carry: Callable[[str], float] | None = None
 
 
 class RunPipeline:
@@ -102,8 +105,8 @@ class RunPipeline:
     def _new_driver(self) -> RunDriver:
         own, targets = self.settings, self.targets
         driver = RunDriver(
-            self._store, self._submit, self.run, carry_of(targets.known), own.facts, own.alerts, targets=targets,
-            trust=targets.trust, address_of=own.address_of,
+            self._store, self._submit, self.run, own.carry or carry_of(targets.known), own.facts, own.alerts,
+            targets=targets, trust=targets.trust, address_of=own.address_of,
         )  # fmt: skip
         driver.on_outbox = own.on_outbox
         return driver

@@ -9,7 +9,7 @@ import pytest
 import collectors
 from collectors.model import Limits, Target
 from server.cli import check_report
-from server.cli.check_report import CheckIncarnations, age
+from server.cli.check_report import age
 from server.main import main
 from server.scrape import target_reader
 from server.signals.availability import items
@@ -106,13 +106,6 @@ def test_a_resumed_run_is_told_by_its_newest_life(capsys: pytest.CaptureFixture[
     assert found(capsys, tmp_path)["trainer_step_seconds"]["value"] == 10
 
 
-def test_the_lives_of_a_log() -> None:
-    """As they are stored: another axis joins the life, and a late row of an older step begins none."""
-    lives = CheckIncarnations()
-    rows = [("a", 5, 10.0), ("b", 7, 11.0), ("a", 4, 9.0), ("a", 3, 20.0), ("b", 2, 21.0), ("a", 4, 22.0)]
-    assert [lives.of(*row) for row in rows] == [0, 0, 0, 1, 1, 1]
-
-
 def test_a_finished_run_does_not_stall(capsys: pytest.CaptureFixture[str]) -> None:
     stall = found(capsys, TESTDATA / "atropos" / "environment")["trainer_stall_ratio"]
     assert (stall["state"], stall["why"]) == ("not_applicable", "the run is finished")
@@ -147,6 +140,15 @@ def test_an_engine_that_is_given_twice_is_counted_once(capsys: pytest.CaptureFix
     values = {line["signal"]: line["value"] for line in told["signals"]}
     assert (told["notes"], values['generator_requests{state="running"}']) == ([note], 18.0)
     assert [target["target"] for target in told["targets"]] == [f"vllm-127.0.0.1-{server.port}"]
+
+
+def test_values_are_those_that_are_collected(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in the collecting server: a KV cache filled 30,000 times over is dropped, and histograms are read."""
+    page = (TESTDATA / "exposition" / "sglang_synthetic_dp2.prom").read_bytes()
+    with serving(Reply(200, page)) as server:
+        lines = found(capsys, f"sglang=http://127.0.0.1:{server.port}")
+    assert lines["kv_cache_usage_ratio"]["state"] == "unknown"
+    assert lines["time_to_first_token_seconds"]["why"] == "no request got its first token within 5 minutes"
 
 
 def test_a_file_is_read_whatever_the_time(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
