@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from operator import add
 
 from server.rollouts import state as rollouts_state
 from server.rollouts.groups import OUTCOMES
@@ -39,7 +40,7 @@ STALENESS_MOST = 1_000
 # First bin: everything below 2^-10, about a thousandth (of a second).
 _LOWEST = -20
 
-_Cell = tuple[int, int, str, str, str]
+_Cell = tuple[int, str, str, str]
 
 
 def closes(before: RolloutGroupRow | None, group: RolloutGroupRow) -> bool:
@@ -77,13 +78,17 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
+def _no_amounts() -> list[float]:
+    return [0, 0, 0, 0, 0.0, 0]
+
+
 class RolloutTotals:
     """Increments of one batch. ``environments``: names of this run with cells of their own; grows to the limit."""
 
     def __init__(self, environments: set[str]) -> None:
         self._environments = environments
-        self._sums: dict[_Cell, list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0.0, 0])
-        # Counts by (minute, kind, bin); `bins` adds them to the hours.
+        # By (minute, exit, environment, purpose), and counts by (minute, kind, bin); hours are added up from them.
+        self._sums: dict[_Cell, list[float]] = defaultdict(_no_amounts)
         self._minutes: dict[tuple[int, str, int], int] = defaultdict(int)
         self._bins: dict[tuple[int, int, str, int], int] = defaultdict(int)
 
@@ -107,9 +112,14 @@ class RolloutTotals:
 
     def sums(self) -> list[RolloutSum]:
         """Returns the changed cells of the funnel."""
+        found: dict[tuple[int, int, str, str, str], list[float]] = defaultdict(_no_amounts)
+        for (at, *names), amounts in self._sums.items():
+            for tier in TIERS:
+                cell = found[(tier, at // tier * tier, *names)]  # type: ignore[index]
+                cell[:] = map(add, cell, amounts)
         return [
             RolloutSum(*cell, int(n), int(prompt), int(response), int(loss), seconds, int(counted))
-            for cell, (n, prompt, response, loss, seconds, counted) in self._sums.items()
+            for cell, (n, prompt, response, loss, seconds, counted) in found.items()
             if n or prompt or response or loss or counted or abs(seconds) > 1e-6
         ]
 
@@ -139,14 +149,13 @@ class RolloutTotals:
         at = left_at(row)
         environment, purpose = self._named(row.environment), row.purpose or "train"
         prompt, response, loss = row.prompt_tokens or 0, row.response_tokens or 0, row.loss_tokens or 0
-        for tier in TIERS:
-            cell = self._sums[(tier, at // tier * tier, row.state, environment, purpose)]
-            cell[0] += sign
-            cell[1] += sign * prompt
-            cell[2] += sign * response
-            cell[3] += sign * loss
-            cell[4] += sign * (row.seconds or 0.0)
-            cell[5] += sign * (row.response_tokens is not None)
+        cell = self._sums[at // TIERS[0] * TIERS[0], row.state, environment, purpose]
+        cell[0] += sign
+        cell[1] += sign * prompt
+        cell[2] += sign * response
+        cell[3] += sign * loss
+        cell[4] += sign * (row.seconds or 0.0)
+        cell[5] += sign * (row.response_tokens is not None)
 
     def _named(self, environment: str) -> str:
         if environment in self._environments:
