@@ -115,7 +115,7 @@ async def attach(store: Store, writer: Writer, log: Path) -> Attach:
     )
     await loop.look_ahead(clock.now())
     found.first, found.first_cpu = time.perf_counter() - wall, time.process_time() - cpu
-    shown = {one.name for one in Reader(store, clock).status("run").signals if one.value is not None}
+    shown = {one.name for one in Reader(store, clock).status("run").signals.values() if one.value is not None}
     missing = [name for name in OVERVIEW if not any(one.split("{")[0] == name for one in shown)]
     assert not missing, missing
     while any(reader.lagging for reader in loop.readers):

@@ -20,13 +20,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import httpx
 import psycopg
+from msgspec import structs
 
 from bench.server import cpu_seconds
 from collectors.model import Consumption, Exit, Rollout, Turn
@@ -222,7 +222,7 @@ def questions(reader: Reader, end: float) -> Iterator[tuple[str, Callable[[], An
         "id": RolloutFilter(find="rollout-00000012"), "wide id": RolloutFilter(find="rollout-0000"), "hour": hour,
         "scattered id": RolloutFilter(find="a"), "rarer scattered id": RolloutFilter(find="a3"),
         "wide id + state": RolloutFilter(states=("infra_error",), find="rollout-0000"),
-        "day": day, "5 min": RolloutFilter(start=end - 300), "env + hour": replace(hour, environment="swe"),
+        "day": day, "5 min": RolloutFilter(start=end - 300), "env + hour": structs.replace(hour, environment="swe"),
         "state + env + mixed": RolloutFilter(states=("stale", "surplus"), environment="math", mixed=False),
         "nobody": RolloutFilter(find="nobody"),
     }  # fmt: skip

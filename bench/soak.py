@@ -286,7 +286,7 @@ async def view(server: Server, found: Measured, at: float, now: float) -> None:
 
 def counted(server: Server) -> dict[str, float]:
     """What Rollscope's own counters say was pushed."""
-    found = Reader(server.store, server.world.clock).status(RUN).signals
+    found = Reader(server.store, server.world.clock).status(RUN).signals.values()
     rollouts = sum(one.value or 0.0 for one in found if one.signal == "rollouts_total")
     sandboxes = sum(one.value or 0.0 for one in found if one.signal == "sandboxes_created_total")
     return {"rollouts": rollouts, "sandboxes": sandboxes}

@@ -112,7 +112,7 @@ def lengths(folder: str, like: str, run: str, days: float) -> str:
 
 def drawn(store: Store, run: str) -> list[tuple[SeriesKey, LatestRow]]:
     """Returns the signals of the overview's charts and cards for a run."""
-    signals = Reader(store, WallClock()).status(run).signals
+    signals = Reader(store, WallClock()).status(run).signals.values()
     names = {name for wanted in names_by_slot(signals).values() for name in wanted}
     rows = ((key, row) for key, row in store.runs.latest(run) if row.value is not None)
     return [(key, row) for key, row in rows if format_name(key.metric, key.labels) in names]

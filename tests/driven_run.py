@@ -71,13 +71,13 @@ class Bench:
         self.driver.advance(t, live=live)
 
     def value(self, name: str) -> float | None:
-        return {signal.name: signal.value for signal in self.reader.status("run").signals}[name]
+        return self.reader.status("run").signals[name].value
 
     def state(self, name: str) -> str:
-        return {signal.name: signal.state for signal in self.reader.status("run").signals}[name]
+        return self.reader.status("run").signals[name].state
 
     def why(self, name: str) -> str:
-        return {signal.name: signal.why for signal in self.reader.status("run").signals}[name]
+        return self.reader.status("run").signals[name].why
 
 
 @contextmanager

@@ -94,7 +94,7 @@ RULES: dict[str, Row] = {
             "collectors", "server.alerts", "server.notify", "server.rollouts", "server.signals", "server.store",
             "server.verdict",
         },
-        {"typing_extensions"}, "readers see the store and types; nothing that collects or derives",
+        set(), "readers see the store and types; nothing that collects or derives",
     ),
     "server.push": Row(
         PURE_TYPES | LEAVES

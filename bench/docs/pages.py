@@ -342,6 +342,11 @@ All paths answer with JSON unless noted. The server describes itself at `/docs` 
 of every answer and error. If it has a token, send `Authorization: Bearer TOKEN`. Times are epoch seconds. To follow a
 run, read the `cursor` in the answer of `/api/v1/runs/{run}/series` and pass it as `since`: the next answer has only
 newer points, or `"reset": true` if history was rewritten. Errors are `{"detail": "..."}`.
+
+Answers are Rollscope's own records, with every field; null is unknown. In a status, `signals` has by name with labels
+what is known of each (also `name`, `signal`, `labels` and `ts`), `trust` has targets as `/api/v1/targets` shows them,
+and `gone` those that were removed from their list, which are not down. `/api/v1/runs/{run}/signals` also has
+`higher_is_worse`, `inputs` and `cadence`. `rollscope status --json` prints the same status.
 """
     groups: dict[str, list[tuple[str, str, dict[str, Any]]]] = {name: [] for name in HTTP_GROUPS}
     for path, methods in openapi()["paths"].items():

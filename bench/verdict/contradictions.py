@@ -300,7 +300,7 @@ class Walker:
         """One answer of the API. A run that has ended keeps its last verdict, and is not checked."""
         if status.verdict is None or status.lifecycle in ("finished", "crashed"):
             return
-        signals = {signal.name: signal.value for signal in status.signals if signal.value is not None}
+        signals = {signal.name: signal.value for signal in status.signals.values() if signal.value is not None}
         self.check(at, status.verdict, signals, status.facts, status.mode)
 
     def seen(self, seen: VerdictInput, verdict: Verdict) -> None:

@@ -1,7 +1,9 @@
 """What a chart is compared with, behind its lines: the same run some time ago, or another run."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from dashboard.charts.figures import Figure, has_points
 from dashboard.charts.panels import Panel, names_by_slot
@@ -65,7 +67,7 @@ def _source(load: Load) -> _Source | None:
         seconds, label = AGO[address.over]
         # The step axis has no position for future times.
         ahead = 0.0 if address.by_step else AHEAD * (span.end - span.start)
-        signals = load.scope.status.signals
+        signals = tuple(load.scope.status.signals.values())
         end = span.end - seconds + ahead
         return _Source(load.scope.run, label, signals, span.start - seconds, end, lambda ts: ts + seconds)
     other = next((run for run in load.scope.reader.runs.all() if run.name == address.over), None)
@@ -107,13 +109,13 @@ def _by_step(load: Load, other: RunInfo) -> _Source | None:
 
 
 def _signals(load: Load, other: RunInfo) -> Sequence[SignalNow]:
-    return load.scope.reader.status(other.name).signals
+    return tuple(load.scope.reader.status(other.name).signals.values())
 
 
 def _placed(series: Series, place: Callable[[float], float | None]) -> Series:
     pairs = [(at, value) for ts, value in zip(series.ts, series.mean, strict=True) if (at := place(ts)) is not None]
     ts, mean = tuple(at for at, _ in pairs), tuple(value for _, value in pairs)
-    return replace(series, ts=ts, mean=mean, low=mean, high=mean)
+    return structs.replace(series, ts=ts, mean=mean, low=mean, high=mean)
 
 
 def drawn(panels: Sequence[Panel], found: Comparison) -> list[str]:

@@ -20,7 +20,7 @@ _ROOM = 1.6
 def read(load: Load, panels: Sequence[Panel], cards: Sequence[Card]) -> Json:
     """Figures, the slots that have a line, and the cards' small lines."""
     status = load.scope.status
-    slots = names_by_slot(status.signals, panels, cards)
+    slots = names_by_slot(status.signals.values(), panels, cards)
     series = _series(load, slots)
     found, rules = compared(load, panels), _rules(load, panels)
     near = {panel.key: [one for one in rules[panel.key] if _near(one, panel, series)] for panel in panels}

@@ -4,7 +4,7 @@ A line names a signal and the labels it needs. Extra labels do not break the mat
 candidates the one with the fewest extra labels wins, then the first by name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -318,7 +318,7 @@ def slots(panels: Sequence[Panel] = PANELS, cards: Sequence[Card] = CARDS) -> di
 
 
 def names_by_slot(
-    signals: Sequence[SignalNow], panels: Sequence[Panel] = PANELS, cards: Sequence[Card] = CARDS
+    signals: Iterable[SignalNow], panels: Sequence[Panel] = PANELS, cards: Sequence[Card] = CARDS
 ) -> Mapping[str, list[str]]:
     """Which series feed which slot, as the run reports now."""
     signals = Signals(signals)

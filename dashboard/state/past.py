@@ -1,11 +1,9 @@
 """A run's status as of an earlier instant, for a page that shows an absolute time range or a zoom."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from msgspec import structs
 
 from server.query import Reader
-from server.query.types import Series, SignalInfo, SignalNow, SignalState, Status
+from server.query.types import Series, SignalInfo, SignalNow, SignalState, Status, VerdictInfo
 
 STEP_SECONDS = 600.0
 """Longest age of a per-step value: a step of a large run takes several minutes."""
@@ -22,12 +20,14 @@ def status_at(reader: Reader, status: Status, at: float) -> Status:
     Everything else (targets, alerts, lifecycle) stays as it is now.
     """
     infos = reader.signals.infos
-    names = [signal.name for signal in status.signals]
-    series = {one.name: one for one in reader.signals.series(status.run, names, at - STEP_SECONDS, at, POINTS)}
-    signals = tuple(
-        _signal_at(signal, series.get(signal.name), infos.get(signal.signal), at) for signal in status.signals
-    )
-    return replace(status, signals=signals, verdict=_verdict_at(reader, status.run, at))
+    series = {
+        one.name: one for one in reader.signals.series(status.run, list(status.signals), at - STEP_SECONDS, at, POINTS)
+    }
+    signals = {
+        name: _signal_at(signal, series.get(name), infos.get(signal.signal), at)
+        for name, signal in status.signals.items()
+    }
+    return structs.replace(status, signals=signals, verdict=_verdict_at(reader, status.run, at))
 
 
 def _signal_at(signal: SignalNow, series: Series | None, info: SignalInfo | None, at: float) -> SignalNow:
@@ -36,8 +36,8 @@ def _signal_at(signal: SignalNow, series: Series | None, info: SignalInfo | None
     ts, value = (series.ts[-1], series.mean[-1]) if series is not None and series.ts else (None, None)
     longest = STEP_SECONDS if info is not None and info.cadence in ("step", "counter") else TICK_SECONDS
     if ts is None or value is None or at - ts > longest:
-        return replace(signal, value=None, state="unknown", age_seconds=None, why=WHY, ts=None)
-    return replace(signal, value=value, state=_state(value, info), age_seconds=at - ts, why="", ts=ts)
+        return structs.replace(signal, value=None, state="unknown", age_seconds=None, why=WHY, ts=None)
+    return structs.replace(signal, value=value, state=_state(value, info), age_seconds=at - ts, why="", ts=ts)
 
 
 def _state(value: float, info: SignalInfo | None) -> SignalState:
@@ -50,10 +50,10 @@ def _state(value: float, info: SignalInfo | None) -> SignalState:
     return "ok"
 
 
-def _verdict_at(reader: Reader, run: str, at: float) -> Mapping[str, Any] | None:
+def _verdict_at(reader: Reader, run: str, at: float) -> VerdictInfo:
     """Outcome, cause and confidence. Sentences are left out because their numbers are of the verdict's start."""
     spans = [span for span in reader.verdicts.spans(run, at - 1.0, at, 2) if span.start <= at]
     if not spans:
-        return None
+        return {}
     span = spans[-1]
-    return {"outcome": span.outcome, "cause": span.cause or None, "confidence": span.confidence}
+    return {"outcome": span.outcome, "cause": span.cause, "confidence": span.confidence}

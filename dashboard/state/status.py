@@ -1,9 +1,10 @@
 """Accessors for a run's status: `value("trainer_wait_ratio")`, `fact("trainer_gpus")`."""
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from msgspec import structs
 
 from dashboard.state.signal_lookup import Signals, Want
 from dashboard.widgets.format import system, text
@@ -30,7 +31,7 @@ class StatusFacts:
         self.status = status
         self.at = at
         lost = self._dead_engines()
-        self.signals = Signals(_without_stale_state(signal, lost) for signal in status.signals)
+        self.signals = Signals(_without_stale_state(signal, lost) for signal in status.signals.values())
 
     def find(self, signal: str, **labels: str) -> SignalNow | None:
         return Want(signal, tuple(labels.items())).explain(self.signals)
@@ -68,9 +69,9 @@ class StatusFacts:
         return f"{count:.0f} × {kind or 'GPU'}" if count else kind
 
     @property
-    def targets(self) -> list[TargetTrust]:
-        """Those that are missed when they do not answer: not what no list names any more."""
-        return [target for target in self.status.trust if target.gone_since is None]
+    def targets(self) -> Sequence[TargetTrust]:
+        """Those that are missed when they do not answer."""
+        return self.status.trust
 
     def kinds(self, actor: str) -> str:
         """The systems that play this actor, as the targets name them; ``records``: formats of rollout records."""
@@ -86,7 +87,7 @@ class StatusFacts:
 
         Of a stale run it does if the reader did not withhold it: because the run makes no progress.
         """
-        found, state = self.status.verdict or {}, self.status.state.name
+        found, state = self.status.verdict, self.status.state.name
         shown = found.get("outcome", "unknown") != "unknown"
         return self.current and (state == "live" or (state == "stale" and shown))
 
@@ -144,7 +145,7 @@ def _without_stale_state(signal: SignalNow, dead_engines: str) -> SignalNow:
     if signal.value is not None or signal.state == "not_applicable":
         return signal
     of_engine = dead_engines and signal.signal.startswith(ENGINES)
-    return replace(signal, state="unknown", why=dead_engines if of_engine else signal.why)
+    return structs.replace(signal, state="unknown", why=dead_engines if of_engine else signal.why)
 
 
 def engine_name(target: str, labels: Mapping[str, str]) -> str:

@@ -2,17 +2,18 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Query, Request
-from pydantic import SerializeAsAny
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from msgspec import Struct
 
 from server.alerts import silences as silence_body
 from server.api.responses import StatusMessage, errors
+from server.api.schema import answers, encoded
 from server.lib.clock import Clock
-from server.query import DeliveryInfo, Reader, SilenceInfo, shape
+from server.query import AlertInfo, DeliveryInfo, Reader, RuleInfo, SilenceInfo
 from server.store import Store, StoreError
 
 MAX_ROWS = 1000
@@ -52,6 +53,13 @@ class SilenceCreated:
     silenceID: str
 
 
+class AlertsAnswer(Struct, frozen=True):
+    """``alerts``: firing and pending. ``history``: resolved, if requested."""
+
+    alerts: Sequence[AlertInfo]
+    history: Sequence[AlertInfo]
+
+
 def add_alerts(api: FastAPI, reader: Reader, store: Store, clock: Clock, beat: Callable[[str], bool]) -> None:
     """Routes that read, through the reader, and the three that write."""
     _read(api, reader)
@@ -68,33 +76,31 @@ def add_alerts(api: FastAPI, reader: Reader, store: Store, clock: Clock, beat: C
 
 
 def _read(api: FastAPI, reader: Reader) -> None:
-    @api.get("/api/v1/alerts", tags=["alerts"], responses=errors(404, 503))
+    @api.get("/api/v1/alerts", tags=["alerts"], responses=answers(AlertsAnswer) | errors(404, 503))
     def alerts(
         run: str | None = None,
         history: Annotated[int, Query(ge=0, le=MAX_ROWS, description="number of resolved alerts, newest first")] = 0,
-    ) -> SerializeAsAny[shape.AlertsAnswer]:
+    ) -> Response:
         """Firing and pending alerts, the most severe first; with `history` also resolved ones."""
         past = reader.alerts.history(run, history) if history else []
-        return shape.AlertsAnswer(reader.alerts.active(run), past)
+        return encoded(AlertsAnswer(reader.alerts.active(run), past))
 
-    @api.get("/api/v1/rules", tags=["alerts"], responses=errors(404, 503))
-    def rules(run: str | None = None) -> SerializeAsAny[list[shape.RuleAnswer]]:
+    @api.get("/api/v1/rules", tags=["alerts"], responses=answers(list[RuleInfo]) | errors(404, 503))
+    def rules(run: str | None = None) -> Response:
         """Every rule; with a run, `why` names what the run lacks for the rule to fire."""
-        return [shape.rule(rule) for rule in reader.alerts.rules(None if run is None else reader.status(run))]
+        return encoded(reader.alerts.rules(None if run is None else reader.status(run)))
 
-    @api.get("/api/v1/notifications", tags=["alerts"], responses=errors(404, 503))
-    def notifications(
-        run: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 50
-    ) -> SerializeAsAny[list[DeliveryInfo]]:
+    @api.get("/api/v1/notifications", tags=["alerts"], responses=answers(list[DeliveryInfo]) | errors(404, 503))
+    def notifications(run: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 50) -> Response:
         """Notifications, newest first: sent, pending with the number of attempts, or failed with the answer."""
-        return reader.alerts.deliveries(run, limit)
+        return encoded(reader.alerts.deliveries(run, limit))
 
 
 def _silences(api: FastAPI, reader: Reader, store: Store, clock: Clock) -> None:
-    @api.get("/api/v1/silences", tags=["alerts"], responses=errors(503))
-    def silences(expired: bool = False) -> SerializeAsAny[list[SilenceInfo]]:
+    @api.get("/api/v1/silences", tags=["alerts"], responses=answers(list[SilenceInfo]) | errors(503))
+    def silences(expired: bool = False) -> Response:
         """Active and pending silences; with `expired` also those of the last week."""
-        return reader.alerts.silences(expired)
+        return encoded(reader.alerts.silences(expired))
 
     def create(body: bytes) -> str:
         now = clock.now()

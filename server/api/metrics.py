@@ -75,7 +75,7 @@ class _Runs:
     def _signals(self, statuses: Iterable[Status]) -> Iterator[Metric]:
         rows: dict[str, list[tuple[str, SignalNow]]] = defaultdict(list)
         for status in statuses:
-            for signal in status.signals:
+            for signal in status.signals.values():
                 if _shown(status, signal):
                     rows[signal.signal].append((status.run, signal))
         infos = self._reader.signals.infos
@@ -148,15 +148,12 @@ def _catch_up(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
 
 def _up(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
     for target in status.trust:
-        # One that no list names any more is not down: its series ends.
-        if target.gone_since is None:
-            yield (target.target, target.kind), float(target.up)
+        yield (target.target, target.kind), float(target.up)
 
 
 def _scrape_seconds(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
     for target in status.trust:
-        if target.gone_since is None:
-            yield (target.target, target.kind), target.scrape_seconds
+        yield (target.target, target.kind), target.scrape_seconds
 
 
 def _origins(statuses: Iterable[Status]) -> Metric:
@@ -164,7 +161,7 @@ def _origins(statuses: Iterable[Status]) -> Metric:
     family = GaugeMetricFamily(PREFIX + "target_info", "The list that names the target, with its job and labels there.")
     for status in statuses:
         for target in status.trust:
-            if target.source and target.gone_since is None:
+            if target.source:
                 labels = {"run": status.run, "target": target.target, "source": target.source, "job": target.job}
                 own = {f"label_{name}": value for name, value in target.labels.items()}
                 family.add_sample(PREFIX + "target_info", {**labels, **own}, 1.0)
@@ -172,7 +169,7 @@ def _origins(statuses: Iterable[Status]) -> Metric:
 
 
 def _alerts(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
-    keys = [(str(one["name"]), str(one["severity"]), str(one["state"])) for one in status.alerts]
+    keys = [(one.name, one.severity, one.state) for one in status.alerts]
     for key in dict.fromkeys(keys):
         yield key, float(keys.count(key))
 
@@ -180,7 +177,7 @@ def _alerts(status: Status) -> Iterator[tuple[tuple[str, ...], float]]:
 def _by_signal(status: Status) -> dict[str, SignalNow]:
     """One row per signal: of several labelled series the worst speaks, then the oldest."""
     worst: dict[str, SignalNow] = {}
-    for signal in status.signals:
+    for signal in status.signals.values():
         if signal.signal.endswith("_total"):
             continue
         before = worst.get(signal.signal)

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from server.api.gate import COOKIE, HEARTBEAT_PATH, OPEN_PATHS
+from server.api.schema import Responses, add_components
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,6 @@ _CAUSES: Mapping[int, str] = {
     503: "The store does not answer; `retry-after` says when to try again.",
 }
 
-Responses = dict[int | str, dict[str, Any]]
-
 
 def errors(*codes: int) -> Responses:
     """The declaration of error bodies, for `responses` of a route."""
@@ -79,12 +78,16 @@ def invalid_parameters(problems: Sequence[Any]) -> str:
 
 
 def declare_security(api: FastAPI) -> None:
-    """Adds the security schemes to the OpenAPI description: a bearer token, or the cookie of the login page."""
+    """Adds to the OpenAPI description what FastAPI does not know: schemas of answers that are records, and security.
+
+    Security schemes: a bearer token, or the cookie of the login page.
+    """
     generate = api.openapi
 
     def openapi() -> dict[str, Any]:
         if api.openapi_schema is None:
             schema = generate()
+            add_components(schema)
             schema.setdefault("components", {})["securitySchemes"] = {
                 "token": {"type": "http", "scheme": "bearer", "description": "The server's token; none on loopback."},
                 "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "Set by the login page."},

@@ -7,20 +7,31 @@ from typing import Annotated, Any, get_args
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import SerializeAsAny
+from msgspec import Struct
 
 from collectors.model import Purpose
 from server.api.push import RETRY, UPLOAD, UploadLimiter, plain_of, run_of
 from server.api.responses import UploadAnswer, errors, json_file
+from server.api.schema import answers, encoded
 from server.ingest.readings import PUSHED
 from server.ingest.rollout_totals import KINDS
 from server.lib.clock import Clock
 from server.push import inbox as push_inbox
 from server.push import records as push_records
 from server.push.targets import TOO_MANY
-from server.query import Reader, shape
+from server.query import Reader
 from server.query.export import csv_lines, trace_of
-from server.query.types import Funnel, RolloutDetail, RolloutFilter, Sort
+from server.query.types import (
+    Cells,
+    CensusState,
+    EventInfo,
+    Funnel,
+    GroupInfo,
+    RolloutDetail,
+    RolloutFilter,
+    RolloutPage,
+    Sort,
+)
 from server.rollouts.groups import OUTCOMES
 from server.rollouts.state import CENSUS, ENDED, EXITS
 from server.store import Store
@@ -64,6 +75,32 @@ TYPES = frozenset(
 _Moment = Annotated[float | None, Query(ge=0, le=LAST, description="epoch seconds")]
 _Life = Annotated[int | None, Query(ge=0, le=2**62, description="incarnation, if the id was used again")]
 _States = Annotated[list[str], Query(description="census states and exits; none: all")]
+
+
+class GroupsAnswer(Struct, frozen=True):
+    """A page of groups. ``after``: pass it for the next page; null: this is the last page."""
+
+    groups: Sequence[GroupInfo]
+    after: str | None
+
+
+class CensusAnswer(Struct, frozen=True):
+    """Rollouts in flight by state, in the order in which a rollout passes through the states."""
+
+    census: Sequence[CensusState]
+
+
+class CellsAnswer(Struct, frozen=True):
+    """A distribution over time: ``cells`` are [start of a bucket, {bin: count}] pairs, empty buckets left out."""
+
+    kind: str
+    cells: Cells
+
+
+class EventsAnswer(Struct, frozen=True):
+    """Events of a run, oldest first."""
+
+    events: Sequence[EventInfo]
 
 
 def add_rollouts(
@@ -148,15 +185,10 @@ def _keep(store: Store, run: str, kind: push_records.Kind, records: push_records
 
 
 def _tables(api: FastAPI, reader: Reader) -> None:
-    table = errors(400, 404, 422, 503)
-    table[200] = {"content": {"text/csv": {"schema": {"type": "string"}}}}
+    table = answers(RolloutPage) | errors(400, 404, 422, 503)
+    table[200]["content"]["text/csv"] = {"schema": {"type": "string"}}
 
-    @api.get(
-        "/api/v1/runs/{run}/rollouts",
-        tags=["rollouts"],
-        response_model=SerializeAsAny[shape.RolloutsAnswer],
-        responses=table,
-    )
+    @api.get("/api/v1/runs/{run}/rollouts", tags=["rollouts"], responses=table)
     def rollouts(
         run: str,
         state: _States = [],  # noqa: B006
@@ -172,7 +204,7 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
         after: Annotated[str, Query(max_length=1000, description="`after` of the previous answer: the next page")] = "",
         format: Annotated[str, Query(pattern="^(json|csv)$")] = "json",
-    ) -> shape.RolloutsAnswer | Response:
+    ) -> Response:
         """Rollouts, the slowest first by default; `format=csv` returns all matches instead of a page.
 
         `complete` is false if so many ids begin with `find` that only the last ids are returned.
@@ -186,83 +218,85 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         except BadKey as error:
             raise HTTPException(400, str(error)) from None
         if format == "json":
-            return shape.RolloutsAnswer(page.rows, page.after or None, page.complete)
+            return encoded(page)
 
         def pages() -> Iterator[str]:
             next_page = page
-            yield from csv_lines(next_page.rows, head=True)
+            yield from csv_lines(next_page.rollouts, head=True)
             while next_page.after:
                 next_page = read_page(limit=CSV_PAGE, after=next_page.after)
-                yield from csv_lines(next_page.rows)
+                yield from csv_lines(next_page.rollouts)
 
         named = {"content-disposition": 'attachment; filename="rollouts.csv"'}
         return StreamingResponse(pages(), media_type="text/csv; charset=utf-8", headers=named)
 
-    @api.get("/api/v1/runs/{run}/groups", tags=["rollouts"], responses=errors(400, 404, 422, 503))
+    @api.get(
+        "/api/v1/runs/{run}/groups", tags=["rollouts"], responses=answers(GroupsAnswer) | errors(400, 404, 422, 503)
+    )
     def groups(
         run: str,
         outcome: Annotated[list[str], Query(description="open, mixed, all_solved, none_solved, ...; none: all")] = [],  # noqa: B006
         environment: Annotated[str, Query(max_length=200)] = "",
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
         after: Annotated[str, Query(max_length=1000)] = "",
-    ) -> SerializeAsAny[shape.GroupsAnswer]:
+    ) -> Response:
         """Groups with their rewards and outcome, the most recently changed first."""
         _check_choices("outcome", outcome, OUTCOMES)
         try:
             rows, rest = reader.rollouts.groups(run, outcome, environment=environment, limit=limit, after=after)
         except BadKey as error:
             raise HTTPException(400, str(error)) from None
-        return shape.GroupsAnswer(rows, rest or None)
+        return encoded(GroupsAnswer(rows, rest or None))
 
-    @api.get("/api/v1/runs/{run}/events", tags=["rollouts"], responses=errors(404, 422, 503))
+    @api.get("/api/v1/runs/{run}/events", tags=["rollouts"], responses=answers(EventsAnswer) | errors(404, 422, 503))
     def events(
         run: str,
         start: _Moment = None,
         end: _Moment = None,
         kind: Annotated[list[str], Query(description="weights_published, restart, ...; none: all")] = [],  # noqa: B006
         limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
-    ) -> SerializeAsAny[shape.EventsAnswer]:
+    ) -> Response:
         """Events, oldest first (default: the last day); if there are more than `limit`, the newest."""
         _check_choices("kind", kind, push_records.KINDS)
         low, high = _window(reader, start, end)
-        return shape.EventsAnswer(reader.runs.events(run, low, high, kind, limit))
+        return encoded(EventsAnswer(reader.runs.events(run, low, high, kind, limit)))
 
 
 def _aggregates(api: FastAPI, reader: Reader) -> None:
-    @api.get("/api/v1/runs/{run}/funnel", tags=["rollouts"], responses=errors(404, 422, 503))
+    @api.get("/api/v1/runs/{run}/funnel", tags=["rollouts"], responses=answers(Funnel) | errors(404, 422, 503))
     def funnel(
         run: str,
         start: _Moment = None,
         end: _Moment = None,
         purpose: Annotated[str, Query(description=f"{', '.join(PURPOSES)}; empty: all")] = "train",
-    ) -> SerializeAsAny[Funnel]:
+    ) -> Response:
         """Exits of rollouts (default: of the last day), in rollouts, tokens, GPU-seconds and dollars.
 
         Amounts cover the `told` rollouts of a bar, which report them; `bound` marks a lower or upper bound.
         """
         _check_choices("purpose", [purpose] if purpose else [], PURPOSES)
-        return reader.rollouts.funnel(run, *_window(reader, start, end), purpose=purpose)
+        return encoded(reader.rollouts.funnel(run, *_window(reader, start, end), purpose=purpose))
 
-    @api.get("/api/v1/runs/{run}/census", tags=["rollouts"], responses=errors(404, 503))
-    def census(run: str) -> SerializeAsAny[shape.CensusAnswer]:
+    @api.get("/api/v1/runs/{run}/census", tags=["rollouts"], responses=answers(CensusAnswer) | errors(404, 503))
+    def census(run: str) -> Response:
         """What is in flight now, by state, in the order in which a rollout passes through them."""
-        return shape.CensusAnswer(reader.rollouts.census(run))
+        return encoded(CensusAnswer(reader.rollouts.census(run)))
 
-    @api.get("/api/v1/runs/{run}/cells", tags=["rollouts"], responses=errors(404, 422, 503))
+    @api.get("/api/v1/runs/{run}/cells", tags=["rollouts"], responses=answers(CellsAnswer) | errors(404, 422, 503))
     def cells(
         run: str,
         kind: Annotated[str, Query(description="response_tokens, seconds, turns, tool_calls, staleness, solve_ratio")],
         start: _Moment = None,
         end: _Moment = None,
         buckets: Annotated[int, Query(ge=1, le=MAX_BUCKETS)] = 60,
-    ) -> SerializeAsAny[shape.CellsAnswer]:
+    ) -> Response:
         """A distribution over time: [[bucket's start, {bin: how many}], ...].
 
         Bin b of tokens and seconds is [2^(b/2), 2^((b+1)/2)); of a solve ratio a tenth; otherwise the number itself.
         """
         _check_choices("kind", [kind], KINDS)
         low, high = _window(reader, start, end)
-        return shape.CellsAnswer(kind, reader.rollouts.cells(run, kind, low, high, buckets))
+        return encoded(CellsAnswer(kind, reader.rollouts.cells(run, kind, low, high, buckets)))
 
 
 def _add_one_rollout(api: FastAPI, reader: Reader) -> None:
@@ -284,13 +318,17 @@ def _add_one_rollout(api: FastAPI, reader: Reader) -> None:
             raise _not_found(rollout_id)
         return _trace_file([details], reader.now(), "rollout")
 
-    @api.get("/api/v1/runs/{run}/rollouts/{rollout_id:path}", tags=["rollouts"], responses=errors(404, 422, 503))
-    def rollout(run: str, rollout_id: str, life: _Life = None) -> SerializeAsAny[shape.RolloutDetailAnswer]:
+    @api.get(
+        "/api/v1/runs/{run}/rollouts/{rollout_id:path}",
+        tags=["rollouts"],
+        responses=answers(RolloutDetail) | errors(404, 422, 503),
+    )
+    def rollout(run: str, rollout_id: str, life: _Life = None) -> Response:
         """One rollout with timeline, turns, uses and siblings; of several incarnations the newest, or `life`."""
         details = reader.rollouts.get(run, rollout_id, life)
         if details is None:
             raise _not_found(rollout_id)
-        return shape.rollout_detail(details)
+        return encoded(details)
 
 
 def _check_choices(name: str, given: Sequence[str], allowed: Sequence[str]) -> None:

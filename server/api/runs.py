@@ -2,16 +2,17 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import SerializeAsAny
+from msgspec import Struct
 
 from collectors.model import Sandbox, Target
-from server.api.responses import RefusedLine, Responses, errors
+from server.api.responses import RefusedLine, errors
+from server.api.schema import Responses, answers, encoded
 from server.ingest.readings import PUSHED
 from server.ingest.sandboxes import SandboxIngest
 from server.lib.clock import Clock
@@ -19,9 +20,9 @@ from server.lib.errors import ConfigError
 from server.preflight.live import Busy, NotConfigured, Preflights, TooSoon
 from server.push.records import Refusal, parse, records_of
 from server.push.targets import TOO_MANY
-from server.query import Reader, shape
+from server.query import PreflightInfo, Reader, SandboxInfo
 from server.query.types import MOST_ENGINES, MOST_STEPS, EngineInfo, EngineMetric, StepInfo
-from server.query.what_if import MOST, Changes, OutOfRange, WhatIfEstimate, what_if_answer
+from server.query.what_if import MOST, Changes, OutOfRange, WhatIfEstimate
 from server.store import Store
 from server.store.removal import RunInUse
 from server.store.types import Batch, Pusher
@@ -67,12 +68,12 @@ _COLUMNS = 500
 def add_engines(api: FastAPI, reader: Reader) -> None:
     """`GET /api/v1/runs/{run}/engines`, `/engines/history` and `/steps`."""
 
-    @api.get("/api/v1/runs/{run}/engines", tags=["runs"], responses=errors(404, 503))
+    @api.get("/api/v1/runs/{run}/engines", tags=["runs"], responses=answers(list[EngineInfo]) | errors(404, 503))
     def engines(
         run: str, at: Annotated[float | None, Query(ge=0, le=_LAST, description="epoch seconds; default: now")] = None
-    ) -> SerializeAsAny[list[EngineInfo]]:
+    ) -> Response:
         """Each engine: its newest values, and means over the last five whole minutes."""
-        return reader.engines.now(run, at)
+        return encoded(reader.engines.now(run, at))
 
     @api.get("/api/v1/runs/{run}/engines/history", tags=["runs"], responses=errors(404, 422, 503))
     def history(
@@ -92,10 +93,10 @@ def add_engines(api: FastAPI, reader: Reader) -> None:
         engine_row = reader.engines.cells(run, metric, keys, start, end, width)
         return {key: sorted(values.items()) for key, values in engine_row.items()}
 
-    @api.get("/api/v1/runs/{run}/steps", tags=["runs"], responses=errors(404, 503))
-    def steps(run: str, last: Annotated[int, Query(ge=1, le=MOST_STEPS)] = 40) -> SerializeAsAny[list[StepInfo]]:
+    @api.get("/api/v1/runs/{run}/steps", tags=["runs"], responses=answers(list[StepInfo]) | errors(404, 503))
+    def steps(run: str, last: Annotated[int, Query(ge=1, le=MOST_STEPS)] = 40) -> Response:
         """The trainer's newest steps as logged, oldest first: phases, samples, tokens, learning."""
-        return reader.steps.newest(run, last)
+        return encoded(reader.steps.newest(run, last))
 
 
 # ---- sandboxes
@@ -115,12 +116,19 @@ class SandboxUploadAnswer:
     refused: list[RefusedLine]
 
 
+class SandboxesAnswer(Struct, frozen=True):
+    """``funnel``: number of the run's sandboxes by the stage that they reached."""
+
+    funnel: Mapping[str, int | None]
+    sandboxes: Sequence[SandboxInfo]
+
+
 def add_sandboxes(
     api: FastAPI, reader: Reader, store: Store, clock: Clock, admitted: Callable[[str], bool] = lambda run: True
 ) -> None:
     """Routes below `/api/v1/runs/{run}/sandboxes`. ``admitted``: may a push name this run?"""
 
-    @api.get("/api/v1/runs/{run}/sandboxes", tags=["sandboxes"], responses=errors(404, 503))
+    @api.get("/api/v1/runs/{run}/sandboxes", tags=["sandboxes"], responses=answers(SandboxesAnswer) | errors(404, 503))
     def sandboxes(
         run: str,
         state: Annotated[list[str], Query(description="canonical states; none: all")] = [],  # noqa: B006
@@ -128,14 +136,14 @@ def add_sandboxes(
         find: Annotated[str, Query(max_length=200, description="part of an id or name, case-insensitive")] = "",
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
         before: Annotated[str | None, Query(description="id of the last row of the previous page")] = None,
-    ) -> SerializeAsAny[shape.SandboxesAnswer]:
+    ) -> Response:
         """Sandboxes of the run, from its providers or pushed, newest first, with the funnel.
 
         In the funnel, `first_exec` counts sandboxes that ran a command, of the `first_exec_of` whose source reports it
         (null: none). `met_ended` had ended before they were first read; with any, failures / `requested` is not valid.
         """
         rows = reader.sandboxes.page(run, state, dangling=dangling, find=find, limit=limit, before=before)
-        return shape.SandboxesAnswer(reader.sandboxes.funnel(run), rows)
+        return encoded(SandboxesAnswer(reader.sandboxes.funnel(run), rows))
 
     def push(run: str, body: bytes) -> JSONResponse:
         try:
@@ -187,18 +195,23 @@ def _store(store: Store, run: str, records: list[Sandbox], now: float) -> None:
 def add_preflight(api: FastAPI, reader: Reader, preflights: Preflights) -> None:
     """Routes below `/api/v1/runs/{run}/preflight`. The gate decides which clients may write."""
 
-    @api.get("/api/v1/runs/{run}/preflight", tags=["preflight"], responses=errors(404, 503))
-    def last(run: str) -> SerializeAsAny[shape.PreflightAnswer]:
+    @api.get("/api/v1/runs/{run}/preflight", tags=["preflight"], responses=answers(PreflightInfo) | errors(404, 503))
+    def last(run: str) -> Response:
         """The last preflight. `state`: never, running, done, failed or not_configured; `checks`: its results."""
-        return shape.preflight(run, reader.preflight(run))
+        return encoded(reader.preflight(run))
 
     # Not async: what it does (a lock, a thread's start) is done on a thread, and the reading on one of its own.
-    @api.post("/api/v1/runs/{run}/preflight", status_code=202, tags=["preflight"], responses=errors(404, 409, 429, 503))
-    def begin(run: str) -> SerializeAsAny[shape.PreflightAnswer]:
+    @api.post(
+        "/api/v1/runs/{run}/preflight",
+        status_code=202,
+        tags=["preflight"],
+        responses=answers(PreflightInfo, code=202) | errors(404, 409, 429, 503),
+    )
+    def begin(run: str) -> Response:
         """Starts a preflight: reads every target once, changes nothing. One at a time, every 30 s at most."""
         reader.preflight(run)
         try:
-            return shape.preflight(run, preflights.begin(run))
+            return encoded(preflights.begin(run), 202)
         except NotConfigured:
             message = (
                 "this server's configuration has no such run; `rollscope preflight -c FILE RUN` checks other files"
@@ -222,7 +235,7 @@ def _within(name: str, description: str) -> Any:
 def add_what_if(api: FastAPI, reader: Reader) -> None:
     """`GET /api/v1/runs/{run}/what-if`."""
 
-    @api.get("/api/v1/runs/{run}/what-if", tags=["runs"], responses=errors(404, 422, 503))
+    @api.get("/api/v1/runs/{run}/what-if", tags=["runs"], responses=answers(WhatIfEstimate) | errors(404, 422, 503))
     def what_if(
         request: Request,
         run: str,
@@ -236,7 +249,7 @@ def add_what_if(api: FastAPI, reader: Reader) -> None:
         max_response_tokens: Annotated[int | None, _within("max_response_tokens", "length cap of responses")] = None,
         max_staleness: Annotated[int | None, _within("max_staleness", "the staleness bound, in versions")] = None,
         zero_advantage: Annotated[float | None, _within("zero_advantage", "zero-advantage share: 0.4 is 40 %")] = None,
-    ) -> SerializeAsAny[WhatIfEstimate]:
+    ) -> Response:
         """An estimate from the verdict's throughput model: `now` and `then`, with assumptions and missing inputs.
 
         Omitted parameters keep today's value. `value` is null if an input is missing (`why` names it); `bound` marks a
@@ -248,7 +261,7 @@ def add_what_if(api: FastAPI, reader: Reader) -> None:
             zero_advantage,
         )  # fmt: skip
         try:
-            return what_if_answer(reader.what_if(run, changes))
+            return encoded(reader.what_if(run, changes))
         except OutOfRange as error:
             raise HTTPException(422, str(error)) from None
 

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import click
 import httpx
+import msgspec
 
 from collectors.transport import http
 from server import query
@@ -26,7 +27,6 @@ from server.cli.program import Command
 from server.config.settings import load
 from server.lib.clock import WallClock
 from server.lib.errors import ConfigError
-from server.query import shape
 from server.query.types import mode_words
 from server.store.types import RetentionSettings
 from server.targets.naming import shown_url
@@ -315,7 +315,8 @@ def _from_store(run: str | None, url: str) -> dict[str, Any]:
         with closing(stores.Store.open(url, read_only=True)) as store:
             reader = query.Reader(store, WallClock())
             name = _chosen(run, [info.name for info in reader.runs.all()])
-            return shape.status(reader.status(name))
+            answer: dict[str, Any] = msgspec.to_builtins(reader.status(name))
+            return answer
     except stores.StoreError as error:
         raise ConfigError([f"store: {error}"]) from None
 

@@ -85,9 +85,9 @@ class Preflights:
     def get(self, run: str) -> PreflightInfo:
         """The last one of a run, or why there is none."""
         if run not in self._runs:
-            return PreflightInfo("not_configured")
+            return PreflightInfo("not_configured", run=run)
         with self._lock:
-            return self._info(self._states[run], report.finite(asdict(self._runs[run][1])))
+            return self._info(run, self._states[run], report.finite(asdict(self._runs[run][1])))
 
     def begin(self, run: str) -> PreflightInfo:
         """Start one, and do not wait for it.
@@ -131,13 +131,13 @@ class Preflights:
     def _left(self, state: _PreflightState) -> float:
         return 0.0 if state.begun is None else state.begun + PAUSE_SECONDS - self._ticks()
 
-    def _info(self, kept: _PreflightState, plan: Mapping[str, Any]) -> PreflightInfo:
+    def _info(self, run: str, kept: _PreflightState, plan: Mapping[str, Any]) -> PreflightInfo:
         state = "running" if kept.running else "failed" if kept.error else "done" if kept.report else "never"
         left = self._left(kept)
         return PreflightInfo(
             state,  # type: ignore[arg-type]
             kept.started_at, kept.finished_at, self._clock.now() + left if left > 0 else None, kept.error, plan,
-            str(kept.report.get("outcome", "")), tuple(_check(check) for check in kept.report.get("checks", ())),
+            str(kept.report.get("outcome", "")), tuple(_check(check) for check in kept.report.get("checks", ())), run,
         )  # fmt: skip
 
 

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from server.alerts import text
 from server.alerts.inputs import TARGET_UP
@@ -15,7 +16,7 @@ from server.lib.clock import Clock
 from server.lib.matchers import Matcher, all_match
 from server.notify.model import SEVERITIES
 from server.query.run_state import cached, position
-from server.query.types import AlertInfo, DeliveryInfo, RuleInfo, SignalNow, SilenceInfo, Status
+from server.query.types import AlertInfo, AlertNow, DeliveryInfo, RuleInfo, SignalNow, SilenceInfo, Status
 from server.signals.model import LAST_VALUE
 from server.store.types import AlertRow, DeliveryRow, SilenceRow
 
@@ -59,7 +60,7 @@ class AlertReader:
         # A silence takes effect when it is created and ends when it expires, not at the next tick.
         now = self._clock.now()
         quiet = [silence_of(row) for row in self._store.alerts.silences(round(now * 1000))]
-        infos = (replace(info, muted=_muted(info, quiet, now)) for info in (self._info(*row) for row in rows))
+        infos = (structs.replace(info, muted=_muted(info, quiet, now)) for info in (self._info(*row) for row in rows))
         return sorted(infos, key=_gravest)
 
     def history(self, run: str | None = None, limit: int = 100) -> list[AlertInfo]:
@@ -129,7 +130,7 @@ def missing(condition: Condition, status: Status | None, metrics: frozenset[str]
         return ""
     if condition.source == "metric":
         return "" if condition.name in metrics else f"no source: no target reports {condition.name}"
-    return _no_signal([signal for signal in status.signals if signal.signal == condition.name])
+    return _no_signal([signal for signal in status.signals.values() if signal.signal == condition.name])
 
 
 def _no_signal(rows: Sequence[SignalNow]) -> str:
@@ -138,6 +139,15 @@ def _no_signal(rows: Sequence[SignalNow]) -> str:
         return "" if rows else "no source: nothing counted yet"
     kind = "not applicable" if rows[0].state == "not_applicable" else "no source"
     return f"{kind}: {rows[0].why}"
+
+
+def alert_now(alert: AlertInfo, now: float) -> AlertNow:
+    """An alert within a run's status."""
+    age = max(0.0, now - (alert.active_at if alert.fired_at is None else alert.fired_at))
+    return AlertNow(
+        alert.name, alert.signal, alert.state, alert.severity, alert.value, alert.unit, alert.active_at, age,
+        alert.annotations.get("summary", ""), alert.muted, alert.held, alert.labels, alert.fingerprint, alert.url,
+    )  # fmt: skip
 
 
 def _muted(info: AlertInfo, silences: Sequence[Silence], now: float) -> str:

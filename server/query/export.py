@@ -4,14 +4,14 @@ import csv
 import heapq
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
+from collectors.model import Span
 from server.query.types import RolloutDetail, RolloutInfo
 from server.store.rollout_tables import RECORD
 
 TIMES = (*(name for name, kind in RECORD.items() if kind == "time"), "consumed_at")
-_PLAIN = tuple(field.name for field in fields(RolloutInfo) if field.name not in ("times", "sandbox_ids"))
+_PLAIN = tuple(name for name in RolloutInfo.__struct_fields__ if name not in ("times", "sandbox_ids"))
 COLUMNS = (*_PLAIN, *TIMES, "sandbox_ids")
 # A spreadsheet takes what begins so for a formula, and runs it.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -54,12 +54,12 @@ def trace_of(rollouts: Sequence[RolloutDetail], now: float) -> dict[str, Any]:
 
 
 def _kinds(rollout: RolloutDetail, now: float) -> Iterator[dict[str, Any]]:
-    kinds = list(dict.fromkeys(bar[0] for bar in rollout.spans))
-    yield _name("process_name", (1, 0), rollout.row.rollout_id)
+    kinds = list(dict.fromkeys(bar.kind for bar in rollout.spans))
+    yield _name("process_name", (1, 0), rollout.rollout.rollout_id)
     for at, kind in enumerate(kinds, 1):
         yield _name("thread_name", (1, at), kind)
     for bar in rollout.spans:
-        yield from _bar((1, 1 + kinds.index(bar[0])), bar, rollout.row, now)
+        yield from _bar((1, 1 + kinds.index(bar.kind)), bar, rollout.rollout, now)
     yield from _uses((1, 0), rollout)
 
 
@@ -67,9 +67,9 @@ def _slots(rollouts: Sequence[RolloutDetail], now: float) -> Iterator[dict[str, 
     by_engine: dict[str, list[tuple[float, float, RolloutDetail]]] = {}
     for rollout in rollouts:
         if rollout.spans:
-            begin = min(bar[1] for bar in rollout.spans)
-            end = max(now if bar[2] is None else bar[2] for bar in rollout.spans)
-            by_engine.setdefault(rollout.row.engine, []).append((begin, max(begin, end), rollout))
+            begin = min(bar.start for bar in rollout.spans)
+            end = max(now if bar.end is None else bar.end for bar in rollout.spans)
+            by_engine.setdefault(rollout.rollout.engine, []).append((begin, max(begin, end), rollout))
     for pid, (engine, rows) in enumerate(sorted(by_engine.items()), 1):
         yield _name("process_name", (pid, 0), engine or "unknown engine")
         named: set[int] = set()
@@ -77,9 +77,9 @@ def _slots(rollouts: Sequence[RolloutDetail], now: float) -> Iterator[dict[str, 
             if tid not in named:
                 named.add(tid)
                 yield _name("thread_name", (pid, tid), f"slot {tid}")
-            yield _event((pid, tid), rollout.row.rollout_id, "rollout", begin, end, _args(rollout.row))
+            yield _event((pid, tid), rollout.rollout.rollout_id, "rollout", begin, end, _args(rollout.rollout))
             for bar in rollout.spans:
-                yield from _bar((pid, tid), bar, rollout.row, now)
+                yield from _bar((pid, tid), bar, rollout.rollout, now)
             yield from _uses((pid, tid), rollout)
 
 
@@ -87,7 +87,7 @@ def _packed(rows: Sequence[tuple[float, float, RolloutDetail]]) -> Iterator[tupl
     """Each into the lowest slot that is free when it begins: as many slots as there were rollouts at once."""
     free: list[int] = []
     busy: list[tuple[float, int]] = []
-    for begin, end, rollout in sorted(rows, key=lambda row: (row[0], row[1], row[2].row.rollout_id)):
+    for begin, end, rollout in sorted(rows, key=lambda row: (row[0], row[1], row[2].rollout.rollout_id)):
         while busy and busy[0][0] <= begin:
             heapq.heappush(free, heapq.heappop(busy)[1])
         slot = heapq.heappop(free) if free else len(busy) + 1
@@ -95,14 +95,11 @@ def _packed(rows: Sequence[tuple[float, float, RolloutDetail]]) -> Iterator[tupl
         yield slot, begin, end, rollout
 
 
-def _bar(
-    track: Track, bar: tuple[str, float, float | None, int | None, str], row: RolloutInfo, now: float
-) -> Iterator[dict[str, Any]]:
-    kind, start, end, version, detail = bar
-    values = {"rollout": row.rollout_id, "policy version": version, "detail": detail, "open": end is None}
-    name = kind if version is None else f"{kind} v{version}"
+def _bar(track: Track, bar: Span, row: RolloutInfo, now: float) -> Iterator[dict[str, Any]]:
+    values = {"rollout": row.rollout_id, "policy version": bar.version, "detail": bar.detail, "open": bar.end is None}
+    name = bar.kind if bar.version is None else f"{bar.kind} v{bar.version}"
     args = {key: value for key, value in values.items() if value not in (None, "", False)}
-    yield _event(track, name, kind, start, max(start, now) if end is None else end, args)
+    yield _event(track, name, bar.kind, bar.start, max(bar.start, now) if bar.end is None else bar.end, args)
 
 
 def _uses(track: Track, rollout: RolloutDetail) -> Iterator[dict[str, Any]]:

@@ -1,14 +1,14 @@
 """Records of a run's preflight; `server.preflight` runs the checks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct
 
 PreflightState = Literal["not_configured", "never", "running", "done", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckInfo:
+class CheckInfo(Struct, frozen=True):
     """The result of one check, as of `server.preflight.model.Check`.
 
     Attributes:
@@ -30,8 +30,7 @@ class CheckInfo:
     commands: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightInfo:
+class PreflightInfo(Struct, frozen=True):
     """The last preflight of a run. Times are epoch seconds.
 
     Attributes:
@@ -48,6 +47,7 @@ class PreflightInfo:
     finished_at: float | None = None
     retry_at: float | None = None
     error: str = ""
-    plan: Mapping[str, Any] = field(default_factory=dict)
+    plan: Mapping[str, Any] = {}
     outcome: str = ""
     checks: tuple[CheckInfo, ...] = ()
+    run: str = ""

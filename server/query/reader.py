@@ -4,14 +4,14 @@ Thread-safe: every call, or block of one state, has its own read connection. Onl
 cached.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from collectors import record_formats
 from server.alerts.settings import AlertSettings
 from server.lib.clock import Clock
-from server.query import shape, what_if
-from server.query.alerts import AlertReader
+from server.query import what_if
+from server.query.alerts import AlertReader, alert_now
 from server.query.engines import EngineReader
 from server.query.preflight import PreflightInfo
 from server.query.rollouts import RolloutReader
@@ -29,8 +29,8 @@ from server.query.signals import (
 )
 from server.query.steps import StepReader
 from server.query.types import RunSummary, SignalNow, Status, TargetTrust
-from server.query.verdicts import VerdictReader, summary
-from server.query.what_if import Changes, WhatIfAnswer
+from server.query.verdicts import NO_VERDICT, VerdictReader, summary
+from server.query.what_if import Changes, WhatIfEstimate
 from server.signals.window import TRAINER
 from server.store import Store
 from server.store.generators import TargetHealth
@@ -47,7 +47,7 @@ MOST_SPANS = 5000
 
 
 def _not_configured(run: str) -> PreflightInfo:
-    return PreflightInfo("not_configured")
+    return PreflightInfo("not_configured", run=run)
 
 
 class Reader:
@@ -110,23 +110,25 @@ class Reader:
             row, now, newest_value(by_signal), newest_step(by_signal), step_stale_seconds(by_signal), health
         )
         verdict = self.verdicts.now(row, state)
-        signals = tuple(without_withheld(self.signals.now(row, by_signal, now, state), verdict))
+        signals = {one.name: one for one in without_withheld(self.signals.now(row, by_signal, now, state), verdict)}
+        trust = [_trust(owner, target, now, state) for owner, target in targets if _is_shown(target, now)]
         return Status(
             run=row.name,
             framework=row.framework,
             mode=row.mode,
             lifecycle=row.lifecycle or "starting",
             now=now,
-            verdict=verdict,
+            verdict=verdict or NO_VERDICT,
             signals=signals,
-            alerts=tuple(shape.alert_now(alert, now) for alert in self.alerts.unresolved(run)),
-            trust=tuple(_trust(owner, target, now, state) for owner, target in targets if _is_shown(target, now)),
+            alerts=tuple(alert_now(alert, now) for alert in self.alerts.unresolved(run)),
+            trust=tuple(target for target in trust if target.gone_since is None),
             facts=row.facts,
             state=state,
-            summary=self._summary(row, state, signals) if state.over else None,
+            summary=self._summary(row, state, signals.values()) if state.over else None,
+            gone=tuple(target for target in trust if target.gone_since is not None),
         )
 
-    def _summary(self, row: RunRow, state: RunState, signals: Sequence[SignalNow]) -> RunSummary:
+    def _summary(self, row: RunRow, state: RunState, signals: Iterable[SignalNow]) -> RunSummary:
         first = None if row.first_ts is None else row.first_ts / 1000
         steps = self._store.fleet.steps([row.id], TRAINER).get(row.id)
         spans = self.verdicts.spans(row.name, first or 0.0, self._clock.now(), MOST_SPANS)
@@ -142,7 +144,7 @@ class Reader:
         rows = self._store.runs.targets(run)
         return [_trust(owner, target, now, states.get(owner)) for owner, target in rows if _is_shown(target, now)]
 
-    def what_if(self, run: str, changes: Changes) -> WhatIfAnswer:
+    def what_if(self, run: str, changes: Changes) -> WhatIfEstimate:
         """Estimates the effect of changes on a run; raises `OutOfRange` for GPUs or engines that the run has not."""
         return what_if.estimate(self.status(run), changes)
 

@@ -1,13 +1,13 @@
 """Reads rollouts: pages, one rollout with its timeline, groups, the funnel, the census, distributions."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal, get_args
 
 from msgspec import structs
 
-from collectors.model import Exit, Purpose, Rollout, Sandbox
+from collectors.model import Exit, Purpose, Rollout, Sandbox, Span, SpanKind
 from server.lib.clock import Clock
 from server.query.run_state import stored_run
 from server.query.types import (
@@ -109,39 +109,35 @@ def _lacking(sums: Sequence[RolloutSum], tokens: Tokens, gpus_of: Fleet, *, shar
 # ---- timeline
 # Builds a rollout's timeline from its spans, else from the times of its record.
 
-Bar = tuple[str, float, float | None, int | None, str]
-"""(kind, start, end; None: it lasts, policy version if reported, detail)."""
-
-# In flight: the bar that still grows.
-_OPEN = {
+# In flight: the span that still grows.
+_OPEN: Mapping[str, SpanKind] = {
     "waiting_slot": "queued", "booting": "boot", "generating": "generate", "in_tool": "generate", "scoring": "scoring",
     "waiting_group": "waiting_group", "queued": "in_queue", "gated": "suspended",
 }  # fmt: skip
 
 
-def timeline(row: RolloutRow, boxes: Sequence[Sandbox]) -> tuple[Bar, ...]:
-    """Bars by start, with the boots of the rollout's sandboxes if its own spans have none."""
-    reported: list[Bar] = [(span.kind, span.start, span.end, span.version, span.detail) for span in row.spans]
-    bars = reported or list(_derived_bars(row))
-    if not any(kind == "boot" for kind, *_ in bars):
-        bars += _boots(boxes)
-    return tuple(sorted(bars, key=lambda bar: (bar[1], bar[0])))
+def timeline(row: RolloutRow, boxes: Sequence[Sandbox]) -> tuple[Span, ...]:
+    """By start, with the boots of the rollout's sandboxes if its own spans have none."""
+    spans = list(row.spans) or list(_derived_spans(row))
+    if not any(span.kind == "boot" for span in spans):
+        spans += _boots(boxes)
+    return tuple(sorted(spans, key=lambda span: (span.start, span.kind)))
 
 
-def _boots(boxes: Sequence[Sandbox]) -> Iterator[Bar]:
+def _boots(boxes: Sequence[Sandbox]) -> Iterator[Span]:
     for box in boxes:
         if box.requested_at is None:
             continue
         end = box.ready_at if box.ready_at is not None else box.ended_at
         if end is None or end >= box.requested_at:
-            yield ("boot", box.requested_at, end, None, box.id)
+            yield Span("boot", box.requested_at, end, None, box.id)
 
 
-def _derived_bars(row: RolloutRow) -> Iterator[Bar]:
+def _derived_spans(row: RolloutRow) -> Iterator[Span]:
     open_kind = _OPEN.get(row.state, "")
     used = [use.at for use in row.consumptions if use.at is not None]
     after_score = _last(row.scored_at, row.finished_at)
-    phases = (
+    phases: tuple[tuple[SpanKind, float | None, float | None], ...] = (
         ("queued", row.dispatched_at, row.started_at),
         ("generate", _begun(row), row.finished_at),
         ("scoring", row.finished_at, row.scored_at),
@@ -154,7 +150,7 @@ def _derived_bars(row: RolloutRow) -> Iterator[Bar]:
         if kind == "generate":
             yield from _generated(row, start, end)
         elif end is None or end > start:
-            yield (kind, start, end, None, "")
+            yield Span(kind, start, end)
 
 
 def _last(*times: float | None) -> float | None:
@@ -166,23 +162,23 @@ def _begun(record: Rollout) -> float | None:
     return _last(record.started_at, record.first_token_at)
 
 
-def _generated(record: Rollout, start: float, end: float | None) -> Iterator[Bar]:
-    """Prefill to the first token; then one bar per policy version, as wide as its share of the tokens."""
+def _generated(record: Rollout, start: float, end: float | None) -> Iterator[Span]:
+    """Prefill to the first token; then one span per policy version, as wide as its share of the tokens."""
     first = record.first_token_at
     if first is not None and start < first and (end is None or first <= end):
-        yield ("prefill", start, first, record.version_start, "")
+        yield Span("prefill", start, first, record.version_start)
         start = first
     pairs = [(version, tokens) for version, tokens in record.token_versions if tokens > 0]
     total = sum(tokens for _, tokens in pairs)
     if end is None or not total:
         version = record.version_start if record.version_start == record.version_finish or end is None else None
-        yield ("generate", start, end, version, "")
+        yield Span("generate", start, end, version)
         return
     done = 0
     for version, tokens in pairs:
         begin = start + (end - start) * done / total
         done += tokens
-        yield ("generate", begin, start + (end - start) * done / total, version, f"{tokens} tokens")
+        yield Span("generate", begin, start + (end - start) * done / total, version, f"{tokens} tokens")
 
 
 SIBLINGS = 256
@@ -233,7 +229,7 @@ class RolloutReader:
         # A page with rows proves that the run exists: checking first would add a fifth of the time.
         if not rows:
             stored_run(self._store, run)
-        return RolloutPage(tuple(info(row) for row in rows), rest, complete)
+        return RolloutPage(tuple(info(row) for row in rows), rest or None, complete)
 
     def get(self, run: str, rollout_id: str, incarnation: int | None = None) -> RolloutDetail | None:
         """One rollout with its timeline (``incarnation`` None: the newest); None if it is unknown."""
@@ -374,7 +370,7 @@ def _boxes(rows: Iterable[RolloutRow]) -> list[str]:
 _times_of, _same_of = attrgetter(*_TIMES), attrgetter(*_SAME)
 _own_of = attrgetter(*("turn_count" if name == "turns" else name for name in _OWN))
 _info_made = by_place(
-    [one.name for one in fields(RolloutInfo)], ("rollout_id", "purpose", "exit", "moved_at", "times", *_SAME, *_OWN)
+    RolloutInfo.__struct_fields__, ("rollout_id", "purpose", "exit", "moved_at", "times", *_SAME, *_OWN)
 )
 
 
@@ -390,12 +386,12 @@ def info(row: RolloutRow) -> RolloutInfo:
 def _detail(row: RolloutRow, siblings: Sequence[RolloutRow], boxes: Mapping[str, SandboxRow]) -> RolloutDetail:
     rollout_boxes = [boxes[name] for name in row.sandbox_ids if name in boxes]
     return RolloutDetail(
-        row=info(row),
+        rollout=info(row),
         token_versions=row.token_versions,
         consumptions=tuple(structs.asdict(use) for use in row.consumptions),
         turns=tuple(structs.asdict(turn) for turn in row.turns),
         spans=timeline(row, [box.record for box in rollout_boxes]),
-        spans_reported=bool(row.spans),
+        spans_told=bool(row.spans),
         siblings=tuple(info(sibling) for sibling in siblings),
         sandboxes=tuple(_box(box) for box in rollout_boxes),
     )

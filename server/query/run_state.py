@@ -3,8 +3,9 @@
 Pure: stored facts and the reader's "now" in, one `RunState` out.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from server.lib.clock import CatchUp, loads
 
@@ -38,8 +39,7 @@ LEAST_PROGRESS = 0.02
 OVER = ("finished", "crashed")
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
+class RunState(Struct, frozen=True):
     """The state of a run. Times are epoch seconds.
 
     Attributes:
@@ -76,8 +76,7 @@ class RunState:
 LIVE = RunState("live")
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What is stored of a run that decides its state. Times are epoch seconds.
 
     Attributes:
@@ -126,8 +125,10 @@ def _catching_up(catch_up: CatchUp) -> RunState:
     left = catch_up.seconds_left
     if left is None and progress is not None and progress >= LEAST_PROGRESS:
         left = catch_up.seconds * (1 - progress) / progress
+    # Both are estimates: tenths of a percent and whole seconds.
     return RunState(
-        "catching_up", catch_up.start, catch_up.position, progress, left, catch_up.target,
+        "catching_up", catch_up.start, catch_up.position, None if progress is None else round(progress, 3),
+        None if left is None else round(left), catch_up.target,
         catch_up.bytes_read, catch_up.bytes_total, catch_up.steps_read,
     )  # fmt: skip
 

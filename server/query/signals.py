@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+
+from msgspec import structs
 
 from collectors.model import Labels
 from server import signals
 from server.lib.clock import Clock
 from server.query.run_state import OVER, RunState, position, stored_run
-from server.query.types import Delta, Series, SignalInfo, SignalNow, SignalState, format_name, parse_name
+from server.query.types import Delta, Series, SignalInfo, SignalNow, SignalState, VerdictInfo, format_name, parse_name
 from server.signals import availability as registry
 from server.signals.aggregates import stale_seconds
 from server.signals.model import Counter, Signal, lapsed
@@ -102,12 +103,12 @@ def signal_now(
     return SignalNow(name, item.name, dict(labels), value, item.unit, state, age, latest.source, why, ts)
 
 
-def without_withheld(signals_now: Iterable[SignalNow], verdict: Mapping[str, Any] | None) -> Iterator[SignalNow]:
+def without_withheld(signals_now: Iterable[SignalNow], verdict: VerdictInfo | None) -> Iterator[SignalNow]:
     """The signals; that of a withheld verdict has no value, as the verdict has no outcome."""
     is_withheld = verdict is not None and "last" in verdict
     for signal in signals_now:
         if is_withheld and verdict is not None and signal.signal == "bottleneck" and signal.value is not None:
-            yield replace(signal, value=None, state="unknown", why=str(verdict["summary"]))
+            yield structs.replace(signal, value=None, state="unknown", why=verdict["summary"])
         else:
             yield signal
 

@@ -1,4 +1,4 @@
-"""Records of `server.query.reader.Reader`: frozen, serialisable by `dataclasses.asdict`. Times are epoch seconds.
+"""Records of `server.query.reader.Reader`: frozen, and what the API answers. Times are epoch seconds.
 
 The dashboard, the API, `/metrics` and the command line show only these records, so that the dashboard never
 shows a value that the API does not have.
@@ -6,24 +6,102 @@ shows a value that the API does not have.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
-from collectors.model import Labels
+from msgspec import Struct, field
+
+from collectors.model import Labels, Span
 from server.query.run_state import LIVE, RunState
 
 SignalState = Literal["ok", "watch", "critical", "unknown", "not_applicable"]
 
+Fact = bool | int | float | str
+"""A fact of a run: a setting or a measured constant."""
 
-@dataclass(frozen=True, slots=True)
-class VerdictSpan:
+
+# ---- verdicts
+
+
+class EvidenceInfo(TypedDict):
+    """One fact behind a verdict. ``bound``: the limit that the value is compared with, in the same unit."""
+
+    text: str
+    signal: str
+    value: float | None
+    unit: str
+    bound: float | None
+    age_seconds: float | None
+
+
+class LimiterInfo(TypedDict):
+    """One thing that keeps useful samples below the trainer's capacity; see `server.verdict.model.Limiter`."""
+
+    outcome: str
+    cause: str
+    factor: float
+    gain: float
+    share: float
+    text: str
+
+
+class ContradictionInfo(TypedDict):
+    """Two sources whose numbers cannot both be right."""
+
+    name: str
+    text: str
+    values: Mapping[str, float]
+
+
+class LastVerdict(TypedDict):
+    """The verdict that was withheld because it no longer describes the present."""
+
+    outcome: str
+    cause: str | None
+    confidence: float
+    since: float | None
+    summary: str
+    as_of: float
+
+
+class VerdictInfo(TypedDict, total=False):
+    """A verdict as stored; see `server.verdict.model.Verdict`.
+
+    Older rules stored fewer fields. ``as_of`` is absent in the history. ``last`` is present only if the verdict is
+    withheld.
+    """
+
+    outcome: str
+    cause: str | None
+    confidence: float
+    since: float | None
+    summary: str
+    evidence: list[EvidenceInfo]
+    shares: Mapping[str, float]
+    next: LimiterInfo | None
+    usd_per_hour: float | None
+    usd_lacks: str
+    rule: str
+    completeness: float
+    limiters: list[LimiterInfo]
+    advice: str
+    numbers: Mapping[str, float | None]
+    missing: list[str]
+    disagreements: list[str]
+    contradictions: list[ContradictionInfo]
+    buffer: str
+    rules_version: int
+    as_of: float | None
+    last: LastVerdict
+
+
+class VerdictSpan(Struct, frozen=True):
     """A period with one verdict. Times are epoch seconds.
 
     Attributes:
         start, end: when it was current; end None while it is.
         since: when its condition began; before `start` by the time that the rules needed to confirm it.
-        cause: "" where no cause was identified.
+        cause: None where no cause was identified.
         rules_version: of the rules that produced it.
         replayed: evaluated while history was read.
         verdict: the whole of it as it was at `start`, as in the status.
@@ -33,17 +111,19 @@ class VerdictSpan:
     end: float | None
     since: float
     outcome: str
-    cause: str
+    cause: str | None
     rule: str
     confidence: float
     summary: str
     rules_version: int
     replayed: bool
-    verdict: Mapping[str, Any]
+    verdict: VerdictInfo
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary:
+# ---- runs and signals
+
+
+class RunSummary(Struct, frozen=True):
     """A run from its first datum to its last.
 
     Attributes:
@@ -63,9 +143,8 @@ class RunSummary:
     reward: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    """One row of the run list."""
+class RunInfo(Struct, frozen=True):
+    """A run. ``state``: None where only the run is asked for, and beyond the 500 runs that were active last."""
 
     name: str
     framework: str
@@ -73,31 +152,43 @@ class RunInfo:
     lifecycle: str
     first_ts: float | None
     last_ts: float | None
-    facts: Mapping[str, str | float] = field(default_factory=dict)
+    facts: Mapping[str, Fact] = {}
+    state: RunState | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SignalInfo:
-    """The definition of a signal: constant, from the code. ``watch`` and ``critical`` are its bands (None: no band).
+class SeriesNow(Struct, frozen=True):
+    """The newest value of one series of a signal."""
 
-    ``inputs``: the catalogue metrics it reads. ``cadence``: ``tick``, ``step`` or ``counter``.
+    value: float | None
+    state: SignalState
+
+
+class SignalInfo(Struct, frozen=True):
+    """What a signal is: constant, from the code.
+
+    Attributes:
+        enable: how to make it available.
+        watch, critical: its bands; None: no band.
+        inputs: the catalogue metrics it reads.
+        cadence: ``tick``, ``step`` or ``counter``.
+        series: of a run: its series by name with labels.
     """
 
     name: str
     title: str
     unit: str
     help: str
-    why: str
+    enable: str
     actor: str
     watch: float | None = None
     critical: float | None = None
     higher_is_worse: bool = True
     inputs: tuple[str, ...] = ()
     cadence: str = ""
+    series: Mapping[str, SeriesNow] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class SignalNow:
+class SignalNow(Struct, frozen=True):
     """A signal's newest value.
 
     Attributes:
@@ -119,13 +210,12 @@ class SignalNow:
     ts: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunNow:
+class RunNow(Struct, frozen=True):
     """One row of the list of all runs.
 
     Attributes:
-        verdict: as in `Status`.
-        signals: the few that stand in the list, as in `Status`.
+        verdict: as in `Status`; None before the first.
+        signals: the few that stand in the list.
         step: number of the trainer's newest step; None when none is known.
         newest: when its youngest number was true; None when there never was any.
         up, targets: how many of its targets answer, of how many; without those that no list names any more.
@@ -133,7 +223,7 @@ class RunNow:
     """
 
     info: RunInfo
-    verdict: Mapping[str, Any] | None
+    verdict: VerdictInfo | None
     signals: tuple[SignalNow, ...]
     step: int | None
     newest: float | None
@@ -142,8 +232,7 @@ class RunNow:
     state: RunState = LIVE
 
 
-@dataclass(frozen=True, slots=True)
-class TargetTrust:
+class TargetTrust(Struct, frozen=True):
     """The health of a target, shown next to every number from it."""
 
     target: str
@@ -160,35 +249,64 @@ class TargetTrust:
     # Of a discovered target: the discovery list, its job and its labels.
     source: str = ""
     job: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = {}
     # When it was removed from the discovery list (epoch s): it is not down, and no alert fires for it.
     gone_since: float | None = None
     # It reports rollout records and is no engine.
     records: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """The contract for scripts (`GET /api/v1/runs/{run}/status`, `rollscope status --json`)."""
+class AlertNow(Struct, frozen=True):
+    """An alert within a run's status: what a script acts on.
+
+    Attributes:
+        since: epoch seconds at which its condition became true.
+        age_seconds: how long it has been in its state: pending since ``since``, firing since it fired.
+    """
+
+    name: str
+    signal: str
+    state: str
+    severity: str
+    value: float | None
+    unit: str
+    since: float
+    age_seconds: float
+    summary: str
+    muted: str
+    held: bool
+    labels: Mapping[str, str]
+    fingerprint: str
+    url: str
+
+
+class Status(Struct, frozen=True):
+    """The contract for scripts (`GET /api/v1/runs/{run}/status`, `rollscope status --json`).
+
+    Attributes:
+        verdict: unknown before the first.
+        signals: by name with labels.
+        trust: the targets that the run has.
+        gone: those that were removed from their list: they are not down, and affect no number of today.
+        summary: of a finished run only.
+    """
 
     run: str
     framework: str
     mode: str
     lifecycle: str
     now: float
-    # As `server.verdict.model.Verdict.to_json` has it, with ``as_of``; None before the first.
-    verdict: Mapping[str, Any] | None
-    signals: tuple[SignalNow, ...]
-    alerts: tuple[Mapping[str, object], ...]
+    verdict: VerdictInfo
+    signals: Mapping[str, SignalNow]
+    alerts: tuple[AlertNow, ...]
     trust: tuple[TargetTrust, ...]
-    facts: Mapping[str, str | float]
+    facts: Mapping[str, Fact]
     state: RunState = LIVE
-    # Of a run that is over.
     summary: RunSummary | None = None
+    gone: tuple[TargetTrust, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """One line of a chart, at most as many buckets as requested. ``mean[i] is None``: the line breaks there.
 
     ``low`` and ``high`` are the extremes inside each bucket, so no spike is averaged away.
@@ -202,8 +320,7 @@ class Series:
     high: tuple[float | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StepSeries:
+class StepSeries(Struct, frozen=True):
     """As `Series`, over the trainer's steps: ``step`` ascends; of a step trained twice the newer incarnation counts.
 
     A tick's points belong to the step in progress. If there are more steps than requested points, steps are merged.
@@ -217,8 +334,7 @@ class StepSeries:
     high: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """New points since a cursor. ``reset``: history was rewritten, fetch the whole range again.
 
     ``points``: series name -> [(ts, value or None)], oldest first.
@@ -230,8 +346,7 @@ class Delta:
     points: Mapping[str, tuple[tuple[float, float | None], ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxInfo:
+class SandboxInfo(Struct, frozen=True):
     """One sandbox as last reported. Times are epoch seconds; None: unknown.
 
     Attributes:
@@ -279,8 +394,7 @@ MOST_ENGINES = 64
 MOST_STEPS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class EngineInfo:
+class EngineInfo(Struct, frozen=True):
     """One engine at one time; None: the engine does not report it.
 
     Attributes:
@@ -310,8 +424,7 @@ class EngineInfo:
     held: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StepInfo:
+class StepInfo(Struct, frozen=True):
     """One step of the trainer as it was logged: canonical metric (with its labels, where it has some) -> value.
 
     ``life``: the trainer's incarnation: 0, or the number of restarts before it.
@@ -320,11 +433,10 @@ class StepInfo:
     step: int
     ts: float
     life: int
-    values: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[str, float] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class StepAt:
+class StepAt(Struct, frozen=True):
     """When a trainer step was reported (epoch seconds). ``life``: the incarnation; it rises with each restart."""
 
     ts: float
@@ -337,8 +449,7 @@ class StepAt:
 AlertState = Literal["pending", "firing", "resolved"]
 
 
-@dataclass(frozen=True, slots=True)
-class AlertInfo:
+class AlertInfo(Struct, frozen=True):
     """One episode of an alert.
 
     Attributes:
@@ -370,8 +481,7 @@ class AlertInfo:
     replayed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SilenceInfo:
+class SilenceInfo(Struct, frozen=True):
     """A silence. ``matchers``: as written, e.g. ``alertname="RunStalled"``. ``state``: pending, active, expired."""
 
     id: str
@@ -383,8 +493,7 @@ class SilenceInfo:
     comment: str
 
 
-@dataclass(frozen=True, slots=True)
-class RuleInfo:
+class RuleInfo(Struct, frozen=True):
     """A rule as configured.
 
     Attributes:
@@ -395,7 +504,7 @@ class RuleInfo:
 
     name: str
     severity: str
-    class_: str
+    class_: str = field(name="class")
     expression: str
     summary: str
     builtin: bool
@@ -405,8 +514,7 @@ class RuleInfo:
     recover: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryInfo:
+class DeliveryInfo(Struct, frozen=True):
     """A notification and the result of its delivery, without secrets. ``status``: pending, sent, failed, superseded."""
 
     run: str
@@ -431,8 +539,7 @@ SORTS = ("moved", "seconds", "response_tokens", "staleness", "reward")
 Sort = Literal["moved", "seconds", "response_tokens", "staleness", "reward"]
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutFilter:
+class RolloutFilter(Struct, frozen=True):
     """Which rollouts. Empty fields do not restrict.
 
     Attributes:
@@ -453,8 +560,7 @@ class RolloutFilter:
     end: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutInfo:
+class RolloutInfo(Struct, frozen=True):
     """One row of the table; attributes as of `server.rollouts.model.RolloutRow`, flat. ``state``: census state or exit.
 
     ``times``: the reported times of the record, and ``consumed_at`` of its newest use; epoch seconds.
@@ -497,7 +603,7 @@ class RolloutInfo:
     unknown: str
     sampled: bool
     detailed: bool
-    times: Mapping[str, float] = field(default_factory=dict)
+    times: Mapping[str, float] = {}
     sandbox_ids: tuple[str, ...] = ()
     group_size: int | None = None
     attempt: int | None = None
@@ -509,42 +615,39 @@ class RolloutInfo:
     exit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutPage:
-    """Rows in the requested order. ``after``: pass it for the next page; "": this is the last page.
+class RolloutPage(Struct, frozen=True):
+    """Rows in the requested order. ``after``: pass it for the next page; None: this is the last page.
 
     ``complete``: the pages hold all matches. False: so many ids begin with ``find`` that only those
     whose ids come last are given (see `RolloutFilter`).
     """
 
-    rows: tuple[RolloutInfo, ...]
-    after: str
+    rollouts: tuple[RolloutInfo, ...]
+    after: str | None
     complete: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutDetail:
+class RolloutDetail(Struct, frozen=True):
     """One rollout with its timeline.
 
     Attributes:
-        spans: (kind, start, end or None, version or None, detail), by start; made of the header's times where the
-            source reported none; then ``spans_reported`` is False.
-        turns: as recorded; empty where they were not stored (`row.detailed`).
+        token_versions: (version, tokens) pairs.
+        spans: by start; made of the header's times where the source reported none; then ``spans_told`` is False.
+        turns: as recorded; empty where they were not stored (`rollout.detailed`).
         siblings: the group's other members.
     """
 
-    row: RolloutInfo
+    rollout: RolloutInfo
     token_versions: tuple[tuple[int, int], ...]
     consumptions: tuple[Mapping[str, Any], ...]
     turns: tuple[Mapping[str, Any], ...]
-    spans: tuple[tuple[str, float, float | None, int | None, str], ...]
-    spans_reported: bool
+    spans: tuple[Span, ...]
+    spans_told: bool
     siblings: tuple[RolloutInfo, ...]
     sandboxes: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GroupInfo:
+class GroupInfo(Struct, frozen=True):
     """One group; attributes as of `server.rollouts.model.RolloutGroupRow`. ``solve_ratio``: of the valid members."""
 
     group_id: str
@@ -568,8 +671,7 @@ class GroupInfo:
     sampled: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FunnelBar:
+class FunnelBar(Struct, frozen=True):
     """One exit in a window. None: not known (no engine counter, no price). ``derived``: not counted from records.
 
     Attributes:
@@ -587,8 +689,7 @@ class FunnelBar:
     bound: Literal["", "lower", "upper"] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Funnel:
+class Funnel(Struct, frozen=True):
     """Exits within [start, end), and what is in flight now.
 
     Attributes:
@@ -604,8 +705,7 @@ class Funnel:
     wasted_usd: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CensusState:
+class CensusState(Struct, frozen=True):
     """How many are in a state now, and for how long the oldest of them."""
 
     state: str
@@ -613,8 +713,7 @@ class CensusState:
     oldest_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class EventInfo:
+class EventInfo(Struct, frozen=True):
     """One event. ``version``: the published policy version, if reported."""
 
     ts: float

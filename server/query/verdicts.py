@@ -1,13 +1,13 @@
 """Verdicts for readers: the newest as of now, and their history as spans of time."""
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from server.lib.clock import Clock
 from server.query.run_state import NOT_COLLECTED_SECONDS, OVER, RunState, stored_run
-from server.query.types import VerdictSpan
+from server.query.types import LastVerdict, VerdictInfo, VerdictSpan
 from server.store.types import RunRow, VerdictRow
+from server.verdict.model import Verdict
 
 if TYPE_CHECKING:
     from server.store import Store
@@ -17,6 +17,11 @@ from server.query.types import RunSummary, SignalNow
 
 # A tick's verdict is 5 s old; after a minute no collector runs.
 STALE_SECONDS = 60.0
+NO_VERDICT = cast(
+    VerdictInfo,
+    Verdict("unknown", summary="no verdict yet: it is computed from the run's first tick on").to_json()
+    | {"as_of": None},
+)
 
 
 class VerdictReader:
@@ -25,7 +30,7 @@ class VerdictReader:
     def __init__(self, store: "Store", clock: Clock) -> None:
         self._store, self._clock = store, clock
 
-    def now(self, row: RunRow, state: RunState) -> Mapping[str, Any] | None:
+    def now(self, row: RunRow, state: RunState) -> VerdictInfo | None:
         """The newest verdict with ``as_of``; unknown, with what it was, unless it describes the present."""
         return current_verdict(self._store.verdicts.newest(row.name), state, self._clock.now())
 
@@ -52,12 +57,12 @@ class VerdictReader:
         return None if judged else as_of
 
 
-def current_verdict(text: str | None, state: RunState, now: float) -> dict[str, Any] | None:
+def current_verdict(text: str | None, state: RunState, now: float) -> VerdictInfo | None:
     """A run's newest verdict as stored, with ``as_of``; None before the first."""
     if text is None:
         return None
     stored = json.loads(text)
-    verdict: dict[str, Any] = {**stored["verdict"], "as_of": stored["as_of"]}
+    verdict = cast(VerdictInfo, {**stored["verdict"], "as_of": stored["as_of"]})
     if state.over:
         return verdict
     if state.name == "catching_up":
@@ -73,23 +78,24 @@ def current_verdict(text: str | None, state: RunState, now: float) -> dict[str, 
 
 
 def _span(row: VerdictRow, end: float | None) -> VerdictSpan:
-    body: Mapping[str, Any] = json.loads(row.body)
+    body: VerdictInfo = json.loads(row.body)
     return VerdictSpan(
-        row.ts / 1000, end, row.since / 1000, row.outcome, row.cause, row.rule, row.confidence, str(body["summary"]),
+        row.ts / 1000, end, row.since / 1000, row.outcome, row.cause or None, row.rule, row.confidence, body["summary"],
         row.rules_version, row.replayed, body,
     )  # fmt: skip
 
 
-def _withheld(verdict: dict[str, Any], why: str) -> dict[str, Any]:
+def _withheld(verdict: VerdictInfo, why: str) -> VerdictInfo:
     """Replaces a verdict that no longer describes the present by unknown; the old verdict is in ``last``.
 
     The other fields stay.
     """
     named = str(verdict["outcome"]) + (f" ({verdict['cause']})" if verdict["cause"] else "")
-    last = {key: verdict.get(key) for key in ("outcome", "cause", "confidence", "since", "summary", "as_of")}
+    last = {key: verdict.get(key) for key in LastVerdict.__annotations__}
     unseen = {"outcome": "unknown", "cause": "incomplete", "confidence": 0.0, "since": verdict["as_of"], "last": last}
+    nothing = {"usd_per_hour": None, "usd_lacks": "", "advice": "", "next": None}
     summary = f"{why} {named}: {verdict['summary']}"
-    return {**verdict, **unseen, "usd_per_hour": None, "usd_lacks": "", "summary": summary, "advice": "", "next": None}
+    return cast(VerdictInfo, {**verdict, **unseen, **nothing, "summary": summary})
 
 
 # ---- summary

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
+
+from msgspec import Struct
 
 from server.query.types import Status
 from server.signals.gpus import ROLES, Fleet, fleet
@@ -31,11 +33,9 @@ __all__ = [
     "Range",
     "RunSituation",
     "WhatIf",
-    "WhatIfAnswer",
     "WhatIfEstimate",
     "changes_of",
     "estimate",
-    "what_if_answer",
 ]  # fmt: skip
 
 # Accepted values (lowest, highest): a number beyond is a mistake. A run's own limits are narrower.
@@ -58,12 +58,12 @@ _SCALED = {
     "group_size": "rollouts per group", "max_response_tokens": "tokens", "max_staleness": "versions",
 }  # fmt: skip
 
+LABEL = "an estimate from the verdict's throughput model, not a measurement"
 # Below this share of zero-advantage groups a filter cannot be detected.
 _FEW = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """What a slider of a change spans.
 
     Attributes:
@@ -79,19 +79,11 @@ class Range:
     needs: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIfAnswer:
-    """A run's numbers, how far they may be changed, and what comes of the changes."""
+class WhatIfEstimate(Struct, frozen=True):
+    """A run's numbers, how far they may be changed, and what comes of the changes.
 
-    run: str
-    inputs: CurrentNumbers
-    ranges: Mapping[str, Range]
-    result: WhatIf
-
-
-@dataclass(frozen=True, slots=True)
-class WhatIfEstimate:
-    """A what-if as the API returns it. ``then``: the run with the changes. ``missing``: input -> how to report it."""
+    ``then``: the run with the changes. ``missing``: input -> how to report it.
+    """
 
     run: str
     label: str
@@ -108,7 +100,7 @@ class OutOfRange(ValueError):
     """A change that is impossible in this run; its text states the possible range."""
 
 
-def estimate(status: Status, changes: Changes) -> WhatIfAnswer:
+def estimate(status: Status, changes: Changes) -> WhatIfEstimate:
     """The estimate for a run.
 
     Raises:
@@ -123,7 +115,10 @@ def estimate(status: Status, changes: Changes) -> WhatIfAnswer:
         _reaches(name, getattr(now, name), getattr(changes, name), unit)
     if now.engines and now.generator_gpus and _left(now, now.engines, now.generator_gpus, changes) <= 0:
         raise OutOfRange("move_gpus and add_engines together leave the generator nothing")
-    return WhatIfAnswer(status.run, now, ranges(now), what_if(now, changes))
+    found = what_if(now, changes)
+    return WhatIfEstimate(
+        status.run, LABEL, found.changes, found.now, found.then, found.assumptions, found.missing, now, ranges(now)
+    )
 
 
 def _reaches(name: str, today: float | None, value: float | None, unit: str) -> None:
@@ -138,22 +133,6 @@ def _plain(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def what_if_answer(answer: WhatIfAnswer) -> WhatIfEstimate:
-    """The body of `GET /api/v1/runs/{run}/what-if`."""
-    result = answer.result
-    return WhatIfEstimate(
-        run=answer.run,
-        label="an estimate from the verdict's throughput model, not a measurement",
-        changes=result.changes,
-        now=result.now,
-        then=result.then,
-        assumptions=result.assumptions,
-        missing=result.missing,
-        inputs=answer.inputs,
-        ranges=answer.ranges,
-    )
-
-
 # ---- today
 
 
@@ -161,7 +140,7 @@ class _StatusValues:
     """Values of a status by signal and labels."""
 
     def __init__(self, status: Status) -> None:
-        self._signals = [one for one in status.signals if one.value is not None]
+        self._signals = [one for one in status.signals.values() if one.value is not None]
         self._facts = status.facts
 
     def values(self, signal: str, **labels: str) -> list[float]:
@@ -188,7 +167,7 @@ class _StatusValues:
 
 def today(status: Status) -> CurrentNumbers:
     """The run's numbers as its status has them."""
-    status_values, outcome = _StatusValues(status), (status.verdict or {}).get("outcome")
+    status_values, outcome = _StatusValues(status), status.verdict.get("outcome")
     gpus = fleet({name: value for name, value in status.facts.items() if _counts(value)}, status.mode)
     numbers: dict[str, Any] = (
         _rates(status_values) | _generation(status_values) | _learning(status_values, status.facts)

@@ -1,6 +1,5 @@
 """The OpenAPI description: a schema for every answer, and answers that have exactly the fields of their schema."""
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
-from pydantic import TypeAdapter
 
 from bench.docs.pages import openapi
 from server.api.alerts import add_alerts
@@ -101,7 +99,7 @@ def api(store: Store) -> Iterator[FastAPI]:
 
 
 def test_answers_have_exactly_the_fields_of_their_schema(api: FastAPI) -> None:
-    """Reading an answer as its declared type and writing it again loses nothing and adds nothing."""
+    document = api.openapi()
     routes = [one for one in api.routes if isinstance(one, APIRoute) and "GET" in (one.methods or ())]
     empty = []
     with closing(TestClient(api, base_url="http://test")) as web:
@@ -109,11 +107,47 @@ def test_answers_have_exactly_the_fields_of_their_schema(api: FastAPI) -> None:
             answer = web.get(path)
             assert answer.status_code == 200, (path, answer.text)
             route = next(one for one in routes if one.path_regex.fullmatch(path.partition("?")[0]))
-            declared: TypeAdapter[Any] = TypeAdapter(route.response_model)
-            assert json.loads(declared.dump_json(declared.validate_json(answer.content))) == answer.json(), path
+            declared = document["paths"][route.path_format]["get"]["responses"]["200"]["content"]["application/json"]
+            assert list(problems(answer.json(), declared["schema"], document["components"]["schemas"])) == [], path
             if answer.json() in ([], {"alerts": [], "history": []}):
                 empty.append(path)
     assert empty == ["/api/v1/notifications", f"{RUN}/engines"]
+
+
+TYPES: dict[str, Any] = {
+    "null": type(None), "boolean": bool, "integer": int, "number": (int, float), "string": str, "array": list,
+    "object": dict,
+}  # fmt: skip
+
+
+def problems(value: Any, schema: dict[str, Any], known: dict[str, Any], at: str = "") -> Iterator[str]:
+    """Where a value differs from its schema; a field that the schema does not name is a difference, too."""
+    if "$ref" in schema:
+        yield from problems(value, known[schema["$ref"].rpartition("/")[2]], known, at)
+    elif "anyOf" in schema:
+        found = [list(problems(value, one, known, at)) for one in schema["anyOf"]]
+        yield from min(found, key=len)
+    elif value not in schema.get("enum", [value]):
+        yield f"{at}: {value!r} is none of {schema['enum']}"
+    elif "type" in schema and not _is(value, schema["type"]):
+        yield f"{at}: {value!r} is no {schema['type']}"
+    elif isinstance(value, list):
+        kinds = schema.get("prefixItems") or [schema.get("items", {})] * len(value)
+        for number, (one, kind) in enumerate(zip(value, kinds, strict=True)):
+            yield from problems(one, kind, known, f"{at}[{number}]")
+    elif isinstance(value, dict):
+        fields, others = schema.get("properties", {}), schema.get("additionalProperties", {})
+        yield from (f"{at}.{name} is missing" for name in schema.get("required", ()) if name not in value)
+        for name, one in value.items():
+            if fields and name not in fields:
+                yield f"{at}.{name} is not in the schema"
+            else:
+                yield from problems(one, fields.get(name) or dict(others or {}), known, f"{at}.{name}")
+
+
+def _is(value: Any, names: str | list[str]) -> bool:
+    kinds = [TYPES[name] for name in ([names] if isinstance(names, str) else names)]
+    return any(isinstance(value, kind) and (kind is bool or not isinstance(value, bool)) for kind in kinds)
 
 
 def test_integers_stay_integers_on_the_wire(api: FastAPI) -> None:

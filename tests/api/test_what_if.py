@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from msgspec import structs
 from collectors.model import Reading, Sample
 from server.api.app import close_api, create_api
 from server.api.runs import add_what_if
-from server.query.types import SignalNow, Status
+from server.query.types import SignalNow, Status, format_name
 from server.query.what_if import MOST, OutOfRange, changes_of, estimate, today
 from server.store import Store
 from server.verdict.what_if import NEEDS, Changes, CurrentNumbers
@@ -120,11 +119,11 @@ def test_a_synchronous_run_has_no_such_estimate(store: Store) -> None:
 
 
 def status(*signals: SignalNow, mode: str = "async", **facts: float) -> Status:
-    return Status("run", "slime", mode, "running", T0, None, signals, (), (), facts)
+    return Status("run", "slime", mode, "running", T0, {}, {one.name: one for one in signals}, (), (), facts)
 
 
 def signal(name: str, value: float | None, **labels: str) -> SignalNow:
-    return SignalNow(name, name, labels, value, "", "ok", 0.0, "", "", T0)
+    return SignalNow(format_name(name, tuple(labels.items())), name, labels, value, "", "ok", 0.0, "", "", T0)
 
 
 def exits(**shares: float) -> list[SignalNow]:
@@ -176,7 +175,7 @@ def test_today_from_facts() -> None:
     )
     two = status(trainer_usd_per_gpu_hour=2.0, generator_usd_per_gpu_hour=1.0)
     assert today(two) == CurrentNumbers(), "two prices are none for GPUs that move"
-    judged = replace(told, verdict={"outcome": "sandbox_bound"}, mode="async_colocated", facts={})
+    judged = structs.replace(told, verdict={"outcome": "sandbox_bound"}, mode="async_colocated", facts={})
     assert today(judged) == CurrentNumbers(
         outcome="sandbox_bound", one_pool="trainer and generator share their GPUs: none can move"
     )
@@ -187,7 +186,7 @@ def test_changes_that_leave_no_generator_are_refused_together() -> None:
     # 1 - 3/4 of the engines - 3/4 of the GPUs: less than none.
     with pytest.raises(OutOfRange, match="together leave the generator nothing"):
         estimate(told, Changes(move_gpus=-3, add_engines=-3))
-    assert estimate(told, Changes(move_gpus=-2, add_engines=-1)).result.then.figures["generator_gpus"].value == 1.0
+    assert estimate(told, Changes(move_gpus=-2, add_engines=-1)).then.figures["generator_gpus"].value == 1.0
 
 
 def test_an_address_typed_by_hand_still_means_something() -> None:

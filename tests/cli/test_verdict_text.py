@@ -3,11 +3,11 @@
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from server.cli import status as command
 from server.lib.errors import ConfigError
-from server.query import shape
 from server.store import Store
 from server.verdict.model import Evidence, Limiter, Verdict, shared
 from tests.derive.test_verdict_tracker import engine
@@ -46,7 +46,7 @@ signals:"""
 def test_status_says_it_as_an_engineer_would(store: Store) -> None:
     with bench(store, judge=lambda memory, seen: ({}, FULL)) as run:
         engine(run, 0, 0)
-        found = shape.status(run.reader.status("run"))
+        found = msgspec.to_builtins(run.reader.status("run"))
         assert found["verdict"] == {**json.loads(json.dumps(FULL.to_json())), "as_of": T0}
         said = command.text(found)
         assert TOLD in said
@@ -109,7 +109,7 @@ def test_while_nobody_collects_it_is_unknown_since_then(store: Store) -> None:
     with bench(store, judge=lambda memory, seen: ({}, FULL)) as run:
         engine(run, 0, 0)
         run.clock.set(T0 + 300)
-        said = command.text(shape.status(run.reader.status("run")))
+        said = command.text(msgspec.to_builtins(run.reader.status("run")))
     assert "verdict: unknown (incomplete), for 5 min\n  nothing is collected for this run now" in said
     assert "idle now" not in said and "change first" not in said and "next limiter" not in said
 
@@ -118,7 +118,7 @@ def test_idle_dollars_that_are_not_all_say_what_is_missing(store: Store) -> None
     part = replace(FULL, usd_lacks="the number of GPUs is unknown: set [run.NAME.cost] generator_gpus")
     with bench(store, judge=lambda memory, seen: ({}, part)) as run:
         engine(run, 0, 0)
-        said = command.text(shape.status(run.reader.status("run")))
+        said = command.text(msgspec.to_builtins(run.reader.status("run")))
     assert (
         "  idle now: at least $12.50/h (incomplete: the number of GPUs is unknown: set [run.NAME.cost] "
         "generator_gpus)\n" in said

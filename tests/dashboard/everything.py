@@ -5,6 +5,8 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from tests.dashboard import (
     fake,
     fake_actors,
@@ -33,7 +35,8 @@ def reader() -> MemoryReader:
 def inherit(made: MemoryReader, run: str, donors: Sequence[str]) -> None:
     """A run of that name with all that several others know; of what each has but once the first one's."""
     runs = made._runs
-    runs[run] = replace(runs[donors[0]], info=replace(runs[donors[0]].info, name=run), signals={}, points={}, log=[])
+    first = runs[donors[0]]
+    runs[run] = replace(first, info=structs.replace(first.info, name=run), signals={}, points={}, log=[])
     for donor in donors:
         runs[run].signals.update(runs[donor].signals)
         runs[run].points.update(runs[donor].points)

@@ -32,6 +32,11 @@ FACTS: dict[str, str | float] = {
 Curve = Callable[[float], float | None]
 
 
+def by_name(*signals: SignalNow) -> dict[str, SignalNow]:
+    """The signals of a status."""
+    return {one.name: one for one in signals}
+
+
 def signal(
     name: str, value: float | None = None, unit: str = "", state: SignalState = "ok", why: str = "", **labels: str
 ) -> SignalNow:

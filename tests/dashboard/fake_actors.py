@@ -1,7 +1,8 @@
 """Eight engines of which one is frozen, one slow and one idle; a trainer that waits; a synchronous run; and nothing."""
 
 import math
-from dataclasses import replace
+
+from msgspec import structs
 
 from dashboard.widgets.format import series_name
 from server.query.types import EngineInfo, SignalInfo, SignalNow, SignalState, StepInfo
@@ -32,7 +33,9 @@ FROZEN, SLOW, IDLE = "vllm-3", "vllm-5", "vllm-6"
 
 
 def one(name: str, unit: str, health: SignalState = "ok", why: str = "", **labels: str) -> SignalNow:
-    return replace(signal(name, unit=unit, state=health, why=why), labels=labels, name=series_name(name, labels))
+    return structs.replace(
+        signal(name, unit=unit, state=health, why=why), labels=labels, name=series_name(name, labels)
+    )
 
 
 def engine(number: int, **more: object) -> EngineInfo:
@@ -43,7 +46,7 @@ def engine(number: int, **more: object) -> EngineInfo:
         kv_ratio=0.81, mean_running=60.0, mean_waiting=4.0, mean_kv_ratio=0.80, tokens_per_second=7200.0,
         preemptions_per_minute=1.5, request_limit=128.0, version=412.0,
     )  # fmt: skip
-    return replace(made, **more)  # type: ignore[arg-type]
+    return structs.replace(made, **more)
 
 
 def engines() -> list[EngineInfo]:

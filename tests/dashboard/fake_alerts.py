@@ -1,8 +1,9 @@
 """Alerts as a night of a real run leaves them: two fire, one is pending, one silenced, one inhibited, five are over."""
 
 import zlib
-from dataclasses import replace
 from urllib.parse import urlencode
+
+from msgspec import structs
 
 from server.query.types import AlertInfo, DeliveryInfo, RuleInfo
 from tests.dashboard import fake
@@ -81,14 +82,14 @@ def moment(run: str, began: float, ended: float) -> str:
 def over(name: str, value: float, unit: str, ago: float, lasted: float, why: str = "", **series: str) -> AlertInfo:
     """An alert that was resolved ``ago`` seconds ago, after firing for ``lasted``."""
     made = alert(name, value, unit, ago + lasted + 300, "resolved", **series)
-    return replace(made, resolved_at=NOW - ago, reason=why, url=moment(made.run, made.active_at, NOW - ago))
+    return structs.replace(made, resolved_at=NOW - ago, reason=why, url=moment(made.run, made.active_at, NOW - ago))
 
 
 STARVED = alert("TrainerStarved", 0.742, "ratio", 1020)
 FULL = alert("KVCacheExhausted", 0.981, "ratio", 2460)
 WAITS = alert("ZeroAdvantageHigh", 0.53, "ratio", 240, "pending", basis="completed")
 DOWN = alert("TargetDown", 0.0, "", 640, target="vllm-1")
-STALE = replace(
+STALE = structs.replace(
     alert("StalenessHigh", 6.4, "versions", 900, level="trajectory"), muted="inhibited by TargetDown (liveness)"
 )
 
@@ -101,7 +102,7 @@ def sent(
     made = DeliveryInfo(
         fake.RICH, receiver, kind, status, names, at, at + 0.4 if status == "sent" else None, 1, None, "200 OK"
     )
-    return replace(made, **more)  # type: ignore[arg-type]
+    return structs.replace(made, **more)
 
 
 def fill(reader: MemoryReader, silenced: bool = True) -> MemoryReader:

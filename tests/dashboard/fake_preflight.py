@@ -1,6 +1,6 @@
 """Pre-flights by hand: one that will not fit, one of a math run, one that was never begun."""
 
-from dataclasses import replace
+from msgspec import structs
 
 from server.query.preflight import CheckInfo, PreflightInfo
 from tests.dashboard import fake_sandboxes as wall
@@ -44,7 +44,7 @@ FOUND = PreflightInfo("done", NOW - 65, NOW - 60, None, "", PLAN, "fail", CHECKS
 def of_math() -> PreflightInfo:
     """Nothing of sandboxes applies; engines and clocks do."""
     none = tuple(CheckInfo(name, "not_applicable", "this run needs no sandbox") for name in SANDBOX)
-    return replace(FOUND, plan=EMPTY, outcome="ok", checks=(*none, *CHECKS[-3:]))
+    return structs.replace(FOUND, plan=EMPTY, outcome="ok", checks=(*none, *CHECKS[-3:]))
 
 
 def reader() -> MemoryReader:

@@ -4,8 +4,10 @@ Every number follows from the group's number, so pictures repeat.
 """
 
 import math
-from dataclasses import replace
 
+from msgspec import structs
+
+from collectors.model import Span
 from dashboard.widgets.format import series_name
 from server.query.types import (
     EventInfo,
@@ -56,7 +58,7 @@ def made(rollout_id: str, state: str, moved: float, **more: object) -> RolloutIn
         old_state_turns=None, judged_turns=None, mixed=None, truncated=None, error="", unknown="", sampled=False,
         detailed=False,
     )  # fmt: skip
-    return replace(row, **more)  # type: ignore[arg-type]
+    return structs.replace(row, **more)
 
 
 def _times(i: int, j: int) -> dict[str, float]:
@@ -115,16 +117,16 @@ def _member(
     )  # fmt: skip
     if at["finished_at"] > NOW:
         return row
-    row = replace(
+    row = structs.replace(
         row, version_finish=end, seconds=at["finished_at"] - at["dispatched_at"], response_tokens=tokens,
         loss_tokens=tokens, turns=3 + tokens // 900, tool_calls=tokens // 700, reward=None if broken else reward,
         mixed=start != end, error="SandboxTimeoutError" if broken else "",
     )  # fmt: skip
     if state == "stale":
-        return replace(row, staleness=stale)
+        return structs.replace(row, staleness=stale)
     if state != "trained":
         return row
-    return replace(
+    return structs.replace(
         row, staleness=stale, consumed=version(used), token_staleness=stale - (end - start) / 2,
         in_flight=end - start, in_group=version(complete) - end, in_queue=version(used) - version(complete),
         times=known | {"consumed_at": used},
@@ -175,7 +177,7 @@ def opened(row: RolloutInfo) -> RolloutDetail:
         {"version": first + 2, "tool_calls": 1, "mutated": None, "sandbox_id": "sbx-1"},
         {"version": first + 2, "tool_calls": 0, "mutated": None, "sandbox_id": "sbx-1", "reset": True},
     )
-    whole = replace(
+    whole = structs.replace(
         row, state="trained", moved_at=begin + 190, seconds=103.0, response_tokens=4096, loss_tokens=4000, turns=4,
         tool_calls=3, reward=1.0, advantage=0.75, version_start=first, version_finish=first + 2, consumed=first + 4,
         staleness=4, in_flight=2, in_group=1, in_queue=1, token_staleness=2.9, environment_staleness=1.0,
@@ -189,7 +191,7 @@ def opened(row: RolloutInfo) -> RolloutDetail:
         ((first, 1000), (first + 1, 1200), (first + 2, 1800)),
         ({"version": first + 4, "at": begin + 190, "incarnation": 1},),
         turns,
-        tuple(spans),
+        tuple(Span(*span) for span in spans),  # type: ignore[arg-type]
         True,
         (),
         ({"id": "sbx-1", "provider": "prime", "state": "terminated"},),
@@ -199,7 +201,7 @@ def opened(row: RolloutInfo) -> RolloutDetail:
 def of(name: str, unit: str, health: SignalState = "ok", **labels: str) -> SignalNow:
     """A signal told by records."""
     found = signal(name, unit=unit, state=health)
-    return replace(found, name=series_name(name, labels), labels=labels, source="rollout records")
+    return structs.replace(found, name=series_name(name, labels), labels=labels, source="rollout records")
 
 
 def _steady(value: float, wobble: float = 0.0, seed: float = 1) -> Curve:
@@ -211,7 +213,7 @@ SIGNALS: tuple[tuple[SignalNow, Curve], ...] = (
       for i, (stat, value) in enumerate((("mean", 2.4), ("p95", 5.0), ("max", 6.0)))),
     *((of("staleness_versions", "versions", level="token", stat=stat), _steady(value, 0.2, i))
       for i, (stat, value) in enumerate((("mean", 1.9), ("p95", 4.2), ("max", 5.5)))),
-    *((replace(of("staleness_versions", "versions", level="environment_state", stat=stat), why=BOUND),
+    *((structs.replace(of("staleness_versions", "versions", level="environment_state", stat=stat), why=BOUND),
        _steady(value, 0.1))
       for stat, value in (("mean", 0.8), ("p95", 3.0), ("max", 4.0))),
     *((of("staleness_part_versions", "versions", part=part), _steady(value))
@@ -258,7 +260,7 @@ def reader() -> MemoryReader:
     kept.costs = {"trained": (212_400.5, 118.0), "zero_advantage": (160_112.0, 88.95)}
     kept.extra = [FunnelBar("unrecorded", 0, 1_204_000, 31_000.0, 17.22, derived=True)]
     publish(found)
-    found.set_targets(ASYNC, replace(fake.target("traces", "generator", "verifiers_rollouts"), run=ASYNC))
+    found.set_targets(ASYNC, structs.replace(fake.target("traces", "generator", "verifiers_rollouts"), run=ASYNC))
     _others(found)
     return found
 

@@ -1,8 +1,9 @@
 """A sandbox wall: 960 rollouts meet a starting limit of 128. What completes looks fine, and one waits an hour."""
 
 import math
-from dataclasses import replace
 from functools import cache
+
+from msgspec import structs
 
 from dashboard.widgets.format import series_name
 from server.query.types import SandboxInfo, SignalInfo, SignalNow, SignalState
@@ -38,7 +39,7 @@ def box(number: int, state: str, asked: float, **more: object) -> SandboxInfo:
         image=IMAGES[number % 4], image_cached=None, latency_source="", cause="", detail="", unreachable=False,
         seen_at=NOW - 2,
     )  # fmt: skip
-    return replace(made, **more)  # type: ignore[arg-type]
+    return structs.replace(made, **more)
 
 
 def ready(number: int, asked: float, took: float, state: str = "running", **more: object) -> SandboxInfo:
@@ -187,7 +188,7 @@ def _broken(t: float) -> float:
 def signal_of(name: str, unit: str, health: SignalState = "ok", **labels: str) -> SignalNow:
     """A signal whose labels may be called anything, ``state`` too."""
     made = signal(name, unit=unit, state=health)
-    return replace(made, name=series_name(name, labels), labels=labels, source="prime")
+    return structs.replace(made, name=series_name(name, labels), labels=labels, source="prime")
 
 
 def reader(seconds: float = 3600.0) -> MemoryReader:
@@ -199,7 +200,7 @@ def reader(seconds: float = 3600.0) -> MemoryReader:
     for cause, count in (("timeout", 21.0), ("image", 10.0), ("quota", 10.0), ("oom", 10.0)):
         made.append(WALL, signal_of("sandbox_failures_total", "sandboxes", cause=cause), [(NOW, count)])
     made.put_boxes(WALL, *boxes())
-    made.set_targets(WALL, replace(fake.target("prime", "sandbox", "prime_sandboxes"), run=WALL))
+    made.set_targets(WALL, structs.replace(fake.target("prime", "sandbox", "prime_sandboxes"), run=WALL))
     made.add_run(MATH, facts={"has_sandbox": 0.0})
     why = "this task uses no sandbox"
     for name in ("sandboxes", "sandbox_oldest_pending_seconds", "sandbox_quota_used_ratio"):

@@ -7,10 +7,12 @@ import bisect
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
+
+from msgspec import structs
 
 from dashboard.state.status import LAST
 from server.query import runs as fleet_query
@@ -37,7 +39,8 @@ from server.query.types import (
     TargetTrust,
     VerdictSpan,
 )
-from server.query.what_if import Changes, WhatIfAnswer
+from server.query.verdicts import NO_VERDICT
+from server.query.what_if import Changes, WhatIfEstimate
 from tests.dashboard.memory_engines import MemoryEngines
 from tests.dashboard.memory_rollouts import MemoryRollouts
 
@@ -117,7 +120,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
         """Lifecycle, mode: anything of `RunInfo`."""
         with self._lock:
             found = self._runs[run]
-            found.info = replace(found.info, **changes)  # type: ignore[arg-type]
+            found.info = structs.replace(found.info, **changes)
 
     def set_targets(self, run: str, *targets: TargetTrust) -> None:
         self._runs[run].targets = list(targets)
@@ -150,7 +153,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
                     kept.append(point)
                 found.log.append((now.name, point))
             last = kept[-1] if kept else (now.ts, now.value)
-            found.signals[now.name] = replace(now, value=last[1], ts=last[0])
+            found.signals[now.name] = structs.replace(now, value=last[1], ts=last[0])
             self._reach(found)
 
     def rewrite(self, run: str) -> None:
@@ -161,7 +164,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
     def _reach(run: _Run) -> None:
         ends = [(kept[0][0], kept[-1][0]) for kept in run.points.values() if kept]
         if ends:
-            run.info = replace(run.info, first_ts=min(e[0] for e in ends), last_ts=max(e[1] for e in ends))
+            run.info = structs.replace(run.info, first_ts=min(e[0] for e in ends), last_ts=max(e[1] for e in ends))
 
     def set_alerts(self, *alerts: AlertInfo) -> None:
         with self._lock:
@@ -172,8 +175,10 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
             return alert
         hit = next((s for s, m in self.silence_rows if m.items() <= alert.labels.items()), None)
         if hit is None:
-            return replace(alert, muted="")
-        return replace(alert, muted=f"silenced by {hit.created_by} until 12:30 UTC: {hit.comment} (id {hit.id})")
+            return structs.replace(alert, muted="")
+        return structs.replace(
+            alert, muted=f"silenced by {hit.created_by} until 12:30 UTC: {hit.comment} (id {hit.id})"
+        )
 
     def put_silence(self, matchers: Mapping[str, str], starts: float, ends: float, by: str, comment: str) -> str:
         """Exact matchers only; returns the new silence's id."""
@@ -214,9 +219,9 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
 
     def _aged(self, box: SandboxInfo) -> SandboxInfo:
         waits = box.ready_at is None and box.state not in ("terminated", "failed") and box.requested_at is not None
-        return replace(box, pending_seconds=self.clock - (box.requested_at or 0) if waits else None)
+        return structs.replace(box, pending_seconds=self.clock - (box.requested_at or 0) if waits else None)
 
-    def what_if(self, run: str, changes: Changes) -> WhatIfAnswer:
+    def what_if(self, run: str, changes: Changes) -> WhatIfEstimate:
         return what_if.estimate(self.status(run), changes)
 
     def preflight(self, run: str) -> PreflightInfo:
@@ -294,7 +299,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
         told = [s for s in run.signals.values() if s.value is not None and s.ts is not None]
         here = [target for target in run.targets if target.gone_since is None]
         shown = tuple(
-            replace(s, age_seconds=self._age(s)) for s in run.signals.values() if s.signal in fleet_query.SHOWN
+            structs.replace(s, age_seconds=self._age(s)) for s in run.signals.values() if s.signal in fleet_query.SHOWN
         )
         return RunNow(
             run.info, run.verdict, shown, run.steps[-1][1] if run.steps else None,
@@ -318,7 +323,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
         with self._lock:
             self.calls.append(f"status {run}")
             found = self._run(run)
-            signals = tuple(replace(s, age_seconds=self._age(s)) for s in found.signals.values())
+            signals = {name: structs.replace(s, age_seconds=self._age(s)) for name, s in found.signals.items()}
             info = found.info
             return Status(
                 info.name,
@@ -326,13 +331,14 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
                 info.mode,
                 info.lifecycle,
                 self.clock,
-                found.verdict,
+                found.verdict or NO_VERDICT,
                 signals,
                 (),
-                tuple(found.targets),
+                tuple(target for target in found.targets if target.gone_since is None),
                 info.facts,
                 _state(found),
                 found.summary,
+                tuple(target for target in found.targets if target.gone_since is not None),
             )
 
     def _age(self, signal: SignalNow) -> float | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import floor, log2
 from typing import Any
 
+from collectors.model import Span, SpanKind
 from server.query.types import (
     Cells,
     CensusState,
@@ -65,9 +66,9 @@ class MemoryRollouts:
         kept.groups = kept.groups | {(group.group_id, group.life): group for group in groups}
 
     def put_detail(self, run: str, detail: RolloutDetail) -> None:
-        self.put_rollouts(run, detail.row)
+        self.put_rollouts(run, detail.rollout)
         kept = self.records(run)
-        kept.details = kept.details | {(detail.row.rollout_id, detail.row.life): detail}
+        kept.details = kept.details | {(detail.rollout.rollout_id, detail.rollout.life): detail}
 
     def put_events(self, run: str, *events: EventInfo) -> None:
         kept = self.records(run)
@@ -95,7 +96,7 @@ class MemoryRollouts:
         begin = names.index(after) + 1 if after else 0
         page = rows[begin : begin + limit]
         more = begin + limit < len(rows)
-        return RolloutPage(tuple(page), f"{page[-1].life}:{page[-1].rollout_id}" if more else "")
+        return RolloutPage(tuple(page), f"{page[-1].life}:{page[-1].rollout_id}" if more else None)
 
     def rollout(self, run: str, rollout_id: str, life: int | None = None) -> RolloutDetail | None:
         self._run(run)
@@ -107,8 +108,8 @@ class MemoryRollouts:
         siblings = tuple(r for r in kept.rows.values() if r.group_id == row.group_id and r.rollout_id != rollout_id)
         known = kept.details.get((rollout_id, max(lives)))
         if known is not None:
-            return RolloutDetail(known.row, known.token_versions, known.consumptions, known.turns, known.spans,
-                                 known.spans_reported, known.siblings or siblings, known.sandboxes)  # fmt: skip
+            return RolloutDetail(known.rollout, known.token_versions, known.consumptions, known.turns, known.spans,
+                                 known.spans_told, known.siblings or siblings, known.sandboxes)  # fmt: skip
         return RolloutDetail(row, (), (), (), _spans(row), False, siblings)
 
     def rollout_traces(self, run: str, start: float, end: float, limit: int = 5000) -> list[RolloutDetail]:
@@ -215,14 +216,14 @@ def _solved(groups: Any) -> list[tuple[float, int]]:
     return [(g.completed_at, min(9, floor(10 * g.solve_ratio + 1e-9))) for g in done]
 
 
-def _spans(row: RolloutInfo) -> tuple[tuple[str, float, float | None, int | None, str], ...]:
+def _spans(row: RolloutInfo) -> tuple[Span, ...]:
     """Of the header's times, as the store makes them where no span was told."""
     at: Mapping[str, float] = row.times
-    steps = (
+    steps: tuple[tuple[SpanKind, str, str, int | None], ...] = (
         ("queued", "dispatched_at", "started_at", None),
         ("generate", "started_at", "finished_at", row.version_start),
         ("scoring", "finished_at", "scored_at", None),
         ("waiting_group", "scored_at", "group_complete_at", None),
         ("in_queue", "group_complete_at", "consumed_at", None),
     )
-    return tuple((kind, at[a], at.get(b), version, "") for kind, a, b, version in steps if a in at)
+    return tuple(Span(kind, at[a], at.get(b), version) for kind, a, b, version in steps if a in at)

@@ -5,7 +5,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
+from msgspec import structs
 from playwright.sync_api import Page
 
 from dashboard import static
@@ -93,14 +93,14 @@ def _preflight(api: FastAPI, reader: MemoryReader) -> None:
             raise HTTPException(409, "the previous preflight is still running")
         if found.retry_at is not None and found.retry_at > reader.now():
             raise HTTPException(429, "it was begun a moment ago")
-        reader.preflights[run] = replace(found, state="running", started_at=reader.now())
+        reader.preflights[run] = structs.replace(found, state="running", started_at=reader.now())
         return {"state": "running"}
 
 
 def _sandboxes(api: FastAPI, reader: MemoryReader) -> None:
     @api.get("/api/v1/runs/{run}/sandboxes")
     def sandboxes(run: str, find: str = "", limit: int = 100) -> dict[str, Any]:
-        return {"sandboxes": [asdict(row) for row in reader.sandboxes.page(run, find=find, limit=limit)]}
+        return {"sandboxes": [structs.asdict(row) for row in reader.sandboxes.page(run, find=find, limit=limit)]}
 
 
 def _history(api: FastAPI, reader: MemoryReader) -> None:

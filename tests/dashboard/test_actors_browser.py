@@ -1,9 +1,9 @@
 """The Generator and Trainer pages in a real Chromium: what is seen, drawn and live, and no name that is markup."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from playwright.sync_api import Browser, Page
 
 from dashboard.pages.generator import engines
@@ -187,7 +187,7 @@ def test_a_limit_that_is_far_away_flattens_nothing(open_page: Open, reader: Memo
 def test_names_stay_text_and_many_engines_fit(open_page: Open, reader: MemoryReader) -> None:
     many = [actors.engine(number) for number in range(20, 120)]
     reader.put_engines(
-        actors.RUN, *many, replace(actors.engine(900), key="a" + EVIL, target="a" + EVIL, mean_running=1.0)
+        actors.RUN, *many, structs.replace(actors.engine(900), key="a" + EVIL, target="a" + EVIL, mean_running=1.0)
     )
     reader.put_history(actors.RUN, "a" + EVIL, "kv", [(actors.NOW - 60, 0.5)])
     reader.set_targets(
@@ -255,7 +255,7 @@ def test_a_new_step_comes_and_the_cursor_reads_it(open_page: Open, reader: Memor
     until(page, BARS)
     page.evaluate("window.same = 1")
     reader.clock += 41
-    reader.put_steps(actors.RUN, replace(actors.step(141, trainer_checkpoint_seconds=9.0), life=1))
+    reader.put_steps(actors.RUN, structs.replace(actors.step(141, trainer_checkpoint_seconds=9.0), life=1))
     reader.append(actors.RUN, actors.one("trainer_step_seconds", "seconds"), [(reader.clock, 41.0)])
     until(page, "() => document.querySelector('[data-rows=steps] th').textContent === '141'")
     until(page, "() => document.querySelectorAll('.bars-of-steps .restart').length === 1")

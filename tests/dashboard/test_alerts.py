@@ -1,10 +1,10 @@
 """Alerts as cells: order, numbers, words, and what a tick costs."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dashboard import callbacks, ticks
 from dashboard.pages import PAGES, by_key, by_path
@@ -65,7 +65,7 @@ def test_value_stands_beside_the_limit_in_the_same_unit(reader: MemoryReader) ->
 def test_a_limit_behind_labels_is_a_limit(
     reader: MemoryReader, expression: str, unit: str, value: float, shown: tuple[str, str | None]
 ) -> None:
-    made = replace(fake_alerts.STARVED, name="Own", value=value, unit=unit)
+    made = structs.replace(fake_alerts.STARVED, name="Own", value=value, unit=unit)
     reader.rule_rows = [RuleInfo("Own", "warning", "tuning", expression, "", True, "", "", None)]
     reader.set_alerts(made)
     found = cells(reader)
@@ -93,7 +93,7 @@ def test_who_was_told_is_the_newest_of_each_receiver(reader: MemoryReader) -> No
         ["team", "ok", "sent", sent],
     ]
     # What was sent of an earlier episode is not said of this one.
-    later = replace(fake_alerts.STARVED, active_at=fake.NOW - 300)
+    later = structs.replace(fake_alerts.STARVED, active_at=fake.NOW - 300)
     reader.set_alerts(later)
     assert [one[0] for one in row(cells(reader), later, ".x")["told"]] == ["grafana"]
     # Nor is what told that it was over.
@@ -154,7 +154,7 @@ def test_rules_are_read_now_and_then(reader: MemoryReader) -> None:
     now = [100.0]
     rules = RuleCache(lambda: now[0])
     assert cells(reader, rule_cache=rules)["r.0"][5] == "active"
-    reader.rule_rows = [replace(reader.rule_rows[0], why="no source: nothing counted yet")]
+    reader.rule_rows = [structs.replace(reader.rule_rows[0], why="no source: nothing counted yet")]
     now[0] += 30
     assert cells(reader, rule_cache=rules)["r.0"][5] == "active"
     now[0] += 1
@@ -239,7 +239,7 @@ def test_idle_tick_carries_nothing(reader: MemoryReader) -> None:
     second = ticks.tick(look, views, pull(first["have"]))
     assert second == {"page": 1, "now": reader.clock, "have": first["have"]}
     # A new value is its number and its sentence, not its labels, its rule or its neighbours.
-    louder = replace(fake_alerts.STARVED, value=0.81, annotations={"summary": "The trainer waits 81%."})
+    louder = structs.replace(fake_alerts.STARVED, value=0.81, annotations={"summary": "The trainer waits 81%."})
     reader.set_alerts(*(louder if a is fake_alerts.STARVED else a for a in reader.alert_rows))
     third = ticks.tick(look, views, pull(second["have"]))
     name = alerts_data.key(louder)

@@ -1,12 +1,12 @@
 """The Alerts page in a real Chromium: what is seen, what a click does, and that no label becomes markup."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from msgspec import structs
 from playwright.sync_api import Browser, Page
 
 from dashboard.pages.alerts import data as alerts_data
@@ -62,7 +62,7 @@ def open_page(quick: None, browser: Browser, serving: Serving) -> Iterator[Open]
 
 def change(reader: MemoryReader, old: Any, **changes: Any) -> None:
     """An alert of the reader, changed."""
-    reader.set_alerts(*(replace(a, **changes) if a == old else a for a in reader.alert_rows))
+    reader.set_alerts(*(structs.replace(a, **changes) if a == old else a for a in reader.alert_rows))
 
 
 def card(page: Page, alert: Any) -> Any:
@@ -280,9 +280,11 @@ def test_overview_lists_what_fires(open_page: Open) -> None:
 def test_markup_in_labels_stays_text(open_page: Open, reader: MemoryReader) -> None:
     evil = fake_alerts.alert("RunStalled", 1.0, EVIL, 60, pod=EVIL)
     notes = {"summary": EVIL, "description": EVIL, "title": EVIL, "runbook_url": "javascript:alert(1)"}
-    over = replace(evil, state="resolved", resolved_at=fake.NOW, reason=EVIL, fingerprint="f0")
-    reader.set_alerts(replace(evil, annotations=notes, muted=""), over)
-    reader.rule_rows = [replace(fake_alerts.rule("RunStalled"), expression=EVIL, summary=EVIL, why=EVIL, class_=EVIL)]
+    over = structs.replace(evil, state="resolved", resolved_at=fake.NOW, reason=EVIL, fingerprint="f0")
+    reader.set_alerts(structs.replace(evil, annotations=notes, muted=""), over)
+    reader.rule_rows = [
+        structs.replace(fake_alerts.rule("RunStalled"), expression=EVIL, summary=EVIL, why=EVIL, class_=EVIL)
+    ]
     reader.delivery_rows = [fake_alerts.sent(EVIL, EVIL, ("RunStalled firing", EVIL), 5, "failed", answer=EVIL)]
     reader.put_silence({"pod": "other" + EVIL}, fake.NOW, fake.NOW + 60, EVIL, EVIL)
     page = open_page()

@@ -1,10 +1,10 @@
 """The dashboard in a real Chromium, against a real server."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from playwright.sync_api import Browser, Page
 
 from dashboard.charts.panels import PANELS
@@ -364,8 +364,8 @@ def test_both_formatters_agree(open_page: Open) -> None:
 def test_markup_in_names_stays_text(browser: Browser) -> None:
     reader, name = fake.reader(), "<img src=x onerror=alert(1)>"
     reader.add_run(name)
-    evil = replace(fake.signal("response_tokens", unit="tokens", stat="p90"), name="evil")
-    reader.append(name, replace(evil, labels={"stat": "p90", "env": "<b>x</b>"}), [(reader.clock, 1.0)])
+    evil = structs.replace(fake.signal("response_tokens", unit="tokens", stat="p90"), name="evil")
+    reader.append(name, structs.replace(evil, labels={"stat": "p90", "env": "<b>x</b>"}), [(reader.clock, 1.0)])
     reader.set_targets(name, fake.target(name, "trainer", "<i>kind</i>", error="<script>1</script>"))
     with Serving(lambda: application(reader)) as serving:
         page = browser.new_page()

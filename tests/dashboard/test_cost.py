@@ -4,13 +4,15 @@ from dashboard.pages.overview.cost import CAUSES, cost
 from dashboard.state.status import StatusFacts, View
 from server.query.types import SignalNow, Status
 from server.signals import cost as signals_cost
-from tests.dashboard.fake import NOW, signal
+from tests.dashboard.fake import NOW, by_name, signal
 
 FACTS: dict[str, str | float] = {"target_usd_per_million_tokens": 8.0}
 
 
 def cells(*signals: SignalNow, **facts: str | float) -> View:
-    return cost(StatusFacts(Status("run", "slime", "async", "running", NOW, None, signals, (), (), {**FACTS, **facts})))
+    return cost(
+        StatusFacts(Status("run", "slime", "async", "running", NOW, {}, by_name(*signals), (), (), {**FACTS, **facts}))
+    )
 
 
 def idle(cause: str, usd: float | None, why: str = "") -> SignalNow:

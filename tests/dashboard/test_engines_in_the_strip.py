@@ -1,10 +1,11 @@
 """The generator in the strip of actors names the engines that answer and do not work."""
 
-from dataclasses import replace
+from msgspec import structs
 
 from dashboard.pages.overview.flow import flow
 from dashboard.state.status import StatusFacts
 from server.query.types import SignalNow, Status, TargetTrust
+from tests.dashboard.fake import by_name
 
 NOW = 1_790_000_000.0
 FLEET = tuple(TargetTrust(f"e{n}", "run", "vllm", "generator", True, 3.0, "", 0.1, 0, 0, {}) for n in range(8))
@@ -17,16 +18,18 @@ def one(signal: str, value: float, **labels: str) -> SignalNow:
 def tail(*signals: SignalNow, life: str = "running") -> tuple[object, object]:
     """(state, subtitle) of a fleet whose caches are 60% full."""
     mean = one("kv_cache_usage_ratio", 0.6)
-    cells = flow(StatusFacts(Status("run", "vllm", "async", life, NOW, None, (mean, *signals), (), FLEET, {})))
+    cells = flow(StatusFacts(Status("run", "vllm", "async", life, NOW, {}, by_name(mean, *signals), (), FLEET, {})))
     return cells["f.generator.s"], cells["f.generator.sub"]
 
 
 def full(target: str, value: float, **labels: str) -> SignalNow:
-    return replace(one("kv_cache_engine_usage_ratio", value, stat="full", target=target, **labels), unit="ratio")
+    return structs.replace(
+        one("kv_cache_engine_usage_ratio", value, stat="full", target=target, **labels), unit="ratio"
+    )
 
 
 def test_the_engine_that_is_full_while_the_mean_looks_fine_is_named() -> None:
-    most = replace(one("kv_cache_engine_usage_ratio", 0.99, stat="max"), state="watch")
+    most = structs.replace(one("kv_cache_engine_usage_ratio", 0.99, stat="max"), state="watch")
     assert tail(most, full("e7", 0.99, engine="0"), full("e2", 0.91)) == ("watch", "vLLM · fullest e7 99%")
     router = full("router", 0.99, replica="10.0.0.7:30000", engine="1")
     assert tail(most, router)[1] == "vLLM · fullest router/10.0.0.7:30000:1 99%"
@@ -36,7 +39,7 @@ def test_the_engine_that_is_full_while_the_mean_looks_fine_is_named() -> None:
 
 def test_the_engine_that_gets_little_work_is_named() -> None:
     idle = [
-        replace(one("generator_outlier_ratio", v, side="idlest", target=t), unit="ratio")
+        structs.replace(one("generator_outlier_ratio", v, side="idlest", target=t), unit="ratio")
         for t, v in (("e1", 0.3), ("e4", 0.1))
     ]
     busy = one("generator_outlier_ratio", 3.0, side="busiest", target="e5")
@@ -45,10 +48,14 @@ def test_the_engine_that_gets_little_work_is_named() -> None:
 
 def test_records_that_cannot_be_read_are_no_engine_that_is_down() -> None:
     """Whether there are engines or none: formats of records are kept apart."""
-    records = replace(FLEET[0], target="dump", kind="verl_rollouts", up=False, error="no such folder", records=True)
-    unknown = replace(one("kv_cache_usage_ratio", 0.0), value=None, state="unknown", why="log `kv`")
+    records = structs.replace(
+        FLEET[0], target="dump", kind="verl_rollouts", up=False, error="no such folder", records=True
+    )
+    unknown = structs.replace(one("kv_cache_usage_ratio", 0.0), value=None, state="unknown", why="log `kv`")
     for fleet, kinds in ((FLEET, "vLLM"), ((), "")):
-        facts = StatusFacts(Status("run", "vllm", "async", "running", NOW, None, (unknown,), (), (*fleet, records), {}))
+        facts = StatusFacts(
+            Status("run", "vllm", "async", "running", NOW, {}, by_name(unknown), (), (*fleet, records), {})
+        )
         assert (facts.kinds("generator"), facts.down("generator")) == (kinds, ("", ""))
         assert (facts.kinds("records"), facts.down("records")) == ("verl_rollouts", ("critical", "1 of 1 down"))
         assert facts.signals[0].why == "log `kv`"
@@ -59,7 +66,7 @@ def generator(*engines: tuple[str, str, str], life: str = "running", more: float
     states = [state for state, _, _ in engines]
     signals = [one("generator_engine_state", 1.0, state=s, target=t, engine=rank) for s, t, rank in engines]
     signals += [one("generator_engines", states.count(s) + more, state=s) for s in sorted(set(states))]
-    cells = flow(StatusFacts(Status("run", "vllm", "async", life, NOW, None, tuple(signals), (), FLEET, {})))
+    cells = flow(StatusFacts(Status("run", "vllm", "async", life, NOW, {}, by_name(*signals), (), FLEET, {})))
     return cells["f.generator.s"], cells["f.generator.sub"]
 
 

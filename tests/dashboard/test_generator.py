@@ -1,10 +1,10 @@
 """The Generator page as cells: the answer, who is sick, room in the caches, the heat map, and what is unknown."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dashboard.pages import by_key
 from dashboard.pages.cells import cells as of_page
@@ -121,7 +121,9 @@ def test_words_where_nobody_is_sick(reader: MemoryReader) -> None:
 
 
 def test_states_of_engines(reader: MemoryReader) -> None:
-    down = replace(fake.target("vllm-1", "generator", "vllm", up=False, error="connection refused"), run=actors.RUN)
+    down = structs.replace(
+        fake.target("vllm-1", "generator", "vllm", up=False, error="connection refused"), run=actors.RUN
+    )
     never = fake.target("vllm-9", "generator", "vllm", up=False, error="no route")
     reader.set_targets(actors.RUN, down, never, *(fake.target(f"vllm-{n}", "generator", "vllm") for n in range(2, 8)))
     reader.put_engines(actors.RUN, actors.engine(2, held="paused"))

@@ -2,9 +2,9 @@
 text, wherever they stand (table, title, hover, alert), and the page keeps its width."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from playwright.sync_api import Browser, Page
 
 from dashboard.pages import PAGES
@@ -73,7 +73,7 @@ def _targets(run: str) -> Iterator[TargetTrust]:
     for i, name in enumerate(NAMES.values()):
         actor = ("trainer", "generator", "generator", "generator", "sandbox", "sandbox")[i]
         made = fake.target(name, actor, "vllm" if actor == "generator" else name, up=bool(i % 2), error=name)
-        yield replace(made, run=run, unmapped={name: 3})
+        yield structs.replace(made, run=run, unmapped={name: 3})
 
 
 def _key(name: str) -> str:
@@ -87,7 +87,9 @@ def _engine(number: int, name: str) -> EngineInfo:
 def _alert(number: int, run: str, name: str) -> AlertInfo:
     made = fake_alerts.alert("TrainerStarved", 0.7, "ratio", 600 + number, run=run)
     labels = {**made.labels, "alertname": name, "target": name}
-    return replace(made, name=name, labels=labels, annotations={"summary": name}, fingerprint=f"{number}{hash(run):x}")
+    return structs.replace(
+        made, name=name, labels=labels, annotations={"summary": name}, fingerprint=f"{number}{hash(run):x}"
+    )
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dashboard import callbacks, ticks
 from dashboard.charts.panels import CARDS, PANELS, names_by_slot
@@ -21,6 +21,8 @@ from server.query.types import RunSummary, SignalNow
 from server.signals.model import LAST_VALUE
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard.memory_reader import MemoryReader
+
+NONE_YET = "No verdict yet: it is computed from the run's first tick on"
 
 
 @pytest.fixture
@@ -118,7 +120,7 @@ def test_silent_signal_explains_itself() -> None:
 
 
 def test_every_slot_is_fed(reader: MemoryReader) -> None:
-    names = names_by_slot(reader.status(fake.RICH).signals)
+    names = names_by_slot(reader.status(fake.RICH).signals.values())
     assert set(names) == {s for p in PANELS for s, _ in p.slots()} | {f"k.{card.key}" for card in CARDS}
     assert names["staleness.0"] == ['staleness_versions{level="trajectory",stat="mean"}']
     assert names["k.queue"] == ["queue_samples_now"]
@@ -320,15 +322,15 @@ def test_silent_trainer_is_named_and_nothing_looks_young() -> None:
     made = MemoryReader(fake.NOW)
     made.add_run("r")
     for name in ("trainer_step_seconds", "trainer_wait_ratio", "trainer_samples_per_second"):
-        made.silence("r", replace(_silent(name), ts=fake.NOW - 10_800))
+        made.silence("r", structs.replace(_silent(name), ts=fake.NOW - 10_800))
     # These are as young as our own last tick: they say nothing about the run.
-    made.silence("r", replace(fake.signal("turns", state="unknown", why="log it"), ts=fake.NOW - 5))
-    made.silence("r", replace(fake.signal("trained_tokens_total", 6e7), ts=fake.NOW - 5))
+    made.silence("r", structs.replace(fake.signal("turns", state="unknown", why="log it"), ts=fake.NOW - 5))
+    made.silence("r", structs.replace(fake.signal("trained_tokens_total", 6e7), ts=fake.NOW - 5))
     found = cells(made, "r")
     expected = {
         "newest": fake.NOW - 10_800,
         "b.head": "No step for 3 h",
-        "b.text": "Choose a longer time range to see the last steps.",
+        "b.text": f"{NONE_YET} · Choose a longer time range to see the last steps.",
         "f.trainer.sub": "no step for 3 h",
         "f.to_trainer.sub": "no step for 3 h",
         "f.to_queue.sub": "in flight: not reported",
@@ -349,7 +351,7 @@ def test_engines_alone_are_not_a_run_that_loads() -> None:
     found = cells(made, "e")
     assert (found["b.head"], found["b.meta"]) == ("No trainer is monitored yet", "")
     made.append("e", fake.TICKS[3][0], [(fake.NOW, 0.5)])
-    assert cells(made, "e")["b.text"] == "5 min means: KV cache 50% full"
+    assert cells(made, "e")["b.text"] == f"{NONE_YET} · 5 min means: KV cache 50% full"
     made.set_targets("e", fake.target("engine", "generator", "vllm"), fake.target("log", "trainer", "trl"))
     assert cells(made, "e")["b.meta"].startswith("Starting")
 
@@ -363,7 +365,7 @@ def test_mean_and_instant_are_told_apart(reader: MemoryReader) -> None:
 
 def test_panel_keeps_its_colour_apart_from_its_chart(reader: MemoryReader) -> None:
     """`s` says whether there is a chart, `h` how healthy: a green "Watch" would contradict itself."""
-    reader.append(fake.RICH, replace(fake.TICKS[3][0], state="watch"), [(fake.NOW + 5, 0.93)])
+    reader.append(fake.RICH, structs.replace(fake.TICKS[3][0], state="watch"), [(fake.NOW + 5, 0.93)])
     found = cells(reader)
     assert (found["p.kv.s"], found["p.kv.h"], found["p.kv.p"]) == ("ok", "watch", "Watch")
 
@@ -381,7 +383,7 @@ def test_panel_keeps_its_colour_apart_from_its_chart(reader: MemoryReader) -> No
 def test_sources_are_short(source: str, shown: str) -> None:
     made = MemoryReader(fake.NOW)
     made.add_run("r")
-    made.append("r", replace(fake.TICKS[3][0], source=source), [(fake.NOW, 0.5)])
+    made.append("r", structs.replace(fake.TICKS[3][0], source=source), [(fake.NOW, 0.5)])
     assert cells(made, "r")["p.kv.src"] == " · ".join(word for word in ("kv_cache_usage_ratio", shown) if word)
 
 
@@ -397,9 +399,9 @@ def test_dead_engines_are_the_news(reader: MemoryReader) -> None:
     dead = [fake.target(f"e{i}", "generator", "vllm", up=False, error="refused") for i in range(2)]
     reader.set_targets(fake.RICH, *dead)
     for now, _ in (*fake._labelled()[:4], fake.TICKS[-1]):
-        reader.silence(fake.RICH, replace(now, state="unknown", why="add its /metrics as a target"))
+        reader.silence(fake.RICH, structs.replace(now, state="unknown", why="add its /metrics as a target"))
     found = cells(reader)
-    assert found["b.text"].startswith("Engines: 2 of 2 down · 5 min means: ")
+    assert found["b.text"].startswith(f"{NONE_YET} · Engines: 2 of 2 down · 5 min means: ")
     assert (found["f.generator.s"], found["f.generator.p"]) == ("critical", "Critical")
     assert found["p.requests.w"] == "no engine answers (2 of 2 down: refused)"
     # A finished run has let go of its engines.

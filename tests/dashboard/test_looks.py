@@ -112,7 +112,7 @@ def test_what_is_being_read_is_not_forgotten() -> None:
 
 
 def test_signals_by_name_are_those_of_a_walk_through_all() -> None:
-    signals = fake.reader().status(fake.RICH).signals
+    signals = fake.reader().status(fake.RICH).signals.values()
     assert len(signals) > 20
     for one in signals:
         wanted = want(one.signal, **one.labels)

@@ -1,9 +1,9 @@
 """What a chart is compared with, alert thresholds on it, and marks of restarts and alerts."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dashboard import callbacks
 from dashboard.charts.event_markers import fired, restarts
@@ -140,7 +140,9 @@ def test_restarts_stand_in_columns() -> None:
 
 def alert(name: str, at: float | None, severity: str, over: float | None = None) -> AlertInfo:
     made = fake_alerts.alert(name, 1.0, "ratio", 0, run=fake.RICH)
-    return replace(made, fired_at=at, severity=severity, resolved_at=over, state="resolved" if over else "firing")
+    return structs.replace(
+        made, fired_at=at, severity=severity, resolved_at=over, state="resolved" if over else "firing"
+    )
 
 
 def test_alerts_are_marked_when_they_began_to_fire() -> None:

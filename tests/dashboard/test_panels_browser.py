@@ -2,11 +2,11 @@
 
 import base64
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
+from msgspec import structs
 from playwright.sync_api import Browser, Page
 
 from dashboard.charts.panels import PANELS
@@ -33,7 +33,9 @@ Open = Callable[..., Page]
 def reader() -> MemoryReader:
     """A run of two hours whose steps take 40 s, with a restart, two alerts and two rules on the queue."""
     made = fake_verdicts.judged(fake.reader(7200))
-    infos = [replace(info, cadence="step") if info.name == "trainer_wait_ratio" else info for info in fake.INFOS]
+    infos = [
+        structs.replace(info, cadence="step") if info.name == "trainer_wait_ratio" else info for info in fake.INFOS
+    ]
     made._infos = {info.name: info for info in infos}
     records = made.records(fake.RICH)
     records.steps = [StepAt(NOW - STEP * (180 - i), 1000 + i, 0) for i in range(181)]
@@ -45,7 +47,7 @@ def reader() -> MemoryReader:
         RuleInfo("QueueFull", "warning", "tuning", "", "", True, "", "queue_samples", 4096.0),
     ]
     alerts = [fake_alerts.alert(name, 1.0, "", 0, run=fake.RICH) for name in ("TrainerStarved", "KVCacheExhausted")]
-    made.set_alerts(*(replace(one, fired_at=NOW - 1000 - i) for i, one in enumerate(alerts)))
+    made.set_alerts(*(structs.replace(one, fired_at=NOW - 1000 - i) for i, one in enumerate(alerts)))
     return made
 
 
@@ -208,7 +210,7 @@ def test_an_hour_ago_behind_thresholds_and_marks(open_page: Open, reader: Memory
 
 
 def test_source_age_and_summary(open_page: Open, reader: MemoryReader) -> None:
-    evil = replace(fake.signal("queue_samples", 5.0, "samples"), source=EVIL)
+    evil = structs.replace(fake.signal("queue_samples", 5.0, "samples"), source=EVIL)
     reader.append(fake.RICH, evil, [(NOW, 5.0)])
     page = open_page(f"?run={fake.RICH}&range=15m")
     page.locator("#panel-queue h2").focus()

@@ -2,11 +2,11 @@
 
 import re
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dashboard.pages.preflight import data as preflight_data
 from dashboard.shell.page import Scope
@@ -68,7 +68,7 @@ def test_the_gravest_first_with_number_and_fix(reader: MemoryReader) -> None:
     ],
 )  # fmt: skip
 def test_numbers(reader: MemoryReader, check: CheckInfo, figure: tuple[str, str, str]) -> None:
-    reader.preflights[wall.WALL] = replace(fakes.FOUND, checks=(check,), outcome=check.status)
+    reader.preflights[wall.WALL] = structs.replace(fakes.FOUND, checks=(check,), outcome=check.status)
     (row,) = rows(cells(reader), check.status)
     assert (row["number"], row["unit"], row["limit"]) == figure
 
@@ -78,8 +78,8 @@ def test_leftovers_have_their_commands_and_the_rest_is_counted(reader: MemoryRea
     assert (len(left["commands"]), left["commands"][0]) == (20, "prime sandbox delete sbx-09000")
     assert (left["ids"], left["more"]) == ([], "and 3 more")
     # A provider without a command: then the ids stand for themselves.
-    bare = replace(fakes.CHECKS[6], commands=())
-    reader.preflights[wall.WALL] = replace(fakes.FOUND, checks=(bare,), outcome="warn")
+    bare = structs.replace(fakes.CHECKS[6], commands=())
+    reader.preflights[wall.WALL] = structs.replace(fakes.FOUND, checks=(bare,), outcome="warn")
     (left,) = rows(cells(reader), "warn")
     assert (left["commands"], left["ids"]) == ([], list(fakes.IDS))
 
@@ -112,7 +112,7 @@ def test_a_run_that_is_not_configured_here(reader: MemoryReader) -> None:
 
 
 def test_while_it_reads_the_last_answer_stays(reader: MemoryReader) -> None:
-    reader.preflights[wall.WALL] = replace(fakes.FOUND, state="running", started_at=fakes.NOW - 3)
+    reader.preflights[wall.WALL] = structs.replace(fakes.FOUND, state="running", started_at=fakes.NOW - 3)
     found = cells(reader)
     assert (found["pf.btn"], found["pf.busy"], found["pf.since"]) == ("Reading …", 1, fakes.NOW - 3)
     assert found["pf.head"] == "The plan does not fit"
@@ -176,7 +176,7 @@ def test_examples_of_what_is_missing_only() -> None:
 )
 def test_the_page_speaks_of_the_file_and_names_the_run(reader: MemoryReader, said: str, shown: str) -> None:
     bad = CheckInfo("quota", "unknown", said, said, details=(said,))
-    reader.preflights[wall.WALL] = replace(fakes.FOUND, checks=(bad,), outcome="unknown")
+    reader.preflights[wall.WALL] = structs.replace(fakes.FOUND, checks=(bad,), outcome="unknown")
     (row,) = rows(cells(reader), "unknown")
     assert (row["summary"], row["fix"], row["details"]) == (shown, shown, [shown])
 

@@ -1,9 +1,9 @@
 """The Preflight page in a real Chromium: what stands first, the button by mouse and by keyboard, and copying."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from playwright.sync_api import Browser, Page
 
 from dashboard.pages import PAGES
@@ -86,7 +86,7 @@ def test_the_button_begins_one_and_keeps_the_focus(open_page: Open, reader: Memo
     assert page.evaluate("document.activeElement.id") == "pf-run"
     page.keyboard.press("Enter")
     until(page, SAID, "Preflight is already running.")
-    done = replace(fakes.FOUND, retry_at=reader.clock + 29, finished_at=reader.clock)
+    done = structs.replace(fakes.FOUND, retry_at=reader.clock + 29, finished_at=reader.clock)
     reader.preflights[fakes.NEW] = done
     until(page, SAID, "Done: The plan does not fit.")
     assert titles(page, "warn") == ["Quota", "Credit", "Leftover sandboxes"]
@@ -108,13 +108,13 @@ def test_of_a_run_that_is_over_the_answer_is_not_waited_for(
         page.locator("#pf-run").click()
         until(page, SAID, "Started.")
         until(page, "() => document.querySelector('#pf-run').textContent === 'Reading …'")
-        reader.preflights[fakes.NEW] = replace(fakes.FOUND, retry_at=reader.clock + 1, finished_at=reader.clock)
+        reader.preflights[fakes.NEW] = structs.replace(fakes.FOUND, retry_at=reader.clock + 1, finished_at=reader.clock)
         until(page, SAID, "Done: The plan does not fit.")
         page.close()
 
 
 def test_a_press_too_early_says_so_until_it_is_not(open_page: Open, reader: MemoryReader) -> None:
-    reader.preflights[wall.WALL] = replace(fakes.FOUND, retry_at=reader.clock + 2000)
+    reader.preflights[wall.WALL] = structs.replace(fakes.FOUND, retry_at=reader.clock + 2000)
     page = open_page()
     page.locator("#pf-run").focus()
     page.keyboard.press("Enter")
@@ -173,7 +173,7 @@ def test_copies_where_the_browser_has_no_clipboard(open_page: Open) -> None:
 def test_focus_in_a_row_that_goes_is_not_lost(open_page: Open, reader: MemoryReader) -> None:
     page = open_page()
     page.get_by_role("button", name="Copy 20 commands: Leftover sandboxes").focus()
-    reader.preflights[wall.WALL] = replace(fakes.FOUND, checks=fakes.CHECKS[:1], outcome="ok")
+    reader.preflights[wall.WALL] = structs.replace(fakes.FOUND, checks=fakes.CHECKS[:1], outcome="ok")
     until(page, "() => document.querySelector('h1 span').textContent === 'The plan fits'")
     assert page.evaluate("document.activeElement.id") == "pf-said"
 
@@ -199,8 +199,8 @@ def test_a_server_that_is_away_is_told_in_words(open_page: Open, serving: Servin
 def test_markup_in_answers_stays_text(open_page: Open, reader: MemoryReader) -> None:
     evil = CheckInfo(EVIL, "fail", EVIL, EVIL, 1.0, 2.0, EVIL, (EVIL,), (EVIL,), (EVIL,))
     plan = {**fakes.PLAN, "images": [EVIL]}
-    reader.preflights[wall.WALL] = replace(
-        fakes.FOUND, checks=(evil, replace(evil, commands=())), error=EVIL, plan=plan
+    reader.preflights[wall.WALL] = structs.replace(
+        fakes.FOUND, checks=(evil, structs.replace(evil, commands=())), error=EVIL, plan=plan
     )
     page = open_page()
     assert titles(page, "fail") == [EVIL, EVIL]

@@ -1,11 +1,11 @@
 """Rows and pages of the Rollouts page, and the one rollout that is opened."""
 
 import json
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from msgspec import structs
 
 from dashboard.charts.time_columns import grid
 from dashboard.pages.rollouts.detail import ages
@@ -82,7 +82,7 @@ def test_hostile_names_are_data(reader: MemoryReader) -> None:
 
 def test_lives_of_one_id_are_two_rows(reader: MemoryReader) -> None:
     for life in (1, 2):
-        reader.put_rollouts(made.ASYNC, replace(made.made("twice", "stale", 1, seconds=90_000.0), life=life))
+        reader.put_rollouts(made.ASYNC, structs.replace(made.made("twice", "stale", 1, seconds=90_000.0), life=life))
     assert ids(view(reader))[:2] == ["twice", "twice"]
 
 
@@ -104,8 +104,8 @@ def test_open_rollout_has_its_timeline(reader: MemoryReader) -> None:
 def test_a_sandbox_known_by_its_id_alone_is_shown(reader: MemoryReader) -> None:
     kept = reader.records(made.ASYNC).details
     detail = kept[made.OPEN, 1]
-    row = replace(detail.row, sandbox_ids=("sbx-9", "sbx-1"))
-    kept[made.OPEN, 1] = replace(detail, row=row, turns=({"version": 1, "sandbox_id": "sbx-t"},))
+    row = structs.replace(detail.rollout, sandbox_ids=("sbx-9", "sbx-1"))
+    kept[made.OPEN, 1] = structs.replace(detail, rollout=row, turns=({"version": 1, "sandbox_id": "sbx-t"},))
     assert view(reader, search=f"rollout={made.OPEN}&life=1")["rd"]["boxes"] == [
         ["sbx-9", "", "provider not collected"], ["sbx-1", "prime", "terminated"],
         ["sbx-t", "", "provider not collected"],
@@ -114,7 +114,9 @@ def test_a_sandbox_known_by_its_id_alone_is_shown(reader: MemoryReader) -> None:
 
 def test_a_page_that_does_not_hold_all_says_so(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = reader.rollout_page
-    monkeypatch.setattr(reader, "rollout_page", lambda *args, **kwargs: replace(whole(*args, **kwargs), complete=False))
+    monkeypatch.setattr(
+        reader, "rollout_page", lambda *args, **kwargs: structs.replace(whole(*args, **kwargs), complete=False)
+    )
     assert view(reader, search="find=r-0")["rt.n"] == "any time · " + MANY
 
 

@@ -1,10 +1,10 @@
 """The Rollouts page in a real Chromium: what is live, weight updates on every chart, what is missing, hostile names."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from msgspec import structs
 from playwright.sync_api import Browser
 
 from dashboard.charts.panels import PANELS
@@ -60,7 +60,7 @@ def test_everything_is_live(open_page: Open, reader: MemoryReader) -> None:
     until(page, "() => RS.all('[data-rows=ro-census] b')[1].textContent === '1'")
     # A row that changes keeps its place and the focus in it.
     page.locator("[data-rows=rollouts] th button").first.focus()
-    reader.put_rollouts(made.ASYNC, replace(row, error="late word"))
+    reader.put_rollouts(made.ASYNC, structs.replace(row, error="late word"))
     until(page, "() => document.querySelector('[data-rows=rollouts] tr').innerText.includes('late word')")
     assert page.evaluate("document.activeElement.textContent") == "fresh"
     assert page.evaluate("window.same") == 1
@@ -74,7 +74,9 @@ def test_open_rollout_goes_on(open_page: Open, reader: MemoryReader) -> None:
     until(page, "() => document.querySelector('.timeline .generate.lasts')")
     assert page.locator("#ro-open").inner_text().count("No spans reported") == 1
     ended = {**begun, "finished_at": made.NOW - 1}
-    reader.put_rollouts(made.ASYNC, replace(row, state="scoring", times=ended, seconds=29.0, version_finish=571))
+    reader.put_rollouts(
+        made.ASYNC, structs.replace(row, state="scoring", times=ended, seconds=29.0, version_finish=571)
+    )
     until(
         page,
         "() => document.querySelector('.timeline .generate') && !document.querySelector('.timeline .generate.lasts')",
@@ -193,7 +195,9 @@ def test_markup_in_names_stays_text(open_page: Open, reader: MemoryReader) -> No
     rows = [made.made(name, "infra_error", 1, seconds=90_000.0 - i, error=name, environment=name, engine=name,
                       agent=name, group_id=name, unknown=name) for i, name in enumerate(names)]  # fmt: skip
     reader.put_rollouts(made.ASYNC, *rows)
-    reader.put_groups(made.ASYNC, replace(made.group(1)[1], group_id=EVIL, environment=EVIL, moved_at=made.NOW + 9))
+    reader.put_groups(
+        made.ASYNC, structs.replace(made.group(1)[1], group_id=EVIL, environment=EVIL, moved_at=made.NOW + 9)
+    )
     page = open_page()
     assert page.locator("[data-rows=rollouts] th button").all_text_contents()[: len(names)] == names
     assert page.locator("[data-rows=groups] th button").first.inner_text() == EVIL

@@ -1,9 +1,9 @@
 """The Runs, Targets and Help pages as cells, with numbers by hand; and that a list of all runs is one read."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dashboard.callbacks import build
 from dashboard.pages import ORDER, PAGES
@@ -66,7 +66,7 @@ def test_a_row_says_what_holds_the_run_back() -> None:
         ),
         1204, NOW, 2, 3,
     )  # fmt: skip
-    found = runs_data.row(one, [fleet.alert("a"), replace(fleet.alert("a"), muted="silenced by me")])
+    found = runs_data.row(one, [fleet.alert("a"), structs.replace(fleet.alert("a"), muted="silenced by me")])
     assert (found["verdict"], found["colour"], found["cause"]) == ("Generator-bound", "generator", "KV capacity")
     assert (found["sure"], found["since"], found["about"]) == ("high confidence", round(NOW - 720), "slime · async")
     assert found["wait"] == ["62%", "critical", "", 0.624]
@@ -183,7 +183,7 @@ def health(up: bool, error: str = "", age: float | None = 3.0, **more: Any) -> T
         (health(False, "refused", None), "down", False),
         (health(False, "", None), "waiting", False),
         (health(False, "no answer", None, kind="unknown"), "waiting", False),
-        (replace(health(False, "left"), gone_since=NOW - 60), "gone", True),
+        (structs.replace(health(False, "left"), gone_since=NOW - 60), "gone", True),
     ],
 )
 def test_states_of_a_target(target: TargetTrust, state: str, healthy: bool) -> None:

@@ -1,10 +1,10 @@
 """Runs, compare, Targets, Help and the navigation in a real Chromium, with many runs in memory."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
+from msgspec import structs
 from playwright.sync_api import Browser, Page, Route
 
 from dashboard.pages.runs import data as runs_data
@@ -249,7 +249,7 @@ def test_all_pages_are_reached_by_thumb(open_page: Open, reader: MemoryReader) -
     page.get_by_role("checkbox", name=f"Compare {fleet.SLOW}").check()
     until(page, DRAWN, 2)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    reader.set_alerts(*(replace(fleet.alert(fleet.STAR), fingerprint=f"f{i}") for i in range(120)))
+    reader.set_alerts(*(structs.replace(fleet.alert(fleet.STAR), fingerprint=f"f{i}") for i in range(120)))
     until(page, "() => document.title.startsWith('(120)')")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 

@@ -1,10 +1,10 @@
 """Sandboxes as cells: numbers, order, words, and what is unknown."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dashboard.pages import by_key
 from dashboard.pages.cells import cells as of_page
@@ -109,8 +109,8 @@ def test_first_commands_are_a_share_of_those_whose_source_tells() -> None:
 )
 def test_a_time_that_no_provider_tells_is_no_loss(started: float | None, count: int | None, note: str) -> None:
     made = empty()
-    quiet = replace(wall.ready(1, 60, 20), started_at=None)
-    made.put_boxes(wall.WALL, quiet, replace(wall.ready(2, 60, 20), started_at=started))
+    quiet = structs.replace(wall.ready(1, 60, 20), started_at=None)
+    made.put_boxes(wall.WALL, quiet, structs.replace(wall.ready(2, 60, 20), started_at=started))
     found = cells(made)
     assert found["sb.funnel"][:3] == [["requested", 2, 1.0], ["started", count, (count or 0) / 2], ["ready", 2, 1.0]]
     assert found["sb.funnel.n"] == f"{note} First exec: not reported by provider."

@@ -1,9 +1,9 @@
 """The Sandboxes page in a real Chromium: order and numbers, what is drawn, what is live, and no name that is markup."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from playwright.sync_api import Browser, Page
 
 from dashboard.pages.sandboxes import data
@@ -211,7 +211,9 @@ def test_everything_is_live(open_page: Open, reader: MemoryReader) -> None:
     page.evaluate("window.same = 1")
     before, total = page.evaluate(LINE)[-1], page.evaluate("RS.view['h.total']")
     reader.clock += 600
-    ended = replace(wall.box(1, "failed", 3720), cause="timeout", ended_at=reader.clock, detail="gave up after 72 min")
+    ended = structs.replace(
+        wall.box(1, "failed", 3720), cause="timeout", ended_at=reader.clock, detail="gave up after 72 min"
+    )
     reader.put_boxes(wall.WALL, ended, wall.ready(8100, -500, 70))
     for name, unit, value, labels in (
         ("sandboxes", "sandboxes", 700.0, {"state": "running"}),
@@ -305,7 +307,7 @@ def test_where_nothing_is_known_nothing_sticks_out_and_no_table_is_a_head(
     open_page: Open, reader: MemoryReader, wide: int
 ) -> None:
     """A provider that has not answered yet: each card says "Unknown"."""
-    dead = replace(fake.target("prime_sandboxes", "sandbox", "prime_sandboxes", up=False, error="ConnectError"),
+    dead = structs.replace(fake.target("prime_sandboxes", "sandbox", "prime_sandboxes", up=False, error="ConnectError"),
                    age_seconds=None)  # fmt: skip
     reader.set_targets(wall.BARE, dead)
     page = open_page(wall.BARE, size=(wide, 900))
@@ -345,7 +347,7 @@ def test_run_switch_leaves_nothing_behind(open_page: Open) -> None:
 def test_alert_leads_to_the_sandboxes_of_its_moment(open_page: Open, reader: MemoryReader) -> None:
     reader.rule_rows = [fake_alerts.rule("SandboxPendingLong")]
     late = fake_alerts.alert("SandboxPendingLong", 3720.0, "seconds", 1800, run=wall.WALL)
-    reader.set_alerts(replace(late, signal="sandbox_oldest_pending_seconds"))
+    reader.set_alerts(structs.replace(late, signal="sandbox_oldest_pending_seconds"))
     page = open_page(path="alerts")
     page.get_by_role("link", name="View charts at").click()
     until(page, "() => RS.boot.key === 'sandboxes' && RS.chartsReady()")
@@ -359,7 +361,9 @@ def test_markup_in_names_stays_text(open_page: Open, reader: MemoryReader) -> No
     left = wall.box(2, "running", 9000, own=False, dangling=True, run_key=EVIL, provider=EVIL)
     failed = wall.box(3, "failed", 20, cause=EVIL, detail=EVIL, ended_at=reader.clock)
     clock = wall.ready(4, 10, 5, latency_source=EVIL)
-    reader.put_boxes(wall.WALL, *(replace(box, id=f"{i}{EVIL}") for i, box in enumerate((evil, left, failed))), clock)
+    reader.put_boxes(
+        wall.WALL, *(structs.replace(box, id=f"{i}{EVIL}") for i, box in enumerate((evil, left, failed))), clock
+    )
     counted = wall.signal_of("sandbox_failures_total", "sandboxes", cause=EVIL)
     reader.append(wall.WALL, counted, [(reader.clock, 99.0)])
     for which, value in (("used", 3.0), ("limit", 1.0)):

@@ -2,9 +2,9 @@
 
 import json
 import tomllib
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from dashboard.pages.sandboxes import data as sandboxes_data
 from server.query.types import TargetTrust
@@ -63,17 +63,17 @@ def test_a_provider_that_never_answered_is_no_missing_provider() -> None:
     }
 
 
-NEVER = replace(fake.target("prime_sandboxes", "sandbox", "prime_sandboxes", up=False), age_seconds=None)
+NEVER = structs.replace(fake.target("prime_sandboxes", "sandbox", "prime_sandboxes", up=False), age_seconds=None)
 COUNTS = "counts sandbox_failed, which no target reports yet"
 
 
 @pytest.mark.parametrize(
     ("targets", "lifecycle", "head"),
     [
-        ((replace(NEVER, error="ConnectError"),), "running", "prime_sandboxes has not answered yet"),
-        ((replace(NEVER, error="ConnectError"),), "crashed", "prime_sandboxes never answered"),
+        ((structs.replace(NEVER, error="ConnectError"),), "running", "prime_sandboxes has not answered yet"),
+        ((structs.replace(NEVER, error="ConnectError"),), "crashed", "prime_sandboxes never answered"),
         (
-            (replace(NEVER, error="ConnectError"), replace(NEVER, target="e2b")),
+            (structs.replace(NEVER, error="ConnectError"), structs.replace(NEVER, target="e2b")),
             "running",
             "None of 2 sandbox targets has answered yet",
         ),
@@ -101,7 +101,7 @@ def test_one_that_answered_once_speaks_for_itself() -> None:
     made.silence(wall.WALL, fake.signal("sandboxes", state="unknown", why="no provider has answered for 310 s"))
     made.silence(wall.WALL, fake.signal("sandbox_failures_total", state="unknown", why=COUNTS))
     made.set_targets(
-        wall.WALL, replace(NEVER, error="401"), fake.target("e2b", "sandbox", "e2b", up=False, error="503")
+        wall.WALL, structs.replace(NEVER, error="401"), fake.target("e2b", "sandbox", "e2b", up=False, error="503")
     )
     found = cells(made)
     assert (found["sb.head"], found["sb.text"]) == ("No provider has answered for 310 s", "")
@@ -133,8 +133,8 @@ def test_a_line_that_is_missing_says_why(reader: MemoryReader) -> None:
     assert "without gradient" not in cells(reader)["sb.infra"]
     made = wall.reader(600)
     why = "no step for 3 h: look at the trainer"
-    made.silence(wall.WALL, replace(wall.signal_of("zero_advantage_ratio", "ratio", "unknown", basis="completed"),
-                                    value=None, why=why))  # fmt: skip
+    unknown = wall.signal_of("zero_advantage_ratio", "ratio", "unknown", basis="completed")
+    made.silence(wall.WALL, structs.replace(unknown, value=None, why=why))
     assert cells(made)["sb.infra"].endswith(" Groups without gradient: no step for 3 h.")
 
 

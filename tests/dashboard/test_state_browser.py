@@ -1,10 +1,10 @@
 """The run's state on the screen, and charts that show what is there: no wedge over a gap, no cut label, no jump."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from playwright.sync_api import Browser, Page
 
 from dashboard.shell import layout as shell_layout
@@ -108,7 +108,9 @@ def test_a_sandbox_that_does_not_apply_is_no_limit(open_page: Open, reader: Memo
         mark = page.evaluate("getComputedStyle(document.querySelector('.flow .sandbox h2'), '::after').content")
         assert (mark == '"the limit"') == marked
         if not marked:
-            reader.append(fake.RICH, replace(fake.signal("sandboxes", unit="sandboxes"), state="ok"), [(fake.NOW, 3.0)])
+            reader.append(
+                fake.RICH, structs.replace(fake.signal("sandboxes", unit="sandboxes"), state="ok"), [(fake.NOW, 3.0)]
+            )
 
 
 def test_a_band_has_a_hole_where_a_line_has_one(open_page: Open, reader: MemoryReader) -> None:

@@ -1,9 +1,9 @@
 """The Trainer page as cells: the answer, single steps, the last against the median, learning, synchronous runs."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dashboard.pages import by_key
 from dashboard.pages.cells import cells as of_page
@@ -142,7 +142,7 @@ def test_restarts_checkpoints_and_versions(reader: MemoryReader) -> None:
     assert (found["tv.sum"], found["tv.none"]) == ("1 restart · 1 checkpoint", "")
     assert found["tv.updates"] == "19 versions in 39 steps: 2.05 steps per version"
     # A step of another life stands in the same row of bars.
-    reader.put_steps(actors.RUN, replace(actors.step(141), life=1))
+    reader.put_steps(actors.RUN, structs.replace(actors.step(141), life=1))
     assert [bar[3] for bar in rows(cells(reader), "ts.")[-2:]] == [0, 1]
 
 

@@ -1,18 +1,22 @@
 """The list of targets: who is gone is not down."""
 
-from dataclasses import replace
+from msgspec import structs
 
 from dashboard.pages.targets.trust import trust
 from server.query.types import Status, TargetTrust
 
 NOW = 1_800_000_000.0
 ENGINE = TargetTrust("rollout/n:1", "run", "vllm", "generator", True, 3.0, "", 0.1, 9, 0, {}, "engines", "rollout")
-GONE = replace(ENGINE, target="rollout/n:2", up=False, error="engines no longer lists it", gone_since=NOW - 3600)
-DOWN = replace(ENGINE, target="mine", up=False, error="HTTP 500", source="", job="")
+GONE = structs.replace(
+    ENGINE, target="rollout/n:2", up=False, error="engines no longer lists it", gone_since=NOW - 3600
+)
+DOWN = structs.replace(ENGINE, target="mine", up=False, error="HTTP 500", source="", job="")
 
 
 def status(*targets: TargetTrust) -> Status:
-    return Status("run", "", "", "running", NOW, None, (), (), targets, {})
+    here = tuple(target for target in targets if target.gone_since is None)
+    gone = tuple(target for target in targets if target.gone_since is not None)
+    return Status("run", "", "", "running", NOW, {}, {}, (), here, {}, gone=gone)
 
 
 def test_who_is_gone_comes_last_says_since_when_and_is_not_counted() -> None:
@@ -32,6 +36,8 @@ def test_who_is_gone_comes_last_says_since_when_and_is_not_counted() -> None:
 
 def test_targets_stand_in_the_order_in_which_one_counts() -> None:
     names = [f"engine-{number}" for number in (1, 10, 11, 2, 100, 9)]
-    cells = trust(status(*(replace(ENGINE, target=name) for name in names), replace(ENGINE, target="alone")))
+    cells = trust(
+        status(*(structs.replace(ENGINE, target=name) for name in names), structs.replace(ENGINE, target="alone"))
+    )
     shown = [cells[f"t.{number}"][0] for number in range(7)]  # type: ignore[index]
     assert shown == ["alone", "engine-1", "engine-2", "engine-9", "engine-10", "engine-11", "engine-100"]

@@ -80,7 +80,7 @@ def watch(demo: Demo, store: Store, steps: int) -> Watched:
         demo.poster = Posted(client, run.name)  # type: ignore[assignment]
         end = asyncio.run(_drive(demo, loop, clock, steps))
     writer.close()
-    found = {signal.name: signal.value for signal in reader.status(run.name).signals}
+    found = {signal.name: signal.value for signal in reader.status(run.name).signals.values()}
     rows = [json.loads(line) for line in Path(str(demo.ready["truth"])).read_text("utf-8").splitlines()]
     return found, rollout_truth(demo).window(end - demo.start) | {"logged": rows[-10:]}
 

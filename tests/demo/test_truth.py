@@ -77,7 +77,7 @@ def _watch(scenario: str, store: Store, tmp_path: Path) -> Watched:
     writer.close()
     status = Reader(store, clock).status(run.name)
     assert all(target.up for target in status.trust), status.trust
-    found = {signal.name: signal.value for signal in status.signals} | {"the log's last word": flight}
+    found = {signal.name: signal.value for signal in status.signals.values()} | {"the log's last word": flight}
     return found, truth_of(cluster)
 
 

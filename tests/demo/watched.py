@@ -79,8 +79,8 @@ def watch(
     writer.close()
     found.about = json.loads((folder / "truth.json").read_text("utf-8"))
     status = reader.status(run.name)
-    found.values = {signal.name: signal.value for signal in status.signals}
-    found.why = {signal.name: signal.why for signal in status.signals}
+    found.values = {signal.name: signal.value for signal in status.signals.values()}
+    found.why = {signal.name: signal.why for signal in status.signals.values()}
     found.down = [target.target for target in status.trust if not target.up]
     found.lifecycle, found.mode = status.lifecycle, status.mode
     return found

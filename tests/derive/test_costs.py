@@ -47,7 +47,7 @@ def test_a_reason_that_is_over_is_not_shown_beside_the_number(store: Store) -> N
     with bench(store) as run:
         run.commit(ENGINE, page(5.0, 0.0), T0)
         run.advance(T0 + 5, live=True)
-        (before,) = [one for one in run.reader.status("run").signals if one.signal == "idle_usd_per_hour"]
+        (before,) = [one for one in run.reader.status("run").signals.values() if one.signal == "idle_usd_per_hour"]
         assert before.why.startswith("the number of GPUs is unknown: set [run.NAME.cost] trainer_gpus")
         run.commit(TRAINER, Reading(facts=FACTS), T0 + 30)
         live(run, 30, 190)

@@ -137,10 +137,10 @@ def test_a_restart_changes_no_number(store: Store) -> None:
         for n in range(50):
             run.commit(ENGINE, page(n, 100.0 * n), T0 + 5 * n)
         run.advance(T0 + 250)
-        before = {s.name: (s.value, s.state, s.why) for s in run.reader.status("run").signals}
+        before = {s.name: (s.value, s.state, s.why) for s in run.reader.status("run").signals.values()}
     with bench(store) as run:
         run.advance(T0 + 250)
-        after = {s.name: (s.value, s.state, s.why) for s in run.reader.status("run").signals}
+        after = {s.name: (s.value, s.state, s.why) for s in run.reader.status("run").signals.values()}
         assert after == before
         run.commit(ENGINE, page(50, 100.0 * 50), T0 + 255)
         run.advance(T0 + 255)
@@ -303,7 +303,7 @@ def test_a_finished_run_stands_as_of_its_last_step(store: Store) -> None:
         status = run.reader.status("run")
         assert (status.lifecycle, status.mode) == ("finished", "sync_colocated")
         assert run.value("trainer_step_seconds") == 30.0
-        ages = {s.name: s.age_seconds for s in status.signals}
+        ages = {s.name: s.age_seconds for s in status.signals.values()}
         assert ages["trainer_step_seconds"] == 86_400 - 150
         assert run.state(WAIT) == run.state("queue_samples") == "not_applicable"
     assert len(points(store, "trainer_step_seconds")) == 3  # no line yet while there were too few steps

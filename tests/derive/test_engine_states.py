@@ -23,7 +23,7 @@ def pages(folder: str) -> list[Reading]:
 
 
 def states(run: Bench) -> dict[str, float]:
-    found = (one for one in run.reader.status("run").signals if one.signal == "generator_engines")
+    found = (one for one in run.reader.status("run").signals.values() if one.signal == "generator_engines")
     return {one.labels["state"]: one.value for one in found if one.value}
 
 
@@ -97,7 +97,9 @@ def test_a_restart_changes_no_quantile(store: Store) -> None:
                 run.commit(ENGINE, recorded[n], T0 + 10 * n)
                 run.advance(T0 + 10 * n)
             if last == len(recorded):
-                found = {one.name: one.value for one in run.reader.status("run").signals if one.signal in LATENCIES}
+                found = {
+                    one.name: one.value for one in run.reader.status("run").signals.values() if one.signal in LATENCIES
+                }
     expected = {}
     for name, _, answer in never.tick(T0 + 10 * (len(recorded) - 1)):
         if name in LATENCIES:

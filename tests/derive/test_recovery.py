@@ -22,7 +22,7 @@ def growing(first: int, last: int) -> Reading:
 
 
 def sources(run: object) -> dict[str, str]:
-    return {signal.name: signal.source for signal in run.reader.status("run").signals}  # type: ignore[attr-defined]
+    return {signal.name: signal.source for signal in run.reader.status("run").signals.values()}  # type: ignore[attr-defined]
 
 
 def test_a_restart_rewrites_no_point_of_a_long_run(store: Store) -> None:
@@ -86,7 +86,7 @@ def test_age_is_the_datas_not_the_ticks(store: Store) -> None:
     with bench(store) as run:
         run.commit(ENGINE, page(7, 100), T0)
         run.advance(T0 + 10)
-        ages = {signal.name: signal.age_seconds for signal in run.reader.status("run").signals}
+        ages = {signal.name: signal.age_seconds for signal in run.reader.status("run").signals.values()}
         assert ages['generator_requests_now{state="running"}'] == 10.0
 
 
@@ -96,7 +96,9 @@ def test_nothing_is_fresh_a_day_after_the_collector_died(store: Store) -> None:
         run.advance(T0)
         run.clock.set(T0 + 86_400)
         status = run.reader.status("run")
-        assert [s.name for s in status.signals if s.value is not None and not s.signal.endswith("_total")] == []
+        assert [
+            s.name for s in status.signals.values() if s.value is not None and not s.signal.endswith("_total")
+        ] == []
         assert [(target.up, "no collector follows" in target.error) for target in status.trust] == [(False, True)]
 
 

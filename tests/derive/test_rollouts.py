@@ -65,7 +65,9 @@ def feed(run: Bench, first: int = 0, last: int = 99) -> None:
 
 
 def numbers(run: Bench) -> dict[str, float | None]:
-    return {signal.name: signal.value for signal in run.reader.status("run").signals if signal.value is not None}
+    return {
+        signal.name: signal.value for signal in run.reader.status("run").signals.values() if signal.value is not None
+    }
 
 
 END = T0 + LAST * STEP + 10
@@ -125,7 +127,7 @@ def test_a_run_of_records_alone_shows_its_numbers(store: Store) -> None:
         assert {name: found.get(name) for name in EXPECTED} == pytest.approx(EXPECTED)
         status = run.reader.status("run")
         assert status.lifecycle == "running"
-        sources = {signal.name: signal.source for signal in status.signals}
+        sources = {signal.name: signal.source for signal in status.signals.values()}
         assert sources["mixed_version_ratio"] == sources["infra_failure_ratio"] == "records"
 
 

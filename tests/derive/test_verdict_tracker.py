@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -15,7 +16,6 @@ from collectors.model import Reading
 from server.api.metrics import render
 from server.cli import status as command
 from server.derive.verdict import Judge
-from server.query import shape
 from server.store import Store
 from server.store.types import Batch, VerdictRow
 from server.verdict.judge import Memory
@@ -160,7 +160,7 @@ def test_the_outcome_is_a_signal_that_stands_by_the_minute(store: Store) -> None
         assert points(store, "balanced") == [(0, 1), (60, 1), (100, 0), (120, 0), (180, 0), (240, 0)]
         assert points(store, "sandbox_bound") == [(0, 0), (60, 0), (100, 1), (120, 1), (180, 1), (240, 1)]
         engine(run, 245, 255)
-        told = {s.labels["verdict"]: s for s in run.reader.status("run").signals if s.signal == "bottleneck"}
+        told = {s.labels["verdict"]: s for s in run.reader.status("run").signals.values() if s.signal == "bottleneck"}
         assert {name: one.value for name, one in told.items()} == {
             name: float(name == "sandbox_bound") for name in VERDICT_OUTCOMES
         }
@@ -176,8 +176,8 @@ def test_before_the_first_tick_it_is_unknown(store: Store) -> None:
     with bench(store) as run:
         run.advance(T0)
         assert run.state("bottleneck") == "unknown" and "first tick" in run.why("bottleneck")
-        assert run.reader.status("run").verdict is None
-        assert shape.status(run.reader.status("run"))["verdict"]["outcome"] == "unknown"
+        verdict = run.reader.status("run").verdict
+        assert (verdict["outcome"], verdict["as_of"]) == ("unknown", None)
 
 
 def test_of_a_run_that_nobody_collects_it_is_not_known(store: Store) -> None:
@@ -204,7 +204,7 @@ def test_a_run_that_is_over_keeps_the_verdict_of_its_end(store: Store) -> None:
         now = run.reader.status("run").verdict
         assert now is not None and (now["outcome"], now["as_of"]) == ("generator_bound", T0 + 300)
         assert run.reader.verdicts.spans("run", T0, T0 + 9000)[-1].end == T0 + 300
-        said = command.text(shape.status(run.reader.status("run")))
+        said = command.text(msgspec.to_builtins(run.reader.status("run")))
         assert "verdict: generator-bound (long tail), as of its end 75 min ago, high confidence (0.90)" in said
 
 

@@ -74,7 +74,7 @@ def test_every_broken_page_is_one_clear_error_and_the_good_engine_goes_on(
     for kind, word in EXPECTED.items():
         assert word in found[kind].error, (kind, found[kind].error)
         assert "hunter2" not in found[kind].error and "127.0.0.1" not in found[kind].error
-    values = {signal.name: signal.value for signal in reader.status("run").signals}
+    values = {signal.name: signal.value for signal in reader.status("run").signals.values()}
     assert values['generator_requests{state="running"}'] == 128.0
     assert sent["huge"] <= LIMITS.body_bytes + SOCKET_BYTES and sent["endless"] <= LIMITS.body_bytes + SOCKET_BYTES
     warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -136,7 +136,7 @@ def test_broken_files_are_clear_errors_and_the_good_ones_go_on(store: Store, tmp
     }  # fmt: skip
     assert all(len(found[name].error) > 10 for name in found if name != "good")
     assert found["good"].dropped == 2 and "dropped 2" in found["good"].error
-    values = {signal.name: signal.value for signal in reader.status("run").signals}
+    values = {signal.name: signal.value for signal in reader.status("run").signals.values()}
     assert values["trainer_wait_ratio"] == 0.5 and values["policy_version"] == 4.0
 
 

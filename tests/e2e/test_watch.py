@@ -185,7 +185,7 @@ def test_replaying_the_recorded_pages_counts_what_the_client_counted(
     with nasty() as server:
         asyncio.run(drive(server.url))
     writer.close()
-    found = {signal.name: signal.value for signal in Reader(store, clock).status("run").signals}
+    found = {signal.name: signal.value for signal in Reader(store, clock).status("run").signals.values()}
     finished = sum(v or 0 for name, v in found.items() if name.startswith("generator_finished_requests_total"))
     assert (len(PAGES), finished, found["generator_generated_tokens_total"]) == (22, 1273, 175970)
 

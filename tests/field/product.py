@@ -44,9 +44,9 @@ class Product:
     def status(self) -> Status:
         return self.reader.status(RUN)
 
-    def signals(self) -> dict[str, SignalNow]:
+    def signals(self) -> Mapping[str, SignalNow]:
         """Every signal by its name with labels."""
-        return {signal.name: signal for signal in self.status().signals}
+        return self.status().signals
 
     def value(self, name: str) -> float | None:
         return self.signals()[name].value

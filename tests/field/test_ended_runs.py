@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 from statistics import fmean
 
+import msgspec
 import pytest
 
 from server.cli.status import short
-from server.query import shape
 from tests.field.product import INPUTS, watching
 from tests.field.test_engine_pages import engine, page
 
@@ -95,7 +95,7 @@ def test_the_summary_of_an_ended_run(tmp_path: Path) -> None:
     named = found.limiters["trainer_bound"] + found.limiters["balanced"]
     assert named == pytest.approx(sum(steps[step] for step in range(14, 27)), rel=0.25)
     assert set(found.limiters) == {"unknown", "trainer_bound", "balanced"}
-    line = next(line for line in short(shape.status(status)).splitlines() if line.startswith("summary"))
+    line = next(line for line in short(msgspec.to_builtins(status)).splitlines() if line.startswith("summary"))
     assert line == (
         "summary: last step 39 after 28 min, final reward 0.645, unknown 64%, trainer-bound 29%, balanced 7%, "
         "$18.61 at its mean hourly rate, $3.23 of it idle"
@@ -130,7 +130,7 @@ def test_a_run_that_was_followed_live_stalls(tmp_path: Path) -> None:
         assert product.step(60).lifecycle == "running"
         status = product.step(1800)
         assert status.verdict is not None and status.verdict["outcome"] == "stalled"
-        assert "RunStalled" in {alert["name"] for alert in status.alerts}
+        assert "RunStalled" in {alert.name for alert in status.alerts}
 
 
 def test_an_ended_run_that_is_resumed_is_live_again(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_an_idle_engine_with_stale_gauges_is_told_from_a_frozen_one(
         assert status.verdict is not None
         states = {name: one.value for name, one in product.signals().items() if name.startswith("generator_engines{")}
         assert states[f'generator_engines{{state="{state}"}}'] == 1, states
-        frozen = [alert for alert in status.alerts if alert["name"] == "EngineFrozen"]
+        frozen = [alert for alert in status.alerts if alert.name == "EngineFrozen"]
         if state == "hung":
             assert (status.verdict["outcome"], status.verdict["cause"]) == ("stalled", "frozen_engine")
             assert frozen
@@ -194,8 +194,8 @@ def test_a_metrics_page_that_fails_on_an_engine_that_works(tmp_path: Path, fails
         # What it does is unknown, and no number is shown.
         requests = [one.state for one in product.signals().values() if one.signal == "generator_requests"]
         assert requests and set(requests) == {"unknown"}
-        (alert,) = [alert for alert in status.alerts if alert["name"] == "TargetDown"]
-        assert "HTTP 500" in json.dumps(alert), alert
+        (alert,) = [alert for alert in status.alerts if alert.name == "TargetDown"]
+        assert "HTTP 500" in str(alert)
 
 
 SGLANG_PAGE = (

@@ -30,7 +30,7 @@ def problem(product: Product) -> str:
 
 
 def firing(product: Product) -> list[str]:
-    return [alert["name"] for alert in product.status().alerts if alert["state"] == "firing"]
+    return [alert.name for alert in product.status().alerts if alert.state == "firing"]
 
 
 def case_7(folder: Path, more: str = "", modified: float = HUNG + 1) -> Path:
@@ -199,7 +199,7 @@ def check_runs(product: Product, reward: float) -> None:
     assert product.value('reward{stat="mean"}') == pytest.approx(reward)
     assert (product.value("trainer_stall_ratio") or 0.0) < 0.1
     assert status.verdict is not None and status.verdict["outcome"] != "stalled"
-    assert not [alert for alert in status.alerts if alert["name"] == "RunStalled"]
+    assert not [alert for alert in status.alerts if alert.name == "RunStalled"]
     assert product.value('trusted_targets_ratio{actor="trainer"}') == 1.0
 
 

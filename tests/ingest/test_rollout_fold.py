@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from itertools import permutations
 from typing import Any
 from zlib import crc32
@@ -116,7 +115,7 @@ def told(draw: st.DrawFn) -> list[list[Rollout]]:
 
 def _changed(row: RolloutRow, wanted: RolloutRow) -> dict[str, Any]:
     """What differs, to be read in a failure."""
-    pairs = [(name, getattr(row, name), getattr(wanted, name)) for name in (one.name for one in fields(RolloutRow))]
+    pairs = [(name, getattr(row, name), getattr(wanted, name)) for name in RolloutRow.__struct_fields__]
     return {name: (found, expected) for name, found, expected in pairs if found != expected}
 
 

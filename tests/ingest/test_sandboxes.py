@@ -38,7 +38,7 @@ def poll(run: Bench, at: float, *boxes: Sandbox, **more: float) -> None:
 
 
 def states(run: Bench) -> dict[str, float]:
-    found = run.reader.status("run").signals
+    found = run.reader.status("run").signals.values()
     return {one.labels["state"]: one.value for one in found if one.signal == "sandboxes" and one.value}
 
 
@@ -110,7 +110,9 @@ def test_each_failure_is_counted_once_by_cause_and_survives_restarts(store: Stor
             poll(run, at, *bad, box(4, "failed", cause=None) if at == 30 else box(4, "starting"))
     with bench(store) as run:
         found = {
-            s.labels["cause"]: s.value for s in run.reader.status("run").signals if s.signal == "sandbox_failures_total"
+            s.labels["cause"]: s.value
+            for s in run.reader.status("run").signals.values()
+            if s.signal == "sandbox_failures_total"
         }
         assert found == {"image": 1.0, "quota": 2.0, "unknown": 1.0}
         assert run.value("sandboxes_created_total") == 4.0
@@ -284,7 +286,7 @@ def test_commands_are_timed_by_the_sources_own_histogram(store: Store) -> None:
         assert run.value('sandbox_exec_seconds{stat="p50"}') == 1.25
         assert run.value('sandbox_exec_seconds{stat="p95"}') == pytest.approx(1.925)
         assert "router" in next(
-            s.source for s in run.reader.status("run").signals if s.signal == "sandbox_exec_seconds"
+            s.source for s in run.reader.status("run").signals.values() if s.signal == "sandbox_exec_seconds"
         )
         run.advance(T0 + 75, live=True)
         assert run.state('sandbox_exec_seconds{stat="p50"}') == "unknown"  # the router is silent

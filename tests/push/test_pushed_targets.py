@@ -72,7 +72,7 @@ def lived(store: Store, at: float = 0.0, **kwargs: Any) -> Iterator[Lived]:
 
 
 def value(status: Status, name: str) -> float | None:
-    return {signal.name: signal.value for signal in status.signals}[name]
+    return {signal.name: signal.value for signal in status.signals.values()}[name]
 
 
 def health(status: Status) -> dict[str, tuple[bool, str]]:
@@ -80,7 +80,7 @@ def health(status: Status) -> dict[str, tuple[bool, str]]:
 
 
 def firing(status: Status) -> set[str]:
-    return {str(alert["name"]) for alert in status.alerts if alert["state"] == "firing"}
+    return {alert.name for alert in status.alerts if alert.state == "firing"}
 
 
 def waiting(store: Store) -> int:

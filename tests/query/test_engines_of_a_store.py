@@ -24,7 +24,7 @@ def show(run: Bench, store: Store, first: int, last: int, *, dead: bool) -> None
 
 def told(run: Bench) -> tuple[dict[str, float | None], list[tuple[str, str, str]]]:
     """(engines by state, alerts that fire)."""
-    found = [one for one in run.reader.status("run").signals if one.signal == "generator_engines"]
+    found = [one for one in run.reader.status("run").signals.values() if one.signal == "generator_engines"]
     firing = [one for one in run.reader.alerts.active("run") if one.state == "firing"]
     return (
         {one.labels["state"]: one.value for one in found if one.value},

@@ -36,7 +36,7 @@ def test_what_a_page_asks_twice_is_read_once(store: Store) -> None:
     reader = Reader(store, WallClock())
     with reads() as seen, reader.one_state():
         delta = reader.signals.since("run", reader.signals.cursor("run"))
-        assert [one["name"] for one in reader.status("run").alerts] == [FIRING.rule]
+        assert [one.name for one in reader.status("run").alerts] == [FIRING.rule]
         assert [one.name for one in reader.alerts.active("run")] == [FIRING.rule]
         assert [one.name for one in reader.alerts.active()] == [FIRING.rule]
         assert reader.alerts.history("run") == [] and delta.cursor == reader.signals.cursor("run")

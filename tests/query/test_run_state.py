@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 import collectors
@@ -14,7 +15,7 @@ from server.api.app import create_api
 from server.cli.status import text as status_text
 from server.lib import clock as lib_clock
 from server.lib.clock import CatchUp, CatchUpClock, ScaledClock
-from server.query import Reader, shape
+from server.query import Reader
 from server.query.run_state import Facts, RunState, run_state
 from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
@@ -181,10 +182,10 @@ def test_every_exit_says_the_same(store: Store, writer: Writer, monkeypatch: pyt
     assert status.verdict is not None
     assert (status.verdict["outcome"], status.verdict["usd_per_hour"]) == ("unknown", None)
     assert status.verdict["last"]["as_of"] == T0 + 44 * 60
-    wait = next(signal for signal in status.signals if signal.signal == "trainer_wait_ratio")
+    wait = next(signal for signal in status.signals.values() if signal.signal == "trainer_wait_ratio")
     assert (wait.value, wait.age_seconds) == (pytest.approx(0.2), HOURS - 44 * 60)
     assert "rollscope_trainer_wait_ratio" not in api_metrics.render(run.reader, "1").decode()
-    assert "state: catching up at " in status_text(shape.status(status))
+    assert "state: catching up at " in status_text(msgspec.to_builtins(status))
 
     for tick in range(1, CHUNKS + 1):
         asyncio.run(run.until(end + 5 * tick))
@@ -203,7 +204,7 @@ def test_every_exit_says_the_same(store: Store, writer: Writer, monkeypatch: pyt
     assert run.exits() == ("not_collected",) * 4
     status = run.reader.status("run")
     assert status.state.since == last
-    [signal] = [signal for signal in status.signals if signal.signal == "trainer_wait_ratio"]
+    [signal] = [signal for signal in status.signals.values() if signal.signal == "trainer_wait_ratio"]
     assert (signal.state, signal.value) == ("unknown", None)
     assert signal.why == "not collected for 25 s; the last value was 20%"
     assert [(one.up, one.error) for one in status.trust] == [
@@ -211,7 +212,7 @@ def test_every_exit_says_the_same(store: Store, writer: Writer, monkeypatch: pyt
     ]
     [span] = run.reader.verdicts.spans("run", last - 600, last + 600)[-1:]
     assert span.end == last
-    assert "state: not collected since " in status_text(shape.status(status))
+    assert "state: not collected since " in status_text(msgspec.to_builtins(status))
 
     # Collected again, and the open step is by now older than any: 6 x 60 s is less than half an hour.
     asyncio.run(run.until(T0 + 179 * 60 + 1805))
@@ -226,5 +227,5 @@ def test_a_finished_run_needs_no_collector(store: Store, writer: Writer, monkeyp
     assert run.exits() == ("finished",) * 4
     run.clock.set(T0 + HOURS + 9000)
     assert run.exits() == ("finished",) * 4
-    assert "state: finished at " in status_text(shape.status(run.reader.status("run")))
+    assert "state: finished at " in status_text(msgspec.to_builtins(run.reader.status("run")))
     assert math.isclose(run.reader.status("run").state.since or 0, T0 + 179 * 60)

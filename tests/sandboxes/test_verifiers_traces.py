@@ -277,7 +277,7 @@ def test_lost_rollouts_spinups_and_no_claim_about_live_ones(store: Store) -> Non
         assert run.state("sandbox_failed_rollout_ratio") == "critical"
         assert run.value('sandbox_spinup_latency_seconds{image="built",stat="max"}') == pytest.approx(0.5719, abs=1e-3)
         assert run.value('sandbox_spinup_latency_seconds{image="all",stat="p50"}') == pytest.approx(0.1977, abs=1e-3)
-        found = {one.signal: one for one in run.reader.status("run").signals}
+        found = {one.signal: one for one in run.reader.status("run").signals.values()}
         for name in ("sandboxes", "sandbox_oldest_pending_seconds", "sandbox_creates_per_second"):
             assert found[name].state == "unknown", name
         run.advance(1_795_300_404.0 + 400, live=True)
@@ -305,7 +305,7 @@ def test_a_restart_makes_no_claim_about_live_ones_either(store: Store) -> None:
         run.advance(1_795_300_405.0, live=True)
     with bench(store) as again:
         again.advance(1_795_300_410.0, live=True)
-        states = {one.signal: one.state for one in again.reader.status("run").signals}
+        states = {one.signal: one.state for one in again.reader.status("run").signals.values()}
         assert states["sandboxes"] == states["sandbox_oldest_pending_seconds"] == "unknown"
 
 

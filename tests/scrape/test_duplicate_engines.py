@@ -39,7 +39,7 @@ def test_engines_count_once(
     clock, writer = ScaledClock(T0), Writer(store)
     drive(RunLoop(Attached("run", tuple(targets)), LoopServices(store, writer, clock)), clock, [T0, T0 + 5])
     writer.close()
-    found = {one.name: one.value for one in Reader(store, clock).status("run").signals}
+    found = {one.name: one.value for one in Reader(store, clock).status("run").signals.values()}
     assert found['generator_requests_now{state="running"}'] == running
     assert found['generator_engines{state="up"}'] == running / 6
 

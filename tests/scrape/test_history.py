@@ -63,7 +63,7 @@ def test_the_end_of_a_long_log_is_shown_before_its_history(store: Store, store_u
     async def attach() -> None:
         await loop.look_ahead(NOW)
         first = reader.status("run")
-        now = {one.name: one for one in first.signals}
+        now = {one.name: one for one in first.signals.values()}
         # The last ten steps: rewards 391 to 400, 12 s of each 30 s step are waiting.
         assert now['reward{stat="mean"}'].value == 395.5
         assert (now["policy_version"].value, now["trainer_wait_ratio"].value) == (400.0, 0.4)
@@ -80,14 +80,14 @@ def test_the_end_of_a_long_log_is_shown_before_its_history(store: Store, store_u
         assert behind is not None
         assert behind.bytes_total == long_log.stat().st_size and 5_000 < (behind.bytes_read or 0) <= 9_000
         # One part of the history is derived: what is shown is still the present.
-        assert {one.name: one for one in reader.status("run").signals}['reward{stat="mean"}'].value == 395.5
+        assert {one.name: one for one in reader.status("run").signals.values()}['reward{stat="mean"}'].value == 395.5
         assert {step for _, _, step, _ in content(store_url)["steps"]} == set(range(1, (behind.steps_read or 0) + 1))
         await fill(loop)
 
     asyncio.run(attach())
     writer.close()
     whole = content(store_url)
-    after = {one.name: one for one in reader.status("run").signals}
+    after = {one.name: one for one in reader.status("run").signals.values()}
     assert after['reward{stat="mean"}'].value == 395.5 and after["trainer_wait_seconds_total"].value == 12.0 * STEPS
     assert after["response_length_drift_ratio"].value is not None
     assert reader.status("run").state.name != "catching_up"

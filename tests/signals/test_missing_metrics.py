@@ -2,13 +2,13 @@
 
 import re
 
+import msgspec
 import pytest
 
 import collectors
 from collectors.model import Collector, Reading, Sample, Target
 from server import signals
 from server.cli.status import text
-from server.query import shape
 from server.signals import Signal, availability
 from server.signals.availability import missing_metrics
 from server.store import Store
@@ -36,7 +36,7 @@ def test_an_empty_panel_says_what_turns_it_on(store: Store) -> None:
         run.advance(T0 + 150)
         assert run.why("turns") == "not reported by slime: `--log-multi-turn`"
         assert run.why("entropy") == "not reported by slime; this trainer reports no entropy"
-        assert shape.status(run.reader.status("run"))["signals"]["turns"]["why"] == run.why("turns")
+        assert msgspec.to_builtins(run.reader.status("run"))["signals"]["turns"]["why"] == run.why("turns")
 
 
 @pytest.mark.parametrize("kinds", [("verl", "slime"), ("slime", "verl")])
@@ -109,12 +109,12 @@ def test_a_mode_that_no_source_reports_is_unknown_and_the_usual_one_a_guess(stor
     with bench(store) as run:
         run.commit(LOG, steps(3), T0 + 100)
         run.advance(T0 + 110)
-        status = shape.status(run.reader.status("run"))
+        status = msgspec.to_builtins(run.reader.status("run"))
         assert status["mode"] == ""
         assert text(status).startswith("run: slime, mode unknown (usually async), ")
         run.commit(LOG, Reading(facts={"framework": "slime", "mode": "sync_split"}), T0 + 120)
         run.commit(PAGE, Reading(facts=GUESS), T0 + 125)  # guesses again, and does not count
         run.advance(T0 + 130)
-        status = shape.status(run.reader.status("run"))
+        status = msgspec.to_builtins(run.reader.status("run"))
         assert status["mode"] == "sync_split"
         assert text(status).startswith("run: slime, sync_split, ")

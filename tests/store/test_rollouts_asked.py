@@ -42,7 +42,7 @@ def test_a_page_asks_for_the_run_the_order_and_the_rows(store: Store) -> None:
     for limit in (2, 4):
         with _asked(store) as found:
             page = reader.rollouts.page("run", sort="seconds", limit=limit)
-        assert [row.rollout_id for row in page.rows] == ["r8", "r7", "r6", "r5"][:limit]
+        assert [row.rollout_id for row in page.rollouts] == ["r8", "r7", "r6", "r5"][:limit]
         statements.append(found)
     assert len(statements[0]) == {"postgresql": 3, "sqlite": 2}[store.dialect]
     # However many rows: a statement that differs would be compiled and planned again.
@@ -64,7 +64,7 @@ def test_a_run_that_does_not_exist_is_unknown_whatever_is_asked(store: Store) ->
             reader.rollouts.page("none", after=after)
     with pytest.raises(BadKey):
         reader.rollouts.page("run", after="no key")
-    assert reader.rollouts.page("run", RolloutFilter(find="nobody")).rows == ()
+    assert reader.rollouts.page("run", RolloutFilter(find="nobody")).rollouts == ()
 
 
 @pytest.mark.parametrize("served", [0, 200])

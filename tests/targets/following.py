@@ -49,7 +49,7 @@ class Watched:
         return {one.target: one.up for one in found if one.gone_since is None and one.actor != "discovery"}
 
     def value(self, name: str) -> float | None:
-        return {signal.name: signal.value for signal in self.reader.status("run").signals}.get(name)
+        return {signal.name: signal.value for signal in self.reader.status("run").signals.values()}.get(name)
 
     @property
     def tokens(self) -> float | None:

@@ -14,7 +14,7 @@ def target(name: str, place: str, interval: float) -> Target:
 
 
 def told(run: Watched, name: str = 'generator_requests_now{state="running"}') -> SignalNow:
-    return next(one for one in run.reader.status("run").signals if one.name == name)
+    return run.reader.status("run").signals[name]
 
 
 def test_a_fleet_is_known_while_one_of_its_engines_reports(kept: Store) -> None:

@@ -1,17 +1,17 @@
 """Targets of lists come and go while the run is watched: real files, real HTTP, real store. Numbers by hand."""
 
 import logging
-from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec import structs
 
 from collectors.model import Target
 from server.api.metrics import render
 from server.config.alerts import defaults
 from server.lib.matchers import parse
 from server.lib.secret import Secret
-from server.query import shape
 from server.store import Store
 from server.targets import discovery, model
 from server.targets.model import DiscoverSettings
@@ -230,7 +230,7 @@ def test_where_a_target_was_found_is_in_the_api_and_on_metrics(kept: Store, tmp_
         with following(kept, by_file(listed)) as run:
             run.step(2)
             name = f"rollout/{one.place}"
-            row = asdict(run.targets()[name])
+            row = structs.asdict(run.targets()[name])
             assert (row["source"], row["job"], row["labels"]) == ("engines", "rollout", {"zone": 'a"b'})
             page = render(run.reader, "0").decode()
             found = f'job="rollout",label_zone="a\\"b",run="run",source="engines",target="{name}"'
@@ -239,7 +239,7 @@ def test_where_a_target_was_found_is_in_the_api_and_on_metrics(kept: Store, tmp_
             write(listed, two.place, job="rollout")
             run.step(2)
             assert name not in render(run.reader, "0").decode()
-            status = shape.status(run.reader.status("run"))
+            status = msgspec.to_builtins(run.reader.status("run"))
             assert {one["target"] for one in status["trust"]} == {f"rollout/{two.place}", "discovery engines"}
             run.clock.set(run.now + 86_400)
             assert name not in run.targets()

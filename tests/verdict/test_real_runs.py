@@ -8,7 +8,7 @@ from bench.real_runs.recording import Page, Recording
 
 
 def value(tick: Tick, name: str) -> float | None:
-    return {signal.name: signal.value for signal in tick.status.signals}[name]
+    return {signal.name: signal.value for signal in tick.status.signals.values()}[name]
 
 
 @pytest.mark.parametrize("suffix", ["", "+tensorboard"])
@@ -39,7 +39,9 @@ def test_a_recording_of_two_engines_is_one_fleet() -> None:
     one = recording.load("env_bound")
     fleet = Recording(one.name, (one.engines[0], one.engines[0][:20]), one.log, one.phases, one.attach_at)
     last = play(fleet).ticks[-1].status
-    engines = {signal.name: signal.value for signal in last.signals if signal.name.startswith("generator_engines")}
+    engines = {
+        signal.name: signal.value for signal in last.signals.values() if signal.name.startswith("generator_engines")
+    }
     assert engines['generator_engines{state="up"}'] == 2
 
 

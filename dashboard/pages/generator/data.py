@@ -205,7 +205,7 @@ def _answer(facts: StatusFacts, fleet: list[Engine]) -> tuple[str, str, str, str
         states = " or ".join(state for state in ("down", "hung") if any(one.state == state for one in dead))
         verb = "is" if len(dead) == 1 else "are"
         return "", _names(dead), f" {verb} {states} ({len(dead)} of {len(fleet)})", "critical"
-    verdict = facts.status.verdict or {}
+    verdict = facts.status.verdict
     outcome, cause = str(verdict.get("outcome", "unknown")), verdict.get("cause")
     be = "were" if facts.over else "are"
     if outcome == "generator_bound":
@@ -237,7 +237,7 @@ def _names(found: list[Engine]) -> str:
 
 
 def _measured(facts: StatusFacts, fleet: list[Engine]) -> str:
-    verdict = facts.status.verdict or {}
+    verdict = facts.status.verdict
     outcome = str(verdict.get("outcome", "unknown"))
     other = outcome not in ("unknown", "generator_bound")
     held = f"The run {'was' if facts.over else 'is'} {_low(named(outcome, verdict.get('cause')))}" if other else ""

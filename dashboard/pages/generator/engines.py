@@ -8,6 +8,8 @@ from statistics import median
 from typing import Any, get_args
 from urllib.parse import parse_qs
 
+from msgspec import structs
+
 from dashboard.charts.time_columns import Grid, grid
 from dashboard.shell.page import Scope
 from dashboard.state.status import StatusFacts, View, engine_name
@@ -106,7 +108,7 @@ def judged(found: Sequence[EngineInfo], facts: StatusFacts, live: bool) -> Itera
         frozen = "hung" if info.target in hung and ranks[info.target] == 1 else ""
         state = reported or ("down" if health and not health.up else frozen or info.held or "up")
         if state == "stale":
-            info = replace(
+            info = structs.replace(
                 info,
                 running=None,
                 waiting=None,

@@ -30,7 +30,7 @@ def charts(load: Load) -> Json:
 
 def points(delta: Delta, status: Status) -> Json:
     """New points by slot."""
-    return deltas.points(delta, names_by_slot(status.signals, PANELS, SPARKS))
+    return deltas.points(delta, names_by_slot(status.signals.values(), PANELS, SPARKS))
 
 
 def _head() -> Any:

@@ -6,6 +6,8 @@ All of it comes from the signals' own descriptions and from the registries behin
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import structs
+
 from dashboard.shell.page import Scope
 from dashboard.state.status import View
 from dashboard.widgets.format import system, text
@@ -33,13 +35,15 @@ def cells(scope: Scope) -> View:
     return {f"hp.{i}": _cached_row(info, collected) for i, info in enumerate(infos.values())} | {"newest": None}
 
 
-_ROWS: dict[SignalInfo, list[Any]] = {}
+_ROWS: dict[tuple[Any, ...], list[Any]] = {}
 
 
 def _cached_row(info: SignalInfo, collected: Coverage) -> list[Any]:
-    if info not in _ROWS:
-        _ROWS[info] = row(info, collected)
-    return _ROWS[info]
+    # Without the series, which are a run's.
+    key = structs.astuple(info)[:-1]
+    if key not in _ROWS:
+        _ROWS[key] = row(info, collected)
+    return _ROWS[key]
 
 
 def row(info: SignalInfo, collected: Coverage) -> list[Any]:
@@ -57,7 +61,7 @@ def row(info: SignalInfo, collected: Coverage) -> list[Any]:
         bands(info),
         _CADENCE.get(info.cadence, ""),
         list(info.inputs),
-        info.why,
+        info.enable,
         reported,
         not_applicable,
         hints,

@@ -1,6 +1,6 @@
 """Cells of the banner: the verdict in one sentence, or what is measured until there is one."""
 
-from dataclasses import replace
+from msgspec import structs
 
 from dashboard.pages import verdict
 from dashboard.state.run_state import WORDS, progress
@@ -74,7 +74,7 @@ def _absent(facts: StatusFacts) -> View:
     cells |= {"b.meta": "", "b.age": None, "b.usd": "", "b.share": "", **verdict.behind({})}
     if state.name == "catching_up":
         done = text(state.progress, "ratio") if state.progress is not None else ""
-        left = f"; {progress(replace(state, progress=None))}" if state.seconds_left is not None else ""
+        left = f"; {progress(structs.replace(state, progress=None))}" if state.seconds_left is not None else ""
         cells |= {"b.head": "Reading history" + (": " if done else ""), "b.num": done, "b.tail": left}
         cells["b.text"] = "No verdict, no advice and no alerts until the run has caught up."
         cells |= {"b.at.w": "numbers as of", "b.at": state.as_of}
@@ -141,7 +141,7 @@ def _limits(found: RunSummary) -> str:
 
 
 def _verdict(facts: StatusFacts) -> verdict.VerdictJson:
-    return facts.status.verdict or {}
+    return facts.status.verdict
 
 
 def _named(facts: StatusFacts) -> bool:

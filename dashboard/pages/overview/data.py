@@ -79,7 +79,7 @@ CARD_OF = {
 
 def _limiter_cells(facts: StatusFacts, cells: View) -> View:
     """Marks the card that shows the limiter: by its bands alone it may look healthy."""
-    verdict = (facts.status.verdict or {}) if facts.present else {}
+    verdict = facts.status.verdict if facts.present else {}
     key = f"k.{CARD_OF.get(str(verdict.get('cause')), '')}"
     if cells.get(f"{key}.s") != "ok":
         return {}
@@ -126,9 +126,8 @@ def alerting(facts: StatusFacts) -> View:
     """Since when an alert on a card's signals has been firing: ``k.KEY.since`` and ``k.KEY.a``."""
     begun: dict[str, float] = {}
     for alert in facts.status.alerts if facts.present else ():
-        signal, since = str(alert.get("signal", "")), alert.get("since")
-        if signal and alert.get("state") == "firing" and isinstance(since, (int, float)):
-            begun[signal] = min(begun.get(signal, math.inf), since)
+        if alert.signal and alert.state == "firing":
+            begun[alert.signal] = min(begun.get(alert.signal, math.inf), alert.since)
     cells: View = {}
     for card in CARDS:
         times = [begun[want.signal] for want in (*card.wants, *card.judges) if want.signal in begun]
@@ -139,7 +138,7 @@ def alerting(facts: StatusFacts) -> View:
 def absent(signal: str, infos: Infos) -> str:
     """The reason for a signal without any result: its constant hint on what to log."""
     info = infos.get(signal)
-    return info.why if info and info.why else "nothing has been computed for this run yet"
+    return info.enable if info and info.enable else "nothing has been computed for this run yet"
 
 
 def _flagged(facts: StatusFacts, want: Want) -> bool:

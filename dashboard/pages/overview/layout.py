@@ -39,7 +39,7 @@ def charts(load: Load) -> Json:
 
 def points(delta: Delta, status: Status) -> Json:
     """New points by slot."""
-    return deltas.points(delta, names_by_slot(status.signals))
+    return deltas.points(delta, names_by_slot(status.signals.values()))
 
 
 def _banner() -> Any:

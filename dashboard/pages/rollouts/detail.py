@@ -82,7 +82,7 @@ def detail(records: RolloutRecords, now: float) -> View:
 
 
 def _whole(found: RolloutDetail) -> dict[str, Any]:
-    row = found.row
+    row = found.rollout
     return {
         "row": rollout(row),
         "more": [short(row.token_staleness), short(row.environment_staleness), row.environment_bound,
@@ -90,8 +90,9 @@ def _whole(found: RolloutDetail) -> dict[str, Any]:
         "times": {name: round(row.times[name], 3) for name in _TIMES if row.times.get(name) is not None},
         "versions": [list(pair) for pair in found.token_versions],
         "used": [[use.get("version"), use.get("at"), use.get("incarnation")] for use in found.consumptions],
-        "spans": [_span(span) for span in found.spans[:SPANS]],
-        "told": found.spans_reported,
+        "spans": [[one.kind, round(one.start, 3), _rounded(one.end), one.version, one.detail]
+                  for one in found.spans[:SPANS]],
+        "told": found.spans_told,
         "turns": _turns(found.turns),
         "turn_count": len(found.turns),
         "siblings": [_sibling(one) for one in found.siblings[:SIBLINGS]],
@@ -104,7 +105,7 @@ def _boxes(found: RolloutDetail) -> list[list[str]]:
     """[id, provider, state] each; sandboxes that no provider reports have only their ID."""
     reported = {str(box.get("id", "")): box for box in found.sandboxes}
     named = dict.fromkeys(
-        [*found.row.sandbox_ids, *(str(turn.get("sandbox_id") or "") for turn in found.turns), *reported]
+        [*found.rollout.sandbox_ids, *(str(turn.get("sandbox_id") or "") for turn in found.turns), *reported]
     )
     return [
         [name, str(reported[name].get("provider", "")), str(reported[name].get("state", ""))]
@@ -115,9 +116,8 @@ def _boxes(found: RolloutDetail) -> list[list[str]]:
     ]
 
 
-def _span(span: tuple[str, float, float | None, int | None, str]) -> list[Any]:
-    kind, start, end, version, note = span
-    return [kind, round(start, 3), None if end is None else round(end, 3), version, note]
+def _rounded(at: float | None) -> float | None:
+    return None if at is None else round(at, 3)
 
 
 def _turns(turns: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
@@ -139,8 +139,8 @@ def _sibling(row: RolloutInfo) -> list[Any]:
 
 def _updates(records: RolloutRecords, found: RolloutDetail, now: float) -> dict[str, Any]:
     """Weight updates during the rollout."""
-    moments = [at for _, start, end, _, _ in found.spans for at in (start, end if end is not None else now)]
-    moments += [at for at in found.row.times.values() if at is not None]
+    moments = [at for span in found.spans for at in (span.start, span.end if span.end is not None else now)]
+    moments += [at for at in found.rollout.times.values() if at is not None]
     if not moments:
         return {"updates": []}
     reader, run = records.scope.reader, records.scope.run

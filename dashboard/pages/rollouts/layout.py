@@ -42,7 +42,7 @@ def charts(load: Load) -> Json:
 
 def points(delta: Delta, status: Status) -> Json:
     """New points by slot."""
-    return deltas.points(delta, names_by_slot(status.signals, (), CARDS))
+    return deltas.points(delta, names_by_slot(status.signals.values(), (), CARDS))
 
 
 def _head() -> Any:

@@ -1,8 +1,10 @@
 """Reads rollout records for the Rollouts page; answers are cached for all browsers."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import structs
 
 from dashboard.charts.time_columns import Grid, grid
 from dashboard.pages.rollouts.filters import RolloutQuery
@@ -27,7 +29,7 @@ class RolloutRecords:
 
     def any(self) -> bool:
         """Whether any rollout is reported."""
-        return bool(self._cached("any", lambda: self.scope.reader.rollouts.page(self.scope.run, limit=1).rows))
+        return bool(self._cached("any", lambda: self.scope.reader.rollouts.page(self.scope.run, limit=1).rollouts))
 
     def environments(self) -> list[str]:
         return self._cached("names", lambda: self.scope.reader.rollouts.environments(self.scope.run), _NAMES_SECONDS)
@@ -66,7 +68,7 @@ class RolloutRecords:
                 )
             except ValueError:
                 # A page key of the previous order, from a browser that has just changed the order.
-                return RolloutPage((), "")
+                return RolloutPage((), None)
 
         return self._cached(("rows", wanted, query.sort, query.descending, after), read)
 
@@ -75,7 +77,7 @@ class RolloutRecords:
         query, columns = self.query, self.columns
         if columns is None or query.in_flight_only or query.filter.find or query.filter.group:
             return query.filter
-        return replace(query.filter, start=columns.start, end=columns.end)
+        return structs.replace(query.filter, start=columns.start, end=columns.end)
 
     def groups(self, after: str = "") -> tuple[list[GroupInfo], str]:
         outcomes, environment = self.query.outcomes, self.query.filter.environment

@@ -18,11 +18,11 @@ MANY = "incomplete: too many IDs match; the CSV has all"
 def tables(records: RolloutRecords) -> View:
     """Both tables, and the additional page that is requested."""
     page, (groups, next_groups) = records.page(), records.groups()
-    found = _table("rt", page.rows, page.after, rollout) | _table("rg", groups, next_groups, group)
+    found = _table("rt", page.rollouts, page.after or "", rollout) | _table("rg", groups, next_groups, group)
     query = records.query
     if query.after:
         more = records.page(query.after)
-        found["rt.more"] = [query.after, [rollout(row) for row in more.rows], more.after]
+        found["rt.more"] = [query.after, [rollout(row) for row in more.rollouts], more.after or ""]
     if query.more_groups:
         rows, after = records.groups(query.more_groups)
         found["rg.more"] = [query.more_groups, [group(row) for row in rows], after]

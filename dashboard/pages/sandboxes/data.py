@@ -200,7 +200,7 @@ def _head(facts: StatusFacts, boxes: SandboxRecords, shown: str) -> View:
 
 def unanswered(facts: StatusFacts) -> tuple[str, str]:
     """(text, error) when there are sandbox targets and none has ever answered; ("", "") otherwise."""
-    rows = [target for target in facts.status.trust if target.actor == "sandbox"]
+    rows = [target for target in (*facts.status.trust, *facts.status.gone) if target.actor == "sandbox"]
     if not rows or any(target.age_seconds is not None for target in rows):
         return "", ""
     subject = rows[0].target if len(rows) == 1 else f"None of {len(rows)} sandbox targets"
@@ -257,7 +257,7 @@ def _unreachable(facts: StatusFacts) -> str:
 
 def _sources(facts: StatusFacts) -> View:
     """Keys ``sb.src.0`` ..: [target, kind, up, when, error], the broken first."""
-    rows = [target for target in facts.status.trust if target.actor == "sandbox"]
+    rows = [target for target in (*facts.status.trust, *facts.status.gone) if target.actor == "sandbox"]
     rows.sort(key=lambda target: (target.up, not target.error, target.target))
     now = facts.status.now
     found: View = {
@@ -336,8 +336,8 @@ def _starting(facts: StatusFacts) -> View:
     is_reported = facts.value("sandboxes", state="starting") is not None
     # The number of starting sandboxes is judged against the limit only.
     # The verdict infers a limit from a constant number of starting sandboxes; its cause may be of the last verdict.
-    verdict = facts.status.verdict or {}
-    causes = {verdict.get("cause"), (verdict.get("last") or {}).get("cause")}
+    verdict = facts.status.verdict
+    causes = {one.get("cause") for one in (verdict, verdict.get("last")) if one}
     inferred = "at a limit inferred by the verdict" if "starting_limit" in causes else "limit not reported"
     note = joined(f"{used} of the limit" if used else inferred, *words)
     return {"k.sb_starting.n": note} if is_reported else {}

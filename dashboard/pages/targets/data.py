@@ -134,7 +134,7 @@ def _coverage(scope: Scope) -> View:
     run, infos = scope.run, scope.reader.signals.infos
     status = scope.shared.get(("status", run), COVERAGE_SECONDS, lambda: scope.reader.status(run))
     found: View = {"tg.c.run": run}
-    for group, rows in covered(status.signals, infos, status.framework).items():
+    for group, rows in covered(status.signals.values(), infos, status.framework).items():
         found |= {f"tg.c.{group}.{i}": row for i, row in enumerate(rows)} | {f"tg.c.{group}": f"{len(rows)}"}
     return found
 
@@ -170,4 +170,4 @@ def _best(rows: Sequence[SignalNow], info: SignalInfo) -> tuple[str, str]:
     na = next((one.why for one in rows if one.state == "not_applicable"), None)
     if na is not None:
         return "none", na
-    return "lack", next((one.why for one in rows if one.why), info.why)
+    return "lack", next((one.why for one in rows if one.why), info.enable)

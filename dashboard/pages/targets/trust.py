@@ -14,11 +14,11 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 def trust(status: Status) -> View:
     """Keys ``t.*``: a summary and rows ``t.0`` .. of plain cells, drawn by `assets/20-page.js`."""
-    rows = sorted(status.trust, key=_badness)
+    here = status.trust
+    rows = sorted([*here, *status.gone], key=_badness)
     # A target that is not read, because the run is over or has no collector, is not down.
     unread = status.state.name in ("finished", "not_collected")
     cells: View = {f"t.{i}": _row(target, status.now, unread) for i, target in enumerate(rows[:MOST])}
-    here = [target for target in rows if target.gone_since is None]
     up, gone = sum(target.up for target in here), len(rows) - len(here)
     hidden = len(rows) - MOST
     # Engines of a kind report the same keys: one that is unknown is one, not one per engine.

@@ -34,7 +34,7 @@ def charts(load: Load) -> Json:
 
 def points(delta: Delta, status: Status) -> Json:
     """New points by slot."""
-    return deltas.points(delta, names_by_slot(status.signals, PANELS, CARDS))
+    return deltas.points(delta, names_by_slot(status.signals.values(), PANELS, CARDS))
 
 
 def _head() -> Any:

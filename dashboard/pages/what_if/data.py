@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 from dashboard.shell.page import Scope
 from dashboard.state.status import View
 from dashboard.widgets.format import DASH, number, text
-from server.query.what_if import Changes, Figure, OutOfRange, Range, RunSituation, WhatIf, WhatIfAnswer, changes_of
+from server.query.what_if import Changes, Figure, OutOfRange, Range, RunSituation, WhatIfEstimate, changes_of
 
 ASKS = (
     "move_gpus", "add_engines", "concurrency", "oversampling", "group_size", "max_response_tokens", "max_staleness",
@@ -87,7 +87,7 @@ def cells(scope: Scope) -> View:
     except OutOfRange as error:
         refused = str(error)
         answer = scope.reader.what_if(scope.run, Changes())
-    found = answer.result
+    found = answer
     return (
         _head(answer, refused, TODAY.get(scope.status.state.name, "Now the trainer waits "))
         | _sliders(answer)
@@ -98,8 +98,8 @@ def cells(scope: Scope) -> View:
     )
 
 
-def _head(answer: WhatIfAnswer, refused: str, today: str) -> View:
-    found = answer.result
+def _head(answer: WhatIfEstimate, refused: str, today: str) -> View:
+    found = answer
     now, then = found.now.figures["wait_ratio"], found.then.figures["wait_ratio"]
     mode = "apart" if answer.inputs.apart else "none" if now.value is None else "then" if found.changes else "now"
     head, figure, tail = _sentence(found, mode, now, then, today)
@@ -112,7 +112,7 @@ def _head(answer: WhatIfAnswer, refused: str, today: str) -> View:
     }  # fmt: skip
 
 
-def _sentence(found: WhatIf, mode: str, now: Figure, then: Figure, today: str) -> tuple[str, str, str]:
+def _sentence(found: WhatIfEstimate, mode: str, now: Figure, then: Figure, today: str) -> tuple[str, str, str]:
     if mode == "apart":
         return "No estimate for this run", "", ""
     if mode == "none":
@@ -145,7 +145,7 @@ def _beyond(now: Figure, then: Figure) -> bool:
     return then.value < now.value if then.bound == "at least" else then.value > now.value
 
 
-def _about(answer: WhatIfAnswer, mode: str, now: Figure) -> str:
+def _about(answer: WhatIfEstimate, mode: str, now: Figure) -> str:
     if mode == "apart":
         return answer.inputs.apart[:1].upper() + answer.inputs.apart[1:] + "."
     if mode == "none":
@@ -165,11 +165,11 @@ def _say(figure: Figure) -> str:
     return f"{figure.bound} {label}" if figure.bound and figure.value is not None else label
 
 
-def _sliders(answer: WhatIfAnswer) -> View:
-    return {f"wi.sl.{name}": _slider(answer.ranges[name], answer.result) for name in ASKS}
+def _sliders(answer: WhatIfEstimate) -> View:
+    return {f"wi.sl.{name}": _slider(answer.ranges[name], answer) for name in ASKS}
 
 
-def _slider(found: Range, what: WhatIf) -> dict[str, object]:
+def _slider(found: Range, what: WhatIfEstimate) -> dict[str, object]:
     value = what.changes.get(found.name, found.today)
     return {
         "low": found.low, "high": found.high, "step": found.step, "today": found.today, "value": value,
@@ -177,7 +177,7 @@ def _slider(found: Range, what: WhatIf) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _side(found: WhatIf, key: str, side: str, title: str) -> dict[str, object]:
+def _side(found: WhatIfEstimate, key: str, side: str, title: str) -> dict[str, object]:
     """A bar of what a side could do, on one scale with the other's; the shorter one is the limit."""
     figures = [state.figures[name].value for state in (found.now, found.then) for name, _, _ in SIDES]
     most = max((value for value in figures if value is not None), default=0.0) or 1.0
@@ -190,12 +190,12 @@ def _side(found: WhatIf, key: str, side: str, title: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _rows(found: WhatIf) -> list[list[object]]:
+def _rows(found: WhatIfEstimate) -> list[list[object]]:
     asides = [row for row in CONDITIONAL_ROWS if found.now.figures[row.key] != found.then.figures[row.key]]
     return [_row(row, found) for row in (*ROWS, *asides)]
 
 
-def _row(row: WhatIfRow, found: WhatIf) -> list[object]:
+def _row(row: WhatIfRow, found: WhatIfEstimate) -> list[object]:
     """[key, title, today, then, change as text, better / worse / same, why it is unknown]."""
     now, then = found.now.figures[row.key], found.then.figures[row.key]
     changed, state = _change(row, now, then) if found.changes else ("", "same")
@@ -203,7 +203,7 @@ def _row(row: WhatIfRow, found: WhatIf) -> list[object]:
     return [row.key, row.title, _say(now), _say(then) if found.changes else "", changed, state, why]
 
 
-def _missing(found: WhatIf) -> list[str]:
+def _missing(found: WhatIfEstimate) -> list[str]:
     """Everything that is not known, each once: of the changes, and of today's figures."""
     figures = [state.figures[row.key] for state in (found.now, found.then) for row in ROWS]
     reasons = [*found.missing.values(), *(one for figure in figures if figure.why for one in figure.why.split("; "))]
