@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from difflib import unified_diff
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
+from bench.docs.__main__ import OPENAPI, openapi_text
 from bench.docs.pages import openapi
 from server.api.alerts import add_alerts
 from server.api.app import create_api
@@ -58,6 +60,12 @@ def test_every_operation_has_response_schemas_and_error_bodies() -> None:
         assert errors <= schemas.keys(), (method, path)
     error = openapi()["components"]["schemas"]["ErrorAnswer"]
     assert error["required"] == ["detail"]
+
+
+def test_the_document_is_the_committed_copy() -> None:
+    """Clients rely on the shapes. A change is renewed with the command below, and is a line of CHANGELOG.md."""
+    changed = list(unified_diff(OPENAPI.read_text("utf-8").splitlines(), openapi_text().splitlines(), n=2))
+    assert changed == [], "the API changed; if it is meant to: python -m bench.docs --openapi"
 
 
 def test_the_token_is_described_and_open_paths_need_none() -> None:
