@@ -256,7 +256,7 @@ def pages(name: str, url: str, count: int, rounds: int) -> None:
         fill(name, store, count, round(time.time() * 1000))
     count = _rows(store, "run")
     # Windows end at the run's end, because an existing store may be old.
-    (newest,) = reader.rollouts.page("run", RolloutFilter(), sort="moved", descending=True, limit=1).rows
+    (newest,) = reader.rollouts.page("run", RolloutFilter(), sort="moved", descending=True, limit=1).rollouts
     asked = list(questions(reader, newest.moved_at))
     took: dict[str, list[float]] = {}
     cost: dict[str, list[float]] = {}
