@@ -30,7 +30,7 @@ from msgspec import structs
 
 from bench.server import cpu_seconds
 from collectors.model import Consumption, Exit, Rollout, Turn
-from server.ingest.rollout_totals import root_bin
+from server.ingest.rollouts import root_bin
 from server.lib.clock import WallClock
 from server.query import Reader
 from server.query.types import RolloutFilter, Sort

@@ -14,7 +14,7 @@ from server.api.push import RETRY, UPLOAD, UploadLimiter, plain_of, run_of
 from server.api.responses import UploadAnswer, errors, json_file
 from server.api.schema import answers, encoded
 from server.ingest.readings import PUSHED
-from server.ingest.rollout_totals import KINDS
+from server.ingest.rollouts import KINDS
 from server.lib.clock import Clock
 from server.push import inbox as push_inbox
 from server.push import records as push_records

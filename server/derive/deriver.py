@@ -17,7 +17,7 @@ from collectors.catalog import LARGEST, METRICS
 from collectors.model import Histogram, Labels
 from server.derive.source_priority import SourcePriority
 from server.ingest.arrivals import RolloutArrival
-from server.ingest.rollout_totals import leaves
+from server.ingest.rollouts import leaves
 from server.ingest.sandboxes import SandboxArrival
 from server.rollouts.window import RolloutBook
 from server.signals import Counter, Signal

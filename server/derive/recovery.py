@@ -13,8 +13,7 @@ from collectors.model import Histogram
 from server.derive.deriver import STARTED, Deriver
 from server.ingest.arrivals import RolloutArrival
 from server.ingest.readings import SampleArrival, StepArrival
-from server.ingest.rollout_totals import CLOSED, LEFT, TIERS, leaves
-from server.ingest.rollouts import ALWAYS, PUBLISHED, versions
+from server.ingest.rollouts import ALWAYS, CLOSED, LEFT, PUBLISHED, TIERS, leaves, versions
 from server.ingest.validation import implausible_reason
 from server.rollouts import state as rollouts_state
 from server.rollouts.groups import OUTCOMES

@@ -13,8 +13,17 @@ from msgspec import structs
 
 from collectors.model import Consumption, Rollout, Span, Target, Turn
 from server.ingest.incarnations import Incarnations
-from server.ingest.rollout_totals import CLOSED, LEFT, MAX_ENVIRONMENTS, OTHER, root_bin
-from server.ingest.rollouts import QUEUED_SECONDS, UNCONSUMED_SECONDS, FoldedRecords, RolloutIngest
+from server.ingest.rollouts import (
+    CLOSED,
+    LEFT,
+    MAX_ENVIRONMENTS,
+    OTHER,
+    QUEUED_SECONDS,
+    UNCONSUMED_SECONDS,
+    FoldedRecords,
+    RolloutIngest,
+    root_bin,
+)
 from server.rollouts import state as rollouts_state
 from server.rollouts.model import RolloutGroupRow, RolloutRow
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from collectors.model import Consumption, Event, Rollout
-from server.ingest.rollout_totals import LEFT
+from server.ingest.rollouts import LEFT
 from server.rollouts.model import RolloutRow
 from server.store import Store
 from tests.driven_run import T0, bench
