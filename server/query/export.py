@@ -3,34 +3,32 @@
 import csv
 import heapq
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from collectors.model import Span
-from server.query.types import RolloutDetail, RolloutInfo
-from server.store.rollout_tables import RECORD
+from server.query.types import RolloutDetail
+from server.rollouts.model import RolloutRow
 
-TIMES = (*(name for name, kind in RECORD.items() if kind == "time"), "consumed_at")
-_PLAIN = tuple(name for name in RolloutInfo.__struct_fields__ if name not in ("times", "sandbox_ids"))
-COLUMNS = (*_PLAIN, *TIMES, "sandbox_ids")
+# Fields of which a cell holds no readable text.
+_LISTS = ("turns", "spans", "token_versions", "consumptions")
+COLUMNS = tuple(name for name in RolloutRow.__struct_fields__ if name not in _LISTS)
+_values = attrgetter(*COLUMNS)
 # A spreadsheet takes what begins so for a formula, and runs it.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-def csv_lines(rows: Sequence[RolloutInfo], *, head: bool = False) -> Iterator[str]:
+def csv_lines(rows: Sequence[RolloutRow], *, head: bool = False) -> Iterator[str]:
     """Text of the rows, as one piece; ``head``: with the names of the columns before."""
     buffer = io.StringIO()
     writer = csv.writer(buffer)
     if head:
         writer.writerow(COLUMNS)
-    writer.writerows([safe(value) for value in _values(row)] for row in rows)
+    writer.writerows(
+        [safe(" ".join(value) if isinstance(value, tuple) else value) for value in _values(row)] for row in rows
+    )
     yield buffer.getvalue()
-
-
-def _values(row: RolloutInfo) -> Iterable[object]:
-    yield from (getattr(row, name) for name in _PLAIN)
-    yield from (row.times.get(name) for name in TIMES)
-    yield " ".join(row.sandbox_ids)
 
 
 def safe(value: object) -> object:
@@ -95,7 +93,7 @@ def _packed(rows: Sequence[tuple[float, float, RolloutDetail]]) -> Iterator[tupl
         yield slot, begin, end, rollout
 
 
-def _bar(track: Track, bar: Span, row: RolloutInfo, now: float) -> Iterator[dict[str, Any]]:
+def _bar(track: Track, bar: Span, row: RolloutRow, now: float) -> Iterator[dict[str, Any]]:
     values = {"rollout": row.rollout_id, "policy version": bar.version, "detail": bar.detail, "open": bar.end is None}
     name = bar.kind if bar.version is None else f"{bar.kind} v{bar.version}"
     args = {key: value for key, value in values.items() if value not in (None, "", False)}
@@ -103,11 +101,11 @@ def _bar(track: Track, bar: Span, row: RolloutInfo, now: float) -> Iterator[dict
 
 
 def _uses(track: Track, rollout: RolloutDetail) -> Iterator[dict[str, Any]]:
-    for use in rollout.consumptions:
-        if use.get("at") is not None:
-            name = "consumed" if use.get("version") is None else f"consumed at v{use['version']}"
+    for use in rollout.rollout.consumptions:
+        if use.at is not None:
+            name = "consumed" if use.version is None else f"consumed at v{use.version}"
             pid, tid = track
-            yield {"ph": "i", "s": "t", "name": name, "cat": "trainer", "ts": _us(use["at"]), "pid": pid, "tid": tid}
+            yield {"ph": "i", "s": "t", "name": name, "cat": "trainer", "ts": _us(use.at), "pid": pid, "tid": tid}
 
 
 def _event(track: Track, name: str, kind: str, start: float, end: float, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,8 +121,18 @@ def _name(what: str, track: Track, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": track[0], "tid": track[1], "args": {"name": name}}
 
 
-def _args(row: RolloutInfo) -> dict[str, Any]:
-    names = ("life", "group_id", "environment", "state", "reward", "response_tokens", "turns", "staleness", "error")
+def _args(row: RolloutRow) -> dict[str, Any]:
+    names = (
+        "life",
+        "group_id",
+        "environment",
+        "state",
+        "reward",
+        "response_tokens",
+        "turn_count",
+        "staleness",
+        "error",
+    )
     return {name: value for name in names if (value := getattr(row, name)) not in (None, "")}
 
 

@@ -2,10 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Literal, get_args
-
-from msgspec import structs
 
 from collectors.model import Exit, Purpose, Rollout, Sandbox, Span, SpanKind
 from server.lib.clock import Clock
@@ -18,16 +15,14 @@ from server.query.types import (
     GroupInfo,
     RolloutDetail,
     RolloutFilter,
-    RolloutInfo,
     RolloutPage,
     Sort,
 )
 from server.rollouts.model import RolloutGroupRow, RolloutRow
-from server.rollouts.state import CENSUS, left
+from server.rollouts.state import CENSUS
 from server.signals.gpus import NO_PRICE, Fleet, fleet
 from server.store import Store
 from server.store.rollout_pages import BadKey
-from server.store.rollout_tables import RECORD, by_place
 from server.store.rollouts import DEFAULT, HOUR, MINUTE, OTHER, Find, order_of
 from server.store.samples import fit_width
 from server.store.types import PointState, RolloutSum, RunRow, SandboxRow, SeriesKey
@@ -185,17 +180,6 @@ SIBLINGS = 256
 # What all engines generate, as the tick derived it: minutes of it are stored added up, for any length of time.
 _RATE = SeriesKey("", "generator_tokens_per_second")
 _RATE_BUCKETS = 600
-_TIMES = tuple(name for name, kind in RECORD.items() if kind == "time")
-_SAME = (
-    "group_id", "environment", "agent", "engine", "prompt_tokens", "response_tokens", "loss_tokens", "tool_calls",
-    "reward", "advantage", "version_start", "version_finish", "truncated", "error", "sampled", "sandbox_ids",
-    "group_size", "attempt", "incarnation", "difficulty", "version_dispatched", "max_reward", "solved",
-)  # fmt: skip
-_OWN = (
-    "life", "target", "state", "seconds", "turns", "consumed", "staleness", "in_flight", "in_group", "in_queue",
-    "token_staleness", "environment_staleness", "environment_latest", "environment_bound", "old_state_turns",
-    "judged_turns", "mixed", "unknown", "detailed",
-)  # fmt: skip
 _GROUP = (
     "group_id", "life", "environment", "purpose", "size", "members", "done", "valid", "reward_min", "reward_max",
     "reward_mean", "outcome", "admitted", "version", "spread", "sampled",
@@ -229,7 +213,7 @@ class RolloutReader:
         # A page with rows proves that the run exists: checking first would add a fifth of the time.
         if not rows:
             stored_run(self._store, run)
-        return RolloutPage(tuple(info(row) for row in rows), rest or None, complete)
+        return RolloutPage(tuple(rows), rest or None, complete)
 
     def get(self, run: str, rollout_id: str, incarnation: int | None = None) -> RolloutDetail | None:
         """One rollout with its timeline (``incarnation`` None: the newest); None if it is unknown."""
@@ -367,51 +351,9 @@ def _boxes(rows: Iterable[RolloutRow]) -> list[str]:
     return sorted({name for row in rows for name in row.sandbox_ids})
 
 
-_times_of, _same_of = attrgetter(*_TIMES), attrgetter(*_SAME)
-_own_of = attrgetter(*("turn_count" if name == "turns" else name for name in _OWN))
-_info_made = by_place(
-    RolloutInfo.__struct_fields__, ("rollout_id", "purpose", "exit", "moved_at", "times", *_SAME, *_OWN)
-)
-
-
-def info(row: RolloutRow) -> RolloutInfo:
-    """A row of the table."""
-    times = {name: at for name, at in zip(_TIMES, _times_of(row), strict=True) if at is not None}
-    if row.consumed_at is not None:
-        times["consumed_at"] = row.consumed_at
-    leading = (row.rollout_id, row.purpose or "", left(row) or "", row.moved_at, times)
-    return RolloutInfo(*_info_made((*leading, *_same_of(row), *_own_of(row))))
-
-
 def _detail(row: RolloutRow, siblings: Sequence[RolloutRow], boxes: Mapping[str, SandboxRow]) -> RolloutDetail:
-    rollout_boxes = [boxes[name] for name in row.sandbox_ids if name in boxes]
-    return RolloutDetail(
-        rollout=info(row),
-        token_versions=row.token_versions,
-        consumptions=tuple(structs.asdict(use) for use in row.consumptions),
-        turns=tuple(structs.asdict(turn) for turn in row.turns),
-        spans=timeline(row, [box.record for box in rollout_boxes]),
-        spans_told=bool(row.spans),
-        siblings=tuple(info(sibling) for sibling in siblings),
-        sandboxes=tuple(_box(box) for box in rollout_boxes),
-    )
-
-
-def _box(row: SandboxRow) -> dict[str, object]:
-    record = row.record
-    names = (
-        "provider",
-        "id",
-        "name",
-        "state",
-        "requested_at",
-        "ready_at",
-        "ended_at",
-        "image",
-        "image_cached",
-        "cause",
-    )
-    return {name: getattr(record, name) for name in names}
+    rollout_boxes = [boxes[name].record for name in row.sandbox_ids if name in boxes]
+    return RolloutDetail(row, timeline(row, rollout_boxes), bool(row.spans), tuple(siblings), tuple(rollout_boxes))
 
 
 def _group(row: RolloutGroupRow) -> GroupInfo:

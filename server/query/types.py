@@ -7,12 +7,13 @@ shows a value that the API does not have.
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, TypedDict, get_args
+from typing import Literal, TypedDict, get_args
 
 from msgspec import Struct, field
 
-from collectors.model import Labels, Span
+from collectors.model import Labels, Sandbox, Span
 from server.query.run_state import LIVE, RunState
+from server.rollouts.model import RolloutRow
 
 SignalState = Literal["ok", "watch", "critical", "unknown", "not_applicable"]
 
@@ -560,61 +561,6 @@ class RolloutFilter(Struct, frozen=True):
     end: float | None = None
 
 
-class RolloutInfo(Struct, frozen=True):
-    """One row of the table; attributes as of `server.rollouts.model.RolloutRow`, flat. ``state``: census state or exit.
-
-    ``times``: the reported times of the record, and ``consumed_at`` of its newest use; epoch seconds.
-    """
-
-    rollout_id: str
-    life: int
-    group_id: str
-    purpose: str
-    environment: str
-    agent: str
-    engine: str
-    target: str
-    state: str
-    moved_at: float
-    seconds: float | None
-    prompt_tokens: int | None
-    response_tokens: int | None
-    loss_tokens: int | None
-    turns: int | None
-    tool_calls: int | None
-    reward: float | None
-    advantage: float | None
-    version_start: int | None
-    version_finish: int | None
-    consumed: int | None
-    staleness: int | None
-    in_flight: int | None
-    in_group: int | None
-    in_queue: int | None
-    token_staleness: float | None
-    environment_staleness: float | None
-    environment_latest: float | None
-    environment_bound: bool
-    old_state_turns: int | None
-    judged_turns: int | None
-    mixed: bool | None
-    truncated: bool | None
-    error: str
-    unknown: str
-    sampled: bool
-    detailed: bool
-    times: Mapping[str, float] = {}
-    sandbox_ids: tuple[str, ...] = ()
-    group_size: int | None = None
-    attempt: int | None = None
-    incarnation: int | None = None
-    difficulty: str = ""
-    version_dispatched: int | None = None
-    max_reward: float | None = None
-    solved: bool | None = None
-    exit: str = ""
-
-
 class RolloutPage(Struct, frozen=True):
     """Rows in the requested order. ``after``: pass it for the next page; None: this is the last page.
 
@@ -622,7 +568,7 @@ class RolloutPage(Struct, frozen=True):
     whose ids come last are given (see `RolloutFilter`).
     """
 
-    rollouts: tuple[RolloutInfo, ...]
+    rollouts: tuple[RolloutRow, ...]
     after: str | None
     complete: bool = True
 
@@ -631,20 +577,17 @@ class RolloutDetail(Struct, frozen=True):
     """One rollout with its timeline.
 
     Attributes:
-        token_versions: (version, tokens) pairs.
-        spans: by start; made of the header's times where the source reported none; then ``spans_told`` is False.
-        turns: as recorded; empty where they were not stored (`rollout.detailed`).
+        rollout: with its turns and spans as reported, where they are kept (`rollout.detailed`).
+        spans: by start; made of the reported times where the source reported none; then ``spans_told`` is False.
         siblings: the group's other members.
+        sandboxes: those of `rollout.sandbox_ids` that a provider reports.
     """
 
-    rollout: RolloutInfo
-    token_versions: tuple[tuple[int, int], ...]
-    consumptions: tuple[Mapping[str, Any], ...]
-    turns: tuple[Mapping[str, Any], ...]
+    rollout: RolloutRow
     spans: tuple[Span, ...]
     spans_told: bool
-    siblings: tuple[RolloutInfo, ...]
-    sandboxes: tuple[Mapping[str, Any], ...] = ()
+    siblings: tuple[RolloutRow, ...]
+    sandboxes: tuple[Sandbox, ...] = ()
 
 
 class GroupInfo(Struct, frozen=True):

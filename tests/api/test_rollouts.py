@@ -122,9 +122,10 @@ def test_one_rollout_with_its_timeline(run: Lived) -> None:
         ("generate", 42, 52, 2), ("scoring", 52, 53, None), ("waiting_group", 53, 56, None), ("in_queue", 56, 60, None),
     ]  # fmt: skip
     assert (found["spans_told"], found["rollout"]["staleness"], found["sandboxes"][0]["id"]) == (False, 4, "box")
-    assert [turn["version"] for turn in found["turns"]] == [1, 2] and found["token_versions"] == [[1, 30], [2, 10]]
+    assert [turn["version"] for turn in found["rollout"]["turns"]] == [1, 2]
+    assert found["rollout"]["token_versions"] == [[1, 30], [2, 10]]
     assert found["siblings"] == []  # of another life
-    assert found["consumptions"] == [{"version": 5, "at": T0 + 60, "incarnation": None}]
+    assert found["rollout"]["consumptions"] == [{"version": 5, "at": T0 + 60, "incarnation": None}]
     told = web(run)("GET", "/api/v1/runs/run/rollouts/told?life=2").json()
     assert told["spans_told"] and told["spans"][1] == {
         "kind": "tool",

@@ -7,18 +7,18 @@ import math
 
 from msgspec import structs
 
-from collectors.model import Span
+from collectors.model import Consumption, Sandbox, Span, Turn
 from dashboard.widgets.format import series_name
 from server.query.types import (
     EventInfo,
     FunnelBar,
     GroupInfo,
     RolloutDetail,
-    RolloutInfo,
     SignalInfo,
     SignalNow,
     SignalState,
 )
+from server.rollouts.model import RolloutRow
 from tests.dashboard import fake
 from tests.dashboard.fake import Curve, noise, signal
 from tests.dashboard.memory_reader import MemoryReader
@@ -46,17 +46,11 @@ def version(t: float) -> int:
     return FIRST + math.floor((t - NOW + 7200) / PUBLISHED)
 
 
-def made(rollout_id: str, state: str, moved: float, **more: object) -> RolloutInfo:
+def made(rollout_id: str, state: str, moved: float, **more: object) -> RolloutRow:
     """A rollout of training that last moved ``moved`` seconds ago."""
-    row = RolloutInfo(
-        rollout_id=rollout_id, life=1, group_id="g", purpose="train", environment="swe-bench", agent="",
-        engine="vllm-0", target="push", state=state, moved_at=NOW - moved, seconds=None, prompt_tokens=900,
-        response_tokens=None, loss_tokens=None, turns=None, tool_calls=None, reward=None, advantage=None,
-        version_start=None, version_finish=None, consumed=None, staleness=None, in_flight=None,
-        in_group=None, in_queue=None,
-        token_staleness=None, environment_staleness=None, environment_latest=None, environment_bound=False,
-        old_state_turns=None, judged_turns=None, mixed=None, truncated=None, error="", unknown="", sampled=False,
-        detailed=False,
+    row = RolloutRow(
+        rollout_id, life=1, group_id="g", purpose="train", environment="swe-bench", engine="vllm-0", target="push",
+        state=state, moved_at=NOW - moved, prompt_tokens=900,
     )  # fmt: skip
     return structs.replace(row, **more)
 
@@ -80,7 +74,7 @@ def _rewards(i: int) -> list[float]:
     return [float((noise(i, 60 + j) + 1) / 2 < (kind - 4) / 6) for j in range(SIZE)]
 
 
-def group(i: int) -> tuple[list[RolloutInfo], GroupInfo]:
+def group(i: int) -> tuple[list[RolloutRow], GroupInfo]:
     """A group and its members as they are at `NOW`."""
     times = [_times(i, j) for j in range(SIZE)]
     broken = {j for j in range(SIZE) if (i * 11 + j * 5) % 97 == 0}
@@ -103,7 +97,7 @@ def group(i: int) -> tuple[list[RolloutInfo], GroupInfo]:
 
 def _member(
     i: int, j: int, at: dict[str, float], complete: float, used: float, outcome: str, reward: float, broken: bool
-) -> RolloutInfo:
+) -> RolloutRow:
     state, moved = _state(at, complete, used, outcome, broken, (i + j) % 3)
     start, end = version(at["started_at"]), version(min(at["finished_at"], NOW))
     stale = version(used) - start
@@ -113,13 +107,13 @@ def _member(
     )
     row = made(
         f"r-{i:04d}-{j}", state, NOW - moved, group_id=f"g-{i:04d}", environment=ENVIRONMENTS[i % 3],
-        engine=f"vllm-{j % 2}", version_start=start, times=known,
+        engine=f"vllm-{j % 2}", version_start=start, **known,
     )  # fmt: skip
     if at["finished_at"] > NOW:
         return row
     row = structs.replace(
         row, version_finish=end, seconds=at["finished_at"] - at["dispatched_at"], response_tokens=tokens,
-        loss_tokens=tokens, turns=3 + tokens // 900, tool_calls=tokens // 700, reward=None if broken else reward,
+        loss_tokens=tokens, turn_count=3 + tokens // 900, tool_calls=tokens // 700, reward=None if broken else reward,
         mixed=start != end, error="SandboxTimeoutError" if broken else "",
     )  # fmt: skip
     if state == "stale":
@@ -129,7 +123,7 @@ def _member(
     return structs.replace(
         row, staleness=stale, consumed=version(used), token_staleness=stale - (end - start) / 2,
         in_flight=end - start, in_group=version(complete) - end, in_queue=version(used) - version(complete),
-        times=known | {"consumed_at": used},
+        consumed_at=used,
     )  # fmt: skip
 
 
@@ -154,9 +148,10 @@ def _state(
     return ("trained", used) if used <= NOW else ("queued", complete)
 
 
-def opened(row: RolloutInfo) -> RolloutDetail:
+def opened(row: RolloutRow) -> RolloutDetail:
     """Resumed partial rollout: two versions generate, a tool runs in a kept sandbox, the third version ends it."""
-    begin = row.times["started_at"]
+    begin = row.started_at
+    assert begin is not None
     first = version(begin)
     spans: list[tuple[str, float, float | None, int | None, str]] = [
         ("queued", begin - 3, begin, None, ""),
@@ -172,30 +167,23 @@ def opened(row: RolloutInfo) -> RolloutDetail:
         ("in_queue", begin + 130, begin + 190, None, ""),
     ]
     turns = (
-        {"version": first, "tool_calls": 1, "mutated": True, "sandbox_id": "sbx-1"},
-        {"version": first + 1, "tool_calls": 1, "mutated": False, "sandbox_id": "sbx-1"},
-        {"version": first + 2, "tool_calls": 1, "mutated": None, "sandbox_id": "sbx-1"},
-        {"version": first + 2, "tool_calls": 0, "mutated": None, "sandbox_id": "sbx-1", "reset": True},
-    )
+        Turn(first, 1, True, False, "sbx-1"), Turn(first + 1, 1, False, False, "sbx-1"),
+        Turn(first + 2, 1, None, False, "sbx-1"), Turn(first + 2, 0, None, True, "sbx-1"),
+    )  # fmt: skip
     whole = structs.replace(
-        row, state="trained", moved_at=begin + 190, seconds=103.0, response_tokens=4096, loss_tokens=4000, turns=4,
+        row, state="trained", moved_at=begin + 190, seconds=103.0, response_tokens=4096, loss_tokens=4000,
+        turns=turns, turn_count=4,
         tool_calls=3, reward=1.0, advantage=0.75, version_start=first, version_finish=first + 2, consumed=first + 4,
         staleness=4, in_flight=2, in_group=1, in_queue=1, token_staleness=2.9, environment_staleness=1.0,
         environment_bound=True, old_state_turns=2, judged_turns=3, mixed=True, detailed=True, error="",
         sandbox_ids=("sbx-1",),
-        times={"dispatched_at": begin - 3, "started_at": begin, "finished_at": begin + 100, "scored_at": begin + 103,
-               "group_complete_at": begin + 130, "consumed_at": begin + 190},
+        dispatched_at=begin - 3, started_at=begin, finished_at=begin + 100, scored_at=begin + 103,
+        group_complete_at=begin + 130, consumed_at=begin + 190,
+        token_versions=((first, 1000), (first + 1, 1200), (first + 2, 1800)),
+        consumptions=(Consumption(first + 4, begin + 190, 1),),
     )  # fmt: skip
-    return RolloutDetail(
-        whole,
-        ((first, 1000), (first + 1, 1200), (first + 2, 1800)),
-        ({"version": first + 4, "at": begin + 190, "incarnation": 1},),
-        turns,
-        tuple(Span(*span) for span in spans),  # type: ignore[arg-type]
-        True,
-        (),
-        ({"id": "sbx-1", "provider": "prime", "state": "terminated"},),
-    )
+    box = Sandbox("prime", "sbx-1", "terminated")
+    return RolloutDetail(whole, tuple(Span(*span) for span in spans), True, (), (box,))  # type: ignore[arg-type]
 
 
 def of(name: str, unit: str, health: SignalState = "ok", **labels: str) -> SignalNow:

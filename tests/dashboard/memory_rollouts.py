@@ -1,10 +1,12 @@
 """Rollouts of a `Reader` in memory: rows as a test puts them; pages, sums and distributions follow from those."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import floor, log2
 from typing import Any
+
+from msgspec import structs
 
 from collectors.model import Span, SpanKind
 from server.query.types import (
@@ -16,11 +18,12 @@ from server.query.types import (
     GroupInfo,
     RolloutDetail,
     RolloutFilter,
-    RolloutInfo,
     RolloutPage,
     Sort,
     StepAt,
 )
+from server.rollouts.merge import TIMES
+from server.rollouts.model import RolloutRow
 
 CENSUS = ("waiting_slot", "booting", "generating", "in_tool", "scoring", "waiting_group", "queued", "gated")
 _COLUMNS = {"moved": "moved_at"}
@@ -28,7 +31,7 @@ _COLUMNS = {"moved": "moved_at"}
 
 @dataclass
 class _Kept:
-    rows: dict[tuple[str, int], RolloutInfo] = field(default_factory=dict)
+    rows: dict[tuple[str, int], RolloutRow] = field(default_factory=dict)
     groups: dict[tuple[str, int], GroupInfo] = field(default_factory=dict)
     details: dict[tuple[str, int], RolloutDetail] = field(default_factory=dict)
     events: list[EventInfo] = field(default_factory=list)
@@ -57,7 +60,7 @@ class MemoryRollouts:
 
     # A new container each time: the app may be going through the old one on a thread of its own.
 
-    def put_rollouts(self, run: str, *rows: RolloutInfo) -> None:
+    def put_rollouts(self, run: str, *rows: RolloutRow) -> None:
         kept = self.records(run)
         kept.rows = kept.rows | {(row.rollout_id, row.life): row for row in rows}
 
@@ -108,9 +111,8 @@ class MemoryRollouts:
         siblings = tuple(r for r in kept.rows.values() if r.group_id == row.group_id and r.rollout_id != rollout_id)
         known = kept.details.get((rollout_id, max(lives)))
         if known is not None:
-            return RolloutDetail(known.rollout, known.token_versions, known.consumptions, known.turns, known.spans,
-                                 known.spans_told, known.siblings or siblings, known.sandboxes)  # fmt: skip
-        return RolloutDetail(row, (), (), (), _spans(row), False, siblings)
+            return structs.replace(known, siblings=known.siblings or siblings)
+        return RolloutDetail(row, _spans(row), False, siblings)
 
     def rollout_traces(self, run: str, start: float, end: float, limit: int = 5000) -> list[RolloutDetail]:
         rows = [row for row in self.records(run).rows.values() if start <= row.moved_at < end]
@@ -186,7 +188,7 @@ class MemoryRollouts:
         return sorted({one for some in newest for one in some}, key=lambda one: one.ts)
 
 
-def _fits(row: RolloutInfo, wanted: RolloutFilter) -> bool:
+def _fits(row: RolloutRow, wanted: RolloutFilter) -> bool:
     named = row.rollout_id.startswith(wanted.find) or row.group_id.startswith(wanted.find)
     return (
         (not wanted.states or row.state in wanted.states)
@@ -203,7 +205,7 @@ def _fits(row: RolloutInfo, wanted: RolloutFilter) -> bool:
 def _bins(rows: Any, kind: str) -> list[tuple[float, int]]:
     found = []
     for row in rows:
-        value = getattr(row, kind)
+        value = getattr(row, "turn_count" if kind == "turns" else kind)
         if value is None or row.state in CENSUS or (kind == "staleness" and row.consumed is None):
             continue
         powers = kind in ("response_tokens", "seconds")
@@ -216,9 +218,9 @@ def _solved(groups: Any) -> list[tuple[float, int]]:
     return [(g.completed_at, min(9, floor(10 * g.solve_ratio + 1e-9))) for g in done]
 
 
-def _spans(row: RolloutInfo) -> tuple[Span, ...]:
+def _spans(row: RolloutRow) -> tuple[Span, ...]:
     """Of the header's times, as the store makes them where no span was told."""
-    at: Mapping[str, float] = row.times
+    at = {name: value for name in (*TIMES, "consumed_at") if (value := getattr(row, name)) is not None}
     steps: tuple[tuple[SpanKind, str, str, int | None], ...] = (
         ("queued", "dispatched_at", "started_at", None),
         ("generate", "started_at", "finished_at", row.version_start),

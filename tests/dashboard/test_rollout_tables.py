@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 import pytest
 from msgspec import structs
 
+from collectors.model import Turn
 from dashboard.charts.time_columns import grid
 from dashboard.pages.rollouts.detail import ages
 from dashboard.pages.rollouts.tables import MANY
@@ -104,8 +105,8 @@ def test_open_rollout_has_its_timeline(reader: MemoryReader) -> None:
 def test_a_sandbox_known_by_its_id_alone_is_shown(reader: MemoryReader) -> None:
     kept = reader.records(made.ASYNC).details
     detail = kept[made.OPEN, 1]
-    row = structs.replace(detail.rollout, sandbox_ids=("sbx-9", "sbx-1"))
-    kept[made.OPEN, 1] = structs.replace(detail, rollout=row, turns=({"version": 1, "sandbox_id": "sbx-t"},))
+    row = structs.replace(detail.rollout, sandbox_ids=("sbx-9", "sbx-1"), turns=(Turn(1, sandbox_id="sbx-t"),))
+    kept[made.OPEN, 1] = structs.replace(detail, rollout=row)
     assert view(reader, search=f"rollout={made.OPEN}&life=1")["rd"]["boxes"] == [
         ["sbx-9", "", "provider not collected"], ["sbx-1", "prime", "terminated"],
         ["sbx-t", "", "provider not collected"],
@@ -127,8 +128,8 @@ def test_nobody_by_that_name(reader: MemoryReader) -> None:
 
 
 def test_age_of_a_state() -> None:
-    def turn(version: int | None, tools: int = 0, **more: Any) -> dict[str, Any]:
-        return {"version": version, "tool_calls": tools, "mutated": None, "sandbox_id": "a"} | more
+    def turn(version: int | None, tools: int = 0, **more: Any) -> Turn:
+        return structs.replace(Turn(version, tools, sandbox_id="a"), **more)
 
     told = [
         turn(3, 1),

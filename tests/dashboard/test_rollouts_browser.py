@@ -337,8 +337,8 @@ def test_exports_lead_to_the_api(open_page: Open, reader: MemoryReader) -> None:
 def test_a_timeline_without_a_bar_names_the_times_that_are_missing(
     open_page: Open, reader: MemoryReader, told: dict[str, float], words: str
 ) -> None:
-    row = made.made("bare", "trained", 5, seconds=80.0, times={name: made.NOW - ago for name, ago in told.items()})
-    reader.put_detail(made.ASYNC, RolloutDetail(row, (), (), (), (), False, ()))
+    row = made.made("bare", "trained", 5, seconds=80.0, **{name: made.NOW - ago for name, ago in told.items()})
+    reader.put_detail(made.ASYNC, RolloutDetail(row, (), False, ()))
     page = open_page(more="&rollout=bare")
     until(page, "() => document.querySelector('#ro-open dl')")
     assert words in page.locator("#ro-open .note").all_inner_texts()

@@ -68,15 +68,13 @@ def test_everything_is_live(open_page: Open, reader: MemoryReader) -> None:
 
 def test_open_rollout_goes_on(open_page: Open, reader: MemoryReader) -> None:
     begun = {"dispatched_at": made.NOW - 30, "started_at": made.NOW - 20}
-    row = made.made("now", "generating", 20, times=begun, version_start=571)
+    row = made.made("now", "generating", 20, **begun, version_start=571)
     reader.put_rollouts(made.ASYNC, row)
     page = open_page(more="&rollout=now")
     until(page, "() => document.querySelector('.timeline .generate.lasts')")
     assert page.locator("#ro-open").inner_text().count("No spans reported") == 1
     ended = {**begun, "finished_at": made.NOW - 1}
-    reader.put_rollouts(
-        made.ASYNC, structs.replace(row, state="scoring", times=ended, seconds=29.0, version_finish=571)
-    )
+    reader.put_rollouts(made.ASYNC, structs.replace(row, state="scoring", **ended, seconds=29.0, version_finish=571))
     until(
         page,
         "() => document.querySelector('.timeline .generate') && !document.querySelector('.timeline .generate.lasts')",

@@ -9,14 +9,12 @@ from sqlalchemy import event
 
 from server.lib.clock import WallClock
 from server.query import Reader, UnknownRun
-from server.query.rollouts import info
-from server.query.types import RolloutFilter, RolloutInfo
+from server.query.types import RolloutFilter
 from server.store import Store
 from server.store.rollout_pages import BadKey
 from server.store.rollouts import Find, order_of
 from server.store.types import Batch
-from tests.store.helpers import T0
-from tests.store.test_rollouts import FULL, made
+from tests.store.test_rollouts import made
 
 
 @contextmanager
@@ -87,20 +85,3 @@ def test_what_the_beginning_holds_tells_nothing_of_the_rest(
         assert complete
         found += [row.rollout_id for row in rows]
     assert found == [f"a{n:03}" for n in whole]
-
-
-def test_a_row_of_the_table_holds_each_value_in_its_place() -> None:
-    assert info(FULL) == RolloutInfo(
-        rollout_id="r-1", life=3, group_id="g-1", purpose="train", environment="math", agent="solver",
-        engine="engine-0", target="push", state="trained", moved_at=(T0 + 2) / 1000, seconds=4.5, prompt_tokens=11,
-        response_tokens=120, loss_tokens=119, turns=2, tool_calls=3, reward=0.5, advantage=-0.25, version_start=5,
-        version_finish=6, consumed=8, staleness=3, in_flight=1, in_group=1, in_queue=1, token_staleness=2.5,
-        environment_staleness=0.5, environment_latest=0.25, environment_bound=True, old_state_turns=1, judged_turns=2,
-        mixed=True, truncated=False, error="", unknown="why not", sampled=True, detailed=True,
-        times={
-            "dispatched_at": 1.001, "started_at": 2.002, "first_token_at": 3.003, "finished_at": 4.004,
-            "scored_at": 5.005, "group_complete_at": 6.006, "exited_at": 6.5, "consumed_at": (T0 + 3) / 1000,
-        },
-        sandbox_ids=("box", "bax"), group_size=8, attempt=2, incarnation=3, difficulty="hard", version_dispatched=4,
-        max_reward=1.0, solved=True, exit="trained",
-    )  # fmt: skip

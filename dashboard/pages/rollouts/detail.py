@@ -1,13 +1,15 @@
 """One rollout and its timeline, as one cell ``rd``; `assets/73-timeline.js` draws it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from collectors.model import Turn
 from dashboard.pages.rollouts.records import RolloutRecords
 from dashboard.pages.rollouts.tables import rollout, short
 from dashboard.state.status import View
-from server.query.types import RolloutDetail, RolloutInfo
+from server.query.types import RolloutDetail
+from server.rollouts.model import RolloutRow
 
 # ---- turns
 # Age of the environment state of each turn, in policy versions, from the rollout's own turns.
@@ -22,7 +24,7 @@ class _State:
     latest: int | None = None
 
 
-def ages(turns: Sequence[Mapping[str, Any]]) -> list[Age]:
+def ages(turns: Sequence[Turn]) -> list[Age]:
     """One per turn. A reset clears the state and a fork inherits it. A turn that does not report changes counts by its
     tool calls.
 
@@ -32,28 +34,27 @@ def ages(turns: Sequence[Mapping[str, Any]]) -> list[Age]:
     return [_turn(states, turn) for turn in turns]
 
 
-def _turn(states: dict[str, _State], turn: Mapping[str, Any]) -> Age:
-    name = str(turn.get("sandbox_id") or "")
-    parent = states.get(str(turn.get("forked_from") or "")) if turn.get("forked_from") else None
-    if turn.get("reset"):
+def _turn(states: dict[str, _State], turn: Turn) -> Age:
+    name = turn.sandbox_id
+    parent = states.get(turn.forked_from) if turn.forked_from else None
+    if turn.reset:
         states[name] = _State()
     elif name not in states:
         states[name] = _State(parent.oldest, parent.latest) if parent else _State()
-    state, version = states[name], turn.get("version")
+    state, version = states[name], turn.version
     age = _since(version, state.oldest), _since(version, state.latest)
-    if _changed(turn) and isinstance(version, int):
+    if _changed(turn) and version is not None:
         state.oldest = version if state.oldest is None else min(state.oldest, version)
         state.latest = version if state.latest is None else max(state.latest, version)
     return age
 
 
-def _changed(turn: Mapping[str, Any]) -> bool:
-    mutated = turn.get("mutated")
-    return bool(mutated) if mutated is not None else bool(turn.get("tool_calls"))
+def _changed(turn: Turn) -> bool:
+    return turn.mutated if turn.mutated is not None else bool(turn.tool_calls)
 
 
-def _since(version: object, then: int | None) -> int | None:
-    return version - then if isinstance(version, int) and then is not None else None
+def _since(version: int | None, then: int | None) -> int | None:
+    return None if version is None or then is None else version - then
 
 
 # A browser draws so many without a pause; the API has them all.
@@ -87,14 +88,14 @@ def _whole(found: RolloutDetail) -> dict[str, Any]:
         "row": rollout(row),
         "more": [short(row.token_staleness), short(row.environment_staleness), row.environment_bound,
                  row.old_state_turns, row.judged_turns, row.loss_tokens, row.detailed],
-        "times": {name: round(row.times[name], 3) for name in _TIMES if row.times.get(name) is not None},
-        "versions": [list(pair) for pair in found.token_versions],
-        "used": [[use.get("version"), use.get("at"), use.get("incarnation")] for use in found.consumptions],
+        "times": {name: round(at, 3) for name in _TIMES if (at := getattr(row, name)) is not None},
+        "versions": [list(pair) for pair in row.token_versions],
+        "used": [[use.version, use.at, use.incarnation] for use in row.consumptions],
         "spans": [[one.kind, round(one.start, 3), _rounded(one.end), one.version, one.detail]
                   for one in found.spans[:SPANS]],
         "told": found.spans_told,
-        "turns": _turns(found.turns),
-        "turn_count": len(found.turns),
+        "turns": _turns(row.turns),
+        "turn_count": len(row.turns),
         "siblings": [_sibling(one) for one in found.siblings[:SIBLINGS]],
         "sibling_count": len(found.siblings),
         "boxes": _boxes(found),
@@ -103,12 +104,10 @@ def _whole(found: RolloutDetail) -> dict[str, Any]:
 
 def _boxes(found: RolloutDetail) -> list[list[str]]:
     """[id, provider, state] each; sandboxes that no provider reports have only their ID."""
-    reported = {str(box.get("id", "")): box for box in found.sandboxes}
-    named = dict.fromkeys(
-        [*found.rollout.sandbox_ids, *(str(turn.get("sandbox_id") or "") for turn in found.turns), *reported]
-    )
+    reported = {box.id: box for box in found.sandboxes}
+    named = dict.fromkeys([*found.rollout.sandbox_ids, *(turn.sandbox_id for turn in found.rollout.turns), *reported])
     return [
-        [name, str(reported[name].get("provider", "")), str(reported[name].get("state", ""))]
+        [name, reported[name].provider, reported[name].state]
         if name in reported
         else [name, "", "provider not collected"]
         for name in named
@@ -120,27 +119,25 @@ def _rounded(at: float | None) -> float | None:
     return None if at is None else round(at, 3)
 
 
-def _turns(turns: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+def _turns(turns: Sequence[Turn]) -> list[list[Any]]:
     """[version, tool calls, mutated, reset, sandbox, age of its state, of the latest change] each."""
     judged = ages(turns)
     return [
-        [turn.get("version"), turn.get("tool_calls"), turn.get("mutated"), bool(turn.get("reset")),
-         str(turn.get("sandbox_id") or ""), *judged[i]]
+        [turn.version, turn.tool_calls, turn.mutated, turn.reset, turn.sandbox_id, *judged[i]]
         for i, turn in enumerate(turns[:TURNS])
     ]  # fmt: skip
 
 
-def _sibling(row: RolloutInfo) -> list[Any]:
-    times = row.times
-    start = times.get("started_at", times.get("dispatched_at"))
-    return [row.rollout_id, row.life, row.state, start, times.get("finished_at"), short(row.reward), row.version_start,
+def _sibling(row: RolloutRow) -> list[Any]:
+    start = row.dispatched_at if row.started_at is None else row.started_at
+    return [row.rollout_id, row.life, row.state, start, row.finished_at, short(row.reward), row.version_start,
             row.response_tokens]  # fmt: skip
 
 
 def _updates(records: RolloutRecords, found: RolloutDetail, now: float) -> dict[str, Any]:
     """Weight updates during the rollout."""
     moments = [at for span in found.spans for at in (span.start, span.end if span.end is not None else now)]
-    moments += [at for at in found.rollout.times.values() if at is not None]
+    moments += [at for name in _TIMES if (at := getattr(found.rollout, name)) is not None]
     if not moments:
         return {"updates": []}
     reader, run = records.scope.reader, records.scope.run

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 from dashboard.pages.rollouts.filters import CENSUS
 from dashboard.pages.rollouts.records import RolloutRecords
 from dashboard.state.status import View, joined
-from server.query.types import GroupInfo, RolloutInfo
+from server.query.types import GroupInfo
+from server.rollouts.model import RolloutRow
 
 Row = TypeVar("Row")
 
@@ -50,21 +51,21 @@ def _handle(cells: list[Any]) -> str:
     return blake2b(f"{cells[1]}:{cells[0]}".encode(errors="surrogatepass"), digest_size=5).hexdigest()
 
 
-def rollout(row: RolloutInfo) -> list[Any]:
+def rollout(row: RolloutRow) -> list[Any]:
     """Names first, then numbers, in the order of `assets/72-rollout-table.js` (``COLUMNS`` there)."""
     left = row.state not in CENSUS
     return [
-        row.rollout_id, row.life, row.group_id, row.environment, row.purpose, row.agent, row.engine, row.state,
+        row.rollout_id, row.life, row.group_id, row.environment, row.purpose or "", row.agent, row.engine, row.state,
         round(row.moved_at), short(row.seconds), None if left else started(row), row.prompt_tokens, row.response_tokens,
-        row.turns, row.tool_calls, short(row.reward), short(row.advantage), row.version_start, row.version_finish,
+        row.turn_count, row.tool_calls, short(row.reward), short(row.advantage), row.version_start, row.version_finish,
         row.consumed, row.staleness, row.in_flight, row.in_group, row.in_queue, row.mixed, row.truncated, row.error,
         row.unknown, row.sampled,
     ]  # fmt: skip
 
 
-def started(row: RolloutInfo) -> int | None:
+def started(row: RolloutRow) -> int | None:
     """When it started, epoch seconds; the browser counts the duration of a rollout in flight."""
-    return next((round(row.times[name]) for name in _STARTS if row.times.get(name) is not None), None)
+    return next((round(at) for name in _STARTS if (at := getattr(row, name)) is not None), None)
 
 
 def short(value: float | None) -> float | None:
