@@ -172,8 +172,11 @@ RULES: dict[str, Row] = {
         {"dashboard.shell", "dashboard.state", "dashboard.widgets", "server.query"}, None, "charts of any page"
     ),
     "dashboard.pages": Row(
-        {"dashboard.charts", "dashboard.shell", "dashboard.state", "dashboard.widgets", "server.query"}, None,
-        "pages compose what is below",
+        {
+            "dashboard.charts", "dashboard.shell", "dashboard.state", "dashboard.widgets", "server.query",
+            "collectors.model", "server.rollouts",
+        },
+        None, "pages compose what is below; records are shown as `server.query` returns them",
     ),
     "dashboard": Row(
         {"dashboard.*", "server.query"}, None, "a pixel can never show what the API and /metrics do not say"
