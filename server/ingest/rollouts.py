@@ -30,7 +30,7 @@ from server.rollouts import state as rollouts_state
 from server.rollouts.environments import Ages, Environments, basis, sandboxes, start, when
 from server.rollouts.groups import OUTCOMES, Member
 from server.rollouts.merge import cleaned, merged, stripped, told_last
-from server.rollouts.model import RolloutGroupRow, RolloutRow
+from server.rollouts.model import RolloutGroupRow, RolloutRow, reported
 from server.rollouts.staleness import ENVIRONMENT, KEPT_VERSIONS, Judged, VersionClock, ages_of, judge, newest_use, uses
 from server.rollouts.window import LIVE_MOST
 from server.store.types import Batch, RolloutBin, RolloutSum
@@ -802,16 +802,14 @@ class RolloutIngest:
         detailed = keeps_details(record, judged.mixed, state, before, self._slowest.slow(seconds))
         if seconds is not None and (before is None or before.seconds is None):
             self._slowest.add(seconds)
-        return RolloutRow.of(
-            record if detailed else stripped(record), target=target.name, life=made_in, first_seen=first, seen_at=seen,
-            state=state, moved_at=moved, seconds=seconds, consumed=use.version if use else None,
-            consumed_at=use.at if use else None, staleness=judged.staleness, in_flight=judged.in_flight,
-            in_group=judged.in_group, in_queue=judged.in_queue, token_staleness=judged.token_staleness,
-            environment_staleness=judged.environment_staleness, environment_latest=judged.environment_latest,
-            environment_bound=judged.environment_bound, old_state_turns=judged.old_state_turns,
-            judged_turns=judged.judged_turns, environment_ages=judged.environment_ages, mixed=_mixed(judged, before),
-            unknown=judged.unknown, detailed=detailed,
-        )  # fmt: skip
+        # By place, because keywords take as long as all the rest of it.
+        return RolloutRow(
+            *reported(record if detailed else stripped(record)), target.name, made_in, first, seen, state, moved,
+            seconds, use.version if use else None, use.at if use else None, judged.staleness, judged.in_flight,
+            judged.in_group, judged.in_queue, judged.token_staleness, judged.environment_staleness,
+            judged.environment_latest, judged.environment_bound, judged.old_state_turns, judged.judged_turns,
+            judged.environment_ages, _mixed(judged, before), judged.unknown, detailed,
+        )  # type: ignore[call-arg]  # fmt: skip
 
     # ---- rollouts without further records
 

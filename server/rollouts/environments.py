@@ -7,7 +7,9 @@ are cached in the order of their times, for the 50,000 most recent sandboxes.
 from bisect import insort
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+
+from msgspec import Struct
 
 from collectors.model import Rollout, Turn
 
@@ -69,8 +71,7 @@ class Effect:
         return replace(joined, latest=latest, lost=joined.lost or self.left.lost)
 
 
-@dataclass(frozen=True, slots=True)
-class Ages:
+class Ages(Struct, frozen=True):
     """How old the state was that a rollout's turns were played on, in versions.
 
     Attributes:
@@ -79,7 +80,7 @@ class Ages:
         unknown: why turns could not be judged; "" when all were.
     """
 
-    turns: dict[int, int] = field(default_factory=dict)
+    turns: dict[int, int] = {}
     latest: int = 0
     bound: bool = False
     unknown: str = ""

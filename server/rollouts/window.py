@@ -114,8 +114,7 @@ def _tokens_by_age(record: Rollout, use: Use | None) -> dict[int, int]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class GroupNote:
+class GroupNote(Struct, frozen=True, gc=False):
     """A group in a window. Times are epoch seconds.
 
     Attributes:
@@ -455,8 +454,7 @@ Place = tuple[int, int]
 NO_RECORDS = "no rollout records: push them (POST /api/v1/runs/RUN/rollouts) or add a run directory that contains them"
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlight(Struct, frozen=True, gc=False):
     """A rollout in flight. ``waits_since``: when its generation ended, epoch seconds; None: it has not."""
 
     state: str
