@@ -174,7 +174,7 @@ RULES: dict[str, Row] = {
     "dashboard.pages": Row(
         {
             "dashboard.charts", "dashboard.shell", "dashboard.state", "dashboard.widgets", "server.query",
-            "collectors.model", "server.rollouts",
+            "collectors.model",
         },
         None, "pages compose what is below; records are shown as `server.query` returns them",
     ),

@@ -20,12 +20,12 @@ from server.lib.errors import ConfigError
 from server.preflight.live import Busy, NotConfigured, Preflights, TooSoon
 from server.push.records import Refusal, parse, records_of
 from server.push.targets import TOO_MANY
-from server.query import PreflightInfo, Reader, SandboxInfo
+from server.query import PreflightInfo, Reader
 from server.query.types import MOST_ENGINES, MOST_STEPS, EngineInfo, EngineMetric, StepInfo
 from server.query.what_if import MOST, Changes, OutOfRange, WhatIfEstimate
 from server.store import Store
 from server.store.removal import RunInUse
-from server.store.types import Batch, Pusher
+from server.store.types import Batch, Pusher, SandboxRow
 from server.targets.resolve import check_name
 
 
@@ -120,7 +120,7 @@ class SandboxesAnswer(Struct, frozen=True):
     """``funnel``: number of the run's sandboxes by the stage that they reached."""
 
     funnel: Mapping[str, int | None]
-    sandboxes: Sequence[SandboxInfo]
+    sandboxes: Sequence[SandboxRow]
 
 
 def add_sandboxes(

@@ -219,10 +219,10 @@ class Counters:
         happened = {"sandbox_created": arrival.created, "sandbox_failed": arrival.failed}
         for counter in self._counters:
             if counter.of == "sandbox" and happened.get(counter.metric):
-                labels = (("cause", arrival.row.record.cause or "unknown"),) if "cause" in counter.by else ()
+                labels = (("cause", arrival.row.cause or "unknown"),) if "cause" in counter.by else ()
                 self.states[counter.name].add(labels, 1.0)
         if arrival.became_ready:
-            self._spun_up(spinup(arrival.row.record))
+            self._spun_up(spinup(arrival.row))
 
     def _spun_up(self, seconds: float | None) -> None:
         """Add a spin-up to its histogram: cumulative buckets, sum and count are three counters."""
@@ -432,8 +432,8 @@ class Deriver:
         self.counting.recorded = True
         row = arrival.row
         self.sandboxes.put(
-            arrival.ts, row.record, own=row.own, dangling=row.dangling, created=arrival.created,
-            became_ready=arrival.became_ready, met=row.first_seen / 1000,
+            arrival.ts, row, own=row.own, dangling=row.dangling, created=arrival.created,
+            became_ready=arrival.became_ready, met=row.first_seen,
         )  # fmt: skip
         if row.own and not counted:
             self.counting.sandbox(arrival)

@@ -68,13 +68,13 @@ class CountedPushes:
         )
         for name, (happened, at) in zip(("created", "ready", "failed"), changes, strict=True):
             if happened and at is not None:
-                self._changes[_hash(row, name)] = at
+                self._changes[_hash(row, name)] = round(at * 1000)
 
-    def missed(self, row: SandboxRow, name: str, at: int | None) -> bool:
-        """Do the restored counters lack this change? ``at``: its time, epoch ms; None: it did not happen."""
-        if at is None or at > self._watermark:
+    def missed(self, row: SandboxRow, name: str, at: float | None) -> bool:
+        """Do the restored counters lack this change? ``at``: its time, epoch seconds; None: it did not happen."""
+        if at is None or round(at * 1000) > self._watermark:
             return at is not None
-        recent = at > self._watermark - OVERLAP_MS
+        recent = round(at * 1000) > self._watermark - OVERLAP_MS
         return recent and self._recorded and row.target == PUSHED and _hash(row, name) not in self._changes
 
     def states(self, watermark: float) -> dict[str, tuple[int, str]]:
@@ -91,7 +91,7 @@ class CountedPushes:
 
 
 def _hash(row: SandboxRow, change: str) -> str:
-    return blake2b(f"{row.record.provider}\0{row.record.id}\0{change}".encode(), digest_size=_HASH_BYTES).hexdigest()
+    return blake2b(f"{row.provider}\0{row.id}\0{change}".encode(), digest_size=_HASH_BYTES).hexdigest()
 
 
 # ---- drift events
@@ -279,11 +279,11 @@ class RunDriver:
                 "became_ready": self._counted_pushes.missed(row, "ready", row.ready_seen),
                 "failed": self._counted_pushes.missed(row, "failed", row.failed_seen),
             }
-            if row.seen_at > watermark or any(missed.values()):
+            if row.seen_at > watermark / 1000 or any(missed.values()):
                 self.sandboxes += arrivals_of(row, **missed)
             else:
-                ready = (row.ready_seen or 0) > since
-                arrival = SandboxArrival(row.seen_at / 1000, row, row.first_seen > since, ready, failed=False)
+                ready = (row.ready_seen or 0) > since / 1000
+                arrival = SandboxArrival(row.seen_at, row, row.first_seen > since / 1000, ready, failed=False)
                 self.deriver.sandbox(arrival, counted=True)
             health = self.deriver.health.get(row.target)
             if health is not None and health.last_ok_ts is not None and not reads_files(health.kind):

@@ -259,12 +259,12 @@ class Ingest:
             arrivals.heard[PUSHED] = (now, math.inf)
         # Read with an overlap, because a slow transaction commits after its time stamp; equal rows are skipped.
         for row in self._store.sandboxes.heard_since(self.run, PUSHED, before - OVERLAP_MS):
-            if self._seen.get((row.record.provider, row.record.id)) == row:
+            if self._seen.get((row.provider, row.id)) == row:
                 continue
             # A row is stamped before it is written, so a row that took seconds to commit is older than the last call.
-            fresh = before - OVERLAP_MS
-            stored = self._seen.get((row.record.provider, row.record.id))
-            self._seen[(row.record.provider, row.record.id)] = row
+            fresh = (before - OVERLAP_MS) / 1000
+            stored = self._seen.get((row.provider, row.id))
+            self._seen[(row.provider, row.id)] = row
             arrivals.sandboxes += arrivals_of(
                 row,
                 created=stored is None and row.first_seen > fresh,
@@ -274,7 +274,7 @@ class Ingest:
             arrivals.heard[PUSHED] = (now, math.inf)
         self._pushed = _ms(now)
         # A row last seen before the overlap returns only if it changes, and then the row itself shows the change.
-        old = self._pushed - 2 * OVERLAP_MS
+        old = (self._pushed - 2 * OVERLAP_MS) / 1000
         self._seen = {key: row for key, row in self._seen.items() if row.seen_at >= old}
         return arrivals
 
@@ -286,7 +286,7 @@ class Ingest:
 
     def mark_recovered(self, rows: Iterable[SandboxRow]) -> None:
         """Marks pushed rows that the driver has already read: `pushed` reports only later changes of them."""
-        self._seen.update({(row.record.provider, row.record.id): row for row in rows if row.target == PUSHED})
+        self._seen.update({(row.provider, row.id): row for row in rows if row.target == PUSHED})
 
     def without_repeats(self, target: str, samples: Iterable[Sample]) -> tuple[Sample, ...]:
         """Returns pushed samples sorted by step, without values that are stored already.

@@ -5,7 +5,8 @@ One `SandboxIngest` per run. A listing repeats thousands of unchanged sandboxes;
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import attrgetter
 
 from msgspec import structs
 
@@ -25,6 +26,8 @@ REMEMBERED_SECONDS = 3600.0
 GONE = "no longer listed"
 # Complete listings without a sandbox that mean its end. One short or empty answer can be an error of the provider.
 MISSED_LISTINGS = 2
+# What a change of makes a row another one.
+_content = attrgetter(*Sandbox.__struct_fields__, "own", "dangling")
 _TIMES = ("requested_at", "started_at", "ready_at", "first_exec_at", "ended_at")
 
 
@@ -50,7 +53,7 @@ def arrivals_of(row: SandboxRow, *, created: bool, became_ready: bool, failed: b
     times |= {row.failed_seen} if failed and row.failed_seen is not None else set()
     return [
         SandboxArrival(
-            at / 1000,
+            at,
             row,
             created and at == row.first_seen,
             became_ready and at == row.ready_seen,
@@ -77,7 +80,7 @@ class SandboxIngest:
         self._missed: dict[tuple[str, str], tuple[int, float]] = {}
         # Ended sandboxes that are listed as live: key -> readings in a row.
         self._live_again: dict[tuple[str, str], int] = {}
-        self._known: dict[tuple[str, str], SandboxRow] = {(row.record.provider, row.record.id): row for row in rows}
+        self._known: dict[tuple[str, str], SandboxRow] = {(row.provider, row.id): row for row in rows}
         # The last record of each sandbox and the row made from it, to skip unchanged records without merging.
         self._last_records: dict[tuple[str, str], tuple[Sandbox, SandboxRow]] = {}
 
@@ -87,7 +90,7 @@ class SandboxIngest:
 
     def recall(self, rows: Iterable[SandboxRow]) -> None:
         """Takes stored rows back into memory, so that a sandbox counted before does not look new."""
-        self._known.update({(row.record.provider, row.record.id): row for row in rows})
+        self._known.update({(row.provider, row.id): row for row in rows})
 
     def take(
         self, target: Target, records: Iterable[Sandbox], listed: Collection[str], runs: Collection[str], now: float
@@ -115,15 +118,19 @@ class SandboxIngest:
         self._missed.pop(key, None)
         if before is not None and self._repeats(key, before, reported, runs):
             return None
-        record, old = _clean(reported), before.record if before is not None else None
+        record, old = _clean(reported), before
         if old is not None and self._revived(key, old, record):
             old = structs.replace(old, state=record.state, ended_at=None, cause=None)
         merged = _merged(old, record, now)
-        found = self._changed(
-            before, SandboxRow(target.name, merged, *self._whose(merged, runs), _ms(now), _ms(now)), now
-        )
+        found = self._changed(before, self._row(target, merged, runs, now), now)
         self._last_records[key] = (reported, self._known[key])
         return found
+
+    def _row(self, target: Target, record: Sandbox, runs: Collection[str], now: float) -> SandboxRow:
+        own, dangling = self._whose(record, runs)
+        return SandboxRow.of(
+            record, target=target.name, own=own, dangling=dangling, first_seen=_ms(now), seen_at=_ms(now)
+        )
 
     def _whose(self, record: Sandbox, runs: Collection[str]) -> tuple[bool, bool]:
         """Returns (own, dangling). Dangling: the sandbox is live, and its run is over or unknown."""
@@ -135,11 +142,11 @@ class SandboxIngest:
         last = self._last_records.get(key)
         if last is None or last[1] is not before or last[0] != reported:
             return False
-        if before.record.ended_at is not None:
+        if before.ended_at is not None:
             if reported.state in LIVE:
                 return False  # live records of an ended sandbox are counted in `_revived`
             self._live_again.pop(key, None)
-        return self._whose(before.record, runs) == (before.own, before.dangling)
+        return self._whose(before, runs) == (before.own, before.dangling)
 
     def _history(self, key: tuple[str, str], record: Sandbox) -> bool:
         """Did the sandbox end before the run began for Rollscope, without ever being recorded?"""
@@ -165,7 +172,7 @@ class SandboxIngest:
         """Returns live sandboxes that complete listings leave out, each with the time of the first such listing."""
         found = []
         for key, row in self._known.items():
-            if key[0] in listed and row.target == target.name and key not in newest and row.record.state in LIVE:
+            if key[0] in listed and row.target == target.name and key not in newest and row.state in LIVE:
                 times, since = self._missed.get(key, (0, now))
                 self._missed[key] = (times + 1, since)
                 if times + 1 >= MISSED_LISTINGS:
@@ -173,31 +180,29 @@ class SandboxIngest:
         return found
 
     def _gone(self, before: SandboxRow, since: float, now: float) -> SandboxArrival | None:
-        self._missed.pop((before.record.provider, before.record.id), None)
-        ended = structs.replace(before.record, state="terminated", provider_state=GONE, ended_at=since)
-        return self._changed(before, replace(before, record=ended, dangling=False, seen_at=_ms(now)), now)
+        self._missed.pop((before.provider, before.id), None)
+        ended = structs.replace(
+            before, state="terminated", provider_state=GONE, ended_at=since, dangling=False, seen_at=_ms(now)
+        )
+        return self._changed(before, ended, now)
 
     def _changed(self, before: SandboxRow | None, row: SandboxRow, now: float) -> SandboxArrival | None:
-        ready = row.record.ready_at is not None and (before is None or before.ready_seen is None)
-        failed = row.record.state == "failed" and (before is None or before.failed_seen is None)
-        row = replace(
+        ready = row.ready_at is not None and (before is None or before.ready_seen is None)
+        failed = row.state == "failed" and (before is None or before.failed_seen is None)
+        row = structs.replace(
             row,
             first_seen=before.first_seen if before else row.first_seen,
             ready_seen=_ms(now) if ready else before.ready_seen if before else None,
             failed_seen=_ms(now) if failed else before.failed_seen if before else None,
         )
-        key = (row.record.provider, row.record.id)
-        same = before is not None and (before.record, before.own, before.dangling) == (
-            row.record,
-            row.own,
-            row.dangling,
-        )
+        key = (row.provider, row.id)
+        same = before is not None and _content(before) == _content(row)
         self._known[key] = row if not same or before is None else before
         return None if same else SandboxArrival(now, row, before is None, ready, failed)
 
     def _forget(self, now: float) -> None:
         old = now - REMEMBERED_SECONDS
-        ended = [key for key, row in self._known.items() if (row.record.ended_at or now) < old]
+        ended = [key for key, row in self._known.items() if (row.ended_at or now) < old]
         for key in ended:
             del self._known[key]
             self._last_records.pop(key, None)
@@ -253,5 +258,6 @@ def _cut(text: str) -> str:
     return text[:ID_LENGTH]
 
 
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
+def _ms(seconds: float) -> float:
+    """Rounds to whole milliseconds, which the store keeps."""
+    return round(seconds * 1000) / 1000

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         RuleInfo,
         RunInfo,
         RunNow,
-        SandboxInfo,
         Series,
         SignalInfo,
         SignalNow,
@@ -27,9 +26,12 @@ if TYPE_CHECKING:
         TargetTrust,
         VerdictSpan,
     )
+    from server.rollouts.model import RolloutRow
+    from server.store.types import SandboxRow
 else:
     _HOMES = {
         "CheckInfo": "preflight", "PreflightInfo": "preflight", "Reader": "reader", "UnknownRun": "run_state",
+        "SandboxRow": "sandboxes",
     }  # fmt: skip
 
     def __getattr__(name: str) -> object:
@@ -45,10 +47,11 @@ __all__ = [
     "Delta",
     "PreflightInfo",
     "Reader",
+    "RolloutRow",
     "RuleInfo",
     "RunInfo",
     "RunNow",
-    "SandboxInfo",
+    "SandboxRow",
     "Series",
     "SignalInfo",
     "SignalNow",

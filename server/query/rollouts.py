@@ -352,7 +352,7 @@ def _boxes(rows: Iterable[RolloutRow]) -> list[str]:
 
 
 def _detail(row: RolloutRow, siblings: Sequence[RolloutRow], boxes: Mapping[str, SandboxRow]) -> RolloutDetail:
-    rollout_boxes = [boxes[name].record for name in row.sandbox_ids if name in boxes]
+    rollout_boxes = [boxes[name] for name in row.sandbox_ids if name in boxes]
     return RolloutDetail(row, timeline(row, rollout_boxes), bool(row.spans), tuple(siblings), tuple(rollout_boxes))
 
 

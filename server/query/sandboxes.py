@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
 from server.lib.clock import Clock
 from server.query.run_state import stored_run
-from server.query.types import SandboxInfo
 from server.signals.sandbox_spinup import EDGES
 from server.signals.sandbox_window import OVER, spinup
 from server.store import Store
@@ -21,7 +22,7 @@ class SandboxReader:
     def page(
         self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, find: str = "", limit: int = 100,
         before: str | None = None,
-    ) -> list[SandboxInfo]:  # fmt: skip
+    ) -> list[SandboxRow]:  # fmt: skip
         """Sandboxes of a run's providers, newest first. ``before``: id of the last sandbox of the previous page.
 
         ``find``: part of an id or a name, case-insensitive.
@@ -30,7 +31,7 @@ class SandboxReader:
         seen = sandboxes.first_seen(name, before) if before is not None else None
         last = (seen, before) if seen is not None and before is not None else None
         rows = sandboxes.page(name, states=states, dangling=dangling, find=find, limit=limit, before=last)
-        return [_info(row, now) for row in rows]
+        return [_aged(row, now) for row in rows]
 
     def funnel(self, run: str) -> Mapping[str, int | None]:
         """How many of the run's own sandboxes reached each stage: requested, started, ready, first_exec, ended, failed.
@@ -54,15 +55,7 @@ def edge_of(seconds: float) -> str:
     return next((f"{edge:g}" for edge in EDGES if seconds <= edge), "+Inf")
 
 
-def _info(row: SandboxRow, now: float) -> SandboxInfo:
-    record = row.record
-    waits = record.ready_at is None and record.state not in OVER and record.requested_at is not None
-    return SandboxInfo(
-        provider=record.provider, id=record.id, name=record.name, target=row.target, run_key=record.run_key,
-        own=row.own, dangling=row.dangling, state=record.state, provider_state=record.provider_state,
-        requested_at=record.requested_at, started_at=record.started_at, ready_at=record.ready_at,
-        first_exec_at=record.first_exec_at, ended_at=record.ended_at, spinup_seconds=spinup(record),
-        pending_seconds=max(0.0, now - (record.requested_at or now)) if waits else None,
-        image=record.image, image_cached=record.image_cached, latency_source=record.latency_source or "",
-        cause=record.cause or "", detail=record.detail, unreachable=record.unreachable, seen_at=row.seen_at / 1000,
-    )  # fmt: skip
+def _aged(row: SandboxRow, now: float) -> SandboxRow:
+    waits = row.ready_at is None and row.state not in OVER and row.requested_at is not None
+    pending = max(0.0, now - (row.requested_at or now)) if waits else None
+    return structs.replace(row, spinup_seconds=spinup(row), pending_seconds=pending)

@@ -347,42 +347,6 @@ class Delta(Struct, frozen=True):
     points: Mapping[str, tuple[tuple[float, float | None], ...]]
 
 
-class SandboxInfo(Struct, frozen=True):
-    """One sandbox as last reported. Times are epoch seconds; None: unknown.
-
-    Attributes:
-        name: given by its creator; harnesses use the id of the rollout's trace.
-        own: of this run; else of another run in a shared account.
-        first_exec_at: first command in it; few sources report it.
-        spinup_seconds: requested to ready, if both are known; `latency_source` names the clock.
-        pending_seconds: how long it has been waited for, while it is not ready.
-    """
-
-    provider: str
-    id: str
-    name: str
-    target: str
-    run_key: str
-    own: bool
-    dangling: bool
-    state: str
-    provider_state: str
-    requested_at: float | None
-    started_at: float | None
-    ready_at: float | None
-    first_exec_at: float | None
-    ended_at: float | None
-    spinup_seconds: float | None
-    pending_seconds: float | None
-    image: str
-    image_cached: bool | None
-    latency_source: str
-    cause: str
-    detail: str
-    unreachable: bool
-    seen_at: float
-
-
 # ---- engines and steps
 
 EngineMetric = Literal["kv", "running", "waiting", "preemptions", "tokens"]

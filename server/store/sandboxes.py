@@ -6,16 +6,16 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, false, func, or_, select, tuple_
 
-from collectors.model import Sandbox
 from server.store.bulk import among, clean, upsert
 from server.store.engine import Engines
 from server.store.tables import runs, sandboxes
 from server.store.types import SandboxRow
 
-_TIMES = ("requested_at", "started_at", "ready_at", "first_exec_at", "ended_at", "expires_at")
-_RECORD = Sandbox.__struct_fields__
-_OURS = ("target", "own", "dangling", "first_seen", "seen_at", "ready_seen", "failed_seen")
-_COLUMNS = (*_RECORD, *_OURS)
+_TIMES = frozenset(
+    ("requested_at", "started_at", "ready_at", "first_exec_at", "ended_at", "expires_at", "first_seen", "seen_at",
+     "ready_seen", "failed_seen")
+)  # fmt: skip
+_COLUMNS = tuple(name for name in SandboxRow.__struct_fields__ if name not in ("spinup_seconds", "pending_seconds"))
 _KEY = ("provider", "id")
 
 
@@ -26,11 +26,11 @@ def write(connection: Connection, rows: Sequence[SandboxRow], run: int) -> None:
 
 
 def _values(row: SandboxRow) -> list[Any]:
-    return [_value(row.record, name) for name in _RECORD] + [getattr(row, name) for name in _OURS]
+    return [_value(row, name) for name in _COLUMNS]
 
 
-def _value(record: Sandbox, name: str) -> Any:
-    value = getattr(record, name)
+def _value(row: SandboxRow, name: str) -> Any:
+    value = getattr(row, name)
     if name in _TIMES:
         return None if value is None else round(value * 1000)
     # Texts have no NULL: an absent one is empty.
@@ -40,7 +40,7 @@ def _value(record: Sandbox, name: str) -> Any:
 
 
 class SandboxStore:
-    """Reached as `Store.sandboxes`. Times are epoch ms; safe to share between threads."""
+    """Reached as `Store.sandboxes`. Ranges are epoch ms; safe to share between threads."""
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
@@ -52,7 +52,7 @@ class SandboxStore:
 
     def page(
         self, run: str, *, states: Collection[str] = (), own: bool | None = None, dangling: bool | None = None,
-        find: str = "", limit: int = 100, before: tuple[int, str] | None = None,
+        find: str = "", limit: int = 100, before: tuple[float, str] | None = None,
     ) -> list[SandboxRow]:  # fmt: skip
         """The most recently discovered first.
 
@@ -69,18 +69,18 @@ class SandboxStore:
                 or_(c.id.icontains(clean(find), autoescape=True), c.name.icontains(clean(find), autoescape=True))
             )
         if before is not None:
-            wanted.append(tuple_(c.first_seen, c.id) < before)
+            wanted.append(tuple_(c.first_seen, c.id) < (round(before[0] * 1000), before[1]))
         return self._rows(run, *wanted, order=(c.first_seen.desc(), c.id.desc()), limit=limit)
 
-    def first_seen(self, run: str, identity: str) -> int | None:
-        """Time at which a sandbox was first seen; None for an unknown one."""
+    def first_seen(self, run: str, identity: str) -> float | None:
+        """Time at which a sandbox was first seen, epoch seconds; None for an unknown one."""
         c = sandboxes.c
         query = (
             select(func.max(c.first_seen)).join(runs, runs.c.id == c.run).where(runs.c.name == run, c.id == identity)
         )
         with self._engines.reading() as connection:
             found: int | None = connection.execute(query).scalar()
-        return found
+        return None if found is None else found / 1000
 
     def get(self, run: str, keys: Collection[tuple[str, str]]) -> list[SandboxRow]:
         """Those of the (provider, id) that are known."""
@@ -96,7 +96,7 @@ class SandboxStore:
         """The sandboxes with these ids, of any provider."""
         names = sorted({clean(one) for one in ids})
         rows = self._rows(run, among(sandboxes.c.id, names)) if names else []
-        return {row.record.id: row for row in rows}
+        return {row.id: row for row in rows}
 
     def heard_since(self, run: str, target: str, since_ms: int) -> list[SandboxRow]:
         """Rows of one source that changed at or after ``since_ms``."""
@@ -157,9 +157,6 @@ class SandboxStore:
 
 def _row(values: Sequence[Any]) -> SandboxRow:
     named: dict[str, Any] = dict(zip(_COLUMNS, values, strict=True))
-    record = {name: named[name] for name in _RECORD}
     for name in _TIMES:
-        record[name] = None if record[name] is None else record[name] / 1000
-    record["latency_source"] = record["latency_source"] or None
-    record["cause"] = record["cause"] or None
-    return SandboxRow(record=Sandbox(**record), **{name: named[name] for name in _OURS})
+        named[name] = None if named[name] is None else named[name] / 1000
+    return SandboxRow(**named | {name: named[name] or None for name in ("latency_source", "cause")})

@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import attrgetter
+from typing import Any
 
 from msgspec import Struct
 
@@ -244,24 +246,34 @@ class VerdictRow:
     body: str
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxRow:
-    """A sandbox as last reported, and its relation to this run. Times in ms; those of ``record`` in seconds.
+class SandboxRow(Sandbox, frozen=True, gc=False):
+    """A sandbox as last reported, and its relation to this run. Times are epoch seconds; None: unknown.
 
     Attributes:
         own: it belongs to this run; else it was found in a shared account.
         dangling: live, but the run named in its record has ended or is unknown.
         ready_seen, failed_seen: when it was first reported ready, or failed.
+        spinup_seconds: requested to ready, if both are known; `latency_source` names the clock. Not stored.
+        pending_seconds: how long it has been waited for, while it is not ready. Not stored.
     """
 
-    target: str
-    record: Sandbox
-    own: bool
-    dangling: bool
-    first_seen: int
-    seen_at: int
-    ready_seen: int | None = None
-    failed_seen: int | None = None
+    target: str = ""
+    own: bool = True
+    dangling: bool = False
+    first_seen: float = 0.0
+    seen_at: float = 0.0
+    ready_seen: float | None = None
+    failed_seen: float | None = None
+    spinup_seconds: float | None = None
+    pending_seconds: float | None = None
+
+    @classmethod
+    def of(cls, record: Sandbox, **own: Any) -> "SandboxRow":
+        """Returns the row of a record; ``own``: the other fields."""
+        return cls(*_reported(record), **own)
+
+
+_reported = attrgetter(*Sandbox.__struct_fields__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def rows(store: Store) -> None:
     )
     made.append(rollout_row("t", told, 2, MS, MS, "in_tool", MS + 30_000, detailed=True))
     box = Sandbox("e2b", "box", "running", requested_at=T0 + 1, ready_at=T0 + 9)
-    store.write(Batch("run", rollouts=made, sandboxes=[SandboxRow("t", box, True, False, MS, MS)]))
+    store.write(Batch("run", rollouts=made, sandboxes=[SandboxRow.of(box, target="t", first_seen=T0, seen_at=T0)]))
 
 
 def test_pages_filters_and_keys(run: Lived) -> None:

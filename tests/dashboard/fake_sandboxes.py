@@ -6,7 +6,8 @@ from functools import cache
 from msgspec import structs
 
 from dashboard.widgets.format import series_name
-from server.query.types import SandboxInfo, SignalInfo, SignalNow, SignalState
+from server.query.types import SignalInfo, SignalNow, SignalState
+from server.store.types import SandboxRow
 from tests.dashboard import fake
 from tests.dashboard.fake import Curve, noise, signal
 from tests.dashboard.memory_reader import MemoryReader
@@ -30,19 +31,16 @@ INFOS = (
 IMAGES = ("swe-bench/astropy:1.3", "swe-bench/django:3.2", "swe-bench/sympy:1.9", "swe-bench/matplotlib:3.5")
 
 
-def box(number: int, state: str, asked: float, **more: object) -> SandboxInfo:
+def box(number: int, state: str, asked: float, **more: object) -> SandboxRow:
     """A sandbox of the run, asked for ``asked`` seconds ago; ``ready``, ``ended``: seconds ago, too."""
-    made = SandboxInfo(
-        provider="prime", id=f"sbx-{number:05d}", name=f"trace-{number:06x}", target="prime", run_key=WALL, own=True,
-        dangling=False, state=state, provider_state=state.upper(), requested_at=NOW - asked, started_at=None,
-        ready_at=None, first_exec_at=None, ended_at=None, spinup_seconds=None, pending_seconds=None,
-        image=IMAGES[number % 4], image_cached=None, latency_source="", cause="", detail="", unreachable=False,
-        seen_at=NOW - 2,
+    made = SandboxRow(
+        "prime", f"sbx-{number:05d}", state, name=f"trace-{number:06x}", target="prime", run_key=WALL,  # type: ignore[arg-type]
+        provider_state=state.upper(), requested_at=NOW - asked, image=IMAGES[number % 4], seen_at=NOW - 2,
     )  # fmt: skip
     return structs.replace(made, **more)
 
 
-def ready(number: int, asked: float, took: float, state: str = "running", **more: object) -> SandboxInfo:
+def ready(number: int, asked: float, took: float, state: str = "running", **more: object) -> SandboxRow:
     """One that became usable after ``took`` seconds."""
     at = NOW - asked
     times = {"started_at": at + took / 2, "ready_at": at + took, "spinup_seconds": took, "latency_source": "server"}
@@ -56,9 +54,9 @@ def _took(number: int, asked: float) -> float:
 
 
 @cache
-def boxes() -> tuple[SandboxInfo, ...]:
+def boxes() -> tuple[SandboxRow, ...]:
     """In the order in which they were asked for: those that ended, 780 that run, the failed, and 180 that wait."""
-    made: list[SandboxInfo] = [
+    made: list[SandboxRow] = [
         box(1, "starting", STRAGGLER, provider_state="PENDING", image=IMAGES[0], image_cached=False)
     ]
     count = int(3900 / EVERY)
@@ -79,7 +77,7 @@ def boxes() -> tuple[SandboxInfo, ...]:
     return (*made, *_waiting(), *_dangling())
 
 
-def _failed(number: int, i: int, asked: float) -> SandboxInfo:
+def _failed(number: int, i: int, asked: float) -> SandboxRow:
     cause, detail = (
         ("timeout", "Sandbox failed to become ready within 115 s"),
         ("image", "IMAGE_PULL_FAILED: manifest for swe-bench/sympy:1.9 not found"),
@@ -90,7 +88,7 @@ def _failed(number: int, i: int, asked: float) -> SandboxInfo:
     return box(number, "failed", asked, cause=cause, detail=detail, ended_at=NOW - asked + 30)
 
 
-def _waiting() -> list[SandboxInfo]:
+def _waiting() -> list[SandboxRow]:
     """127 more that start, 8 images that are built, 44 in the queue."""
     starting = [
         box(5000 + i, "starting", 1310 / (1 + i) ** 0.8 + 20, provider_state="PROVISIONING") for i in range(127)
@@ -99,7 +97,7 @@ def _waiting() -> list[SandboxInfo]:
     return starting + building + [box(5300 + i, "queued", 60 - i) for i in range(44)]
 
 
-def _dangling() -> list[SandboxInfo]:
+def _dangling() -> list[SandboxRow]:
     runs = ("qwen3-8b-swe-0412", "qwen3-8b-swe-0412", "", "qwen3-8b-swe-0412", "eval-tuesday")
     return [
         box(9000 + i, "running", 93_000 + 1700 * i, run_key=run, own=False, dangling=True, name="", image=IMAGES[i % 4])

@@ -29,7 +29,6 @@ from server.query.types import (
     RunInfo,
     RunNow,
     RunSummary,
-    SandboxInfo,
     Series,
     SignalInfo,
     SignalNow,
@@ -41,6 +40,7 @@ from server.query.types import (
 )
 from server.query.verdicts import NO_VERDICT
 from server.query.what_if import Changes, WhatIfEstimate
+from server.store.types import SandboxRow
 from tests.dashboard.memory_engines import MemoryEngines
 from tests.dashboard.memory_rollouts import MemoryRollouts
 
@@ -105,7 +105,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
         self.delivery_rows: list[DeliveryInfo] = []
         self.silence_rows: list[tuple[SilenceInfo, Mapping[str, str]]] = []
         # In the order in which they were met.
-        self.boxes: dict[str, list[SandboxInfo]] = {}
+        self.boxes: dict[str, list[SandboxRow]] = {}
         self.preflights: dict[str, PreflightInfo] = {}
         # Of the boxes, how many had ended before anybody watched.
         self.met_ended = 0
@@ -195,7 +195,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
             self.silence_rows = [row for row in self.silence_rows if row[0].id != name]
             return known
 
-    def put_boxes(self, run: str, *boxes: SandboxInfo) -> None:
+    def put_boxes(self, run: str, *boxes: SandboxRow) -> None:
         """Sandboxes as last heard; one that is known keeps its place."""
         with self._lock:
             known = {(box.provider, box.id): box for box in self.boxes.get(run, ())}
@@ -206,7 +206,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
     def sandbox_page(
         self, run: str, states: Sequence[str] = (), *, dangling: bool | None = None, find: str = "", limit: int = 100,
         before: str | None = None,
-    ) -> list[SandboxInfo]:  # fmt: skip
+    ) -> list[SandboxRow]:  # fmt: skip
         with self._lock:
             self.calls.append(f"sandboxes {run}")
             self._run(run)
@@ -217,7 +217,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
         wanted = (box for box in found if (not states or box.state in states) and dangling in (None, box.dangling))
         return [self._aged(box) for box in islice(wanted, limit)]
 
-    def _aged(self, box: SandboxInfo) -> SandboxInfo:
+    def _aged(self, box: SandboxRow) -> SandboxRow:
         waits = box.ready_at is None and box.state not in ("terminated", "failed") and box.requested_at is not None
         return structs.replace(box, pending_seconds=self.clock - (box.requested_at or 0) if waits else None)
 

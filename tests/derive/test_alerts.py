@@ -2,7 +2,6 @@
 
 import json
 import tomllib
-from typing import Any
 
 import pytest
 
@@ -256,8 +255,8 @@ def test_status_and_metrics_carry_the_alert(store: Store) -> None:
         running(run)
         for at in (0, 5, 10, 15):
             wait(run, at, 50)
-        found: Any = run.reader.status("run").alerts[0]
-    assert (found["name"], found["state"], found["value"], found["age_seconds"]) == ("QueueLong", "firing", 50.0, 5.0)
+        found = run.reader.status("run").alerts[0]
+    assert (found.name, found.state, found.value, found.age_seconds) == ("QueueLong", "firing", 50.0, 5.0)
 
 
 @ON_SQLITE

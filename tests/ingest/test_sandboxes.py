@@ -127,7 +127,7 @@ def test_what_failed_stays_failed_when_its_provider_has_cleaned_up(store: Store)
     with bench(store) as run:
         poll(run, 0, box(1, "failed", cause="image"), box(2))
         poll(run, 15, box(1, "terminated"), box(2, "terminated"))
-        failed = [(row.record.id, row.record.cause) for row in store.sandboxes.page("run", states=("failed",))]
+        failed = [(row.id, row.cause) for row in store.sandboxes.page("run", states=("failed",))]
         assert failed == [("sb-1", "image")]
         assert store.sandboxes.funnel("run")["failed"] == run.value('sandbox_failures_total{cause="image"}') == 1.0
 
@@ -174,7 +174,7 @@ def test_what_a_whole_listing_leaves_out_has_ended(store: Store) -> None:
         poll(run, 45, box(1))
         assert states(run) == {"running": 1.0}
         (gone,) = store.sandboxes.page("run", states=("terminated",))
-        assert (gone.record.id, gone.record.ended_at) == ("sb-2", T0 + 30)
+        assert (gone.id, gone.ended_at) == ("sb-2", T0 + 30)
 
 
 def test_who_was_left_out_by_mistake_lives_again(store: Store) -> None:
@@ -187,7 +187,7 @@ def test_who_was_left_out_by_mistake_lives_again(store: Store) -> None:
         assert states(run) == {"running": 1.0, "starting": 1.0}
         assert run.value("sandbox_oldest_pending_seconds") == 45.0
         assert [run.value(name) for name in ("sandboxes_created_total", "sandbox_spinup_count_total")] == [2.0, 1.0]
-        assert {row.record.ended_at for row in store.sandboxes.page("run")} == {None}
+        assert {row.ended_at for row in store.sandboxes.page("run")} == {None}
 
 
 def test_one_empty_answer_ends_nobody(store: Store) -> None:
@@ -205,7 +205,7 @@ def test_a_container_that_is_started_once_more_lives(store: Store) -> None:
         assert states(run) == {"running": 1.0}
         assert run.value('sandbox_failures_total{cause="oom"}') == 1.0
         (row,) = store.sandboxes.page("run")
-        assert (row.record.state, row.record.cause, row.record.ended_at) == ("running", None, None)
+        assert (row.state, row.cause, row.ended_at) == ("running", None, None)
 
 
 def test_an_end_before_the_run_is_history(store: Store) -> None:
@@ -226,7 +226,7 @@ def test_a_provider_without_times_gives_an_upper_bound(store: Store) -> None:
         poll(run, 0, box(1, "starting"))
         poll(run, 15, box(1, "running"))
         (row,) = store.sandboxes.page("run")
-        assert (row.record.ready_at, row.record.latency_source) == (T0 + 15, "poll_bound")
+        assert (row.ready_at, row.latency_source) == (T0 + 15, "poll_bound")
         assert run.value('sandbox_spinup_latency_seconds{image="all",stat="max"}') == 15.0
 
 
@@ -237,7 +237,7 @@ def test_others_sandboxes_dangle_when_no_living_run_owns_them(store: Store) -> N
         poll(run, 0, box(1), box(2, run_key=""), *foreign)
         assert states(run) == {"running": 2.0}  # its own, and one that says nothing
         assert run.value("sandboxes_dangling") == 3.0
-        assert {row.record.id for row in store.sandboxes.page("run", dangling=True)} == {"sb-f0", "sb-f1", "sb-f2"}
+        assert {row.id for row in store.sandboxes.page("run", dangling=True)} == {"sb-f0", "sb-f1", "sb-f2"}
 
 
 def test_a_provider_that_falls_silent_makes_them_unknown_not_zero(store: Store) -> None:
@@ -327,20 +327,20 @@ def test_an_end_is_final_and_first_times_are_kept() -> None:
     ingest = SandboxIngest([], {"run"})
     take(ingest, box(1, asked=0, ready=5))
     (ended,) = take(ingest, box(1, "terminated", asked=3, ready=9), at=20)
-    assert (ended.row.record.requested_at, ended.row.record.ready_at) == (T0, T0 + 5)
+    assert (ended.row.requested_at, ended.row.ready_at) == (T0, T0 + 5)
     # A page that was on its way while it ended; who is live twice in a row is live.
     assert take(ingest, box(1, asked=0, ready=5), at=21) == []
     assert take(ingest, box(1, "terminated", asked=0, ready=5), at=22) == []
     assert take(ingest, box(1, asked=0, ready=5), at=23) == []
     (again,) = take(ingest, box(1, asked=0, ready=5), at=24)
-    assert (again.row.record.state, again.created, again.became_ready) == ("running", False, False)
+    assert (again.row.state, again.created, again.became_ready) == ("running", False, False)
 
 
 def test_the_first_command_is_the_first_one_heard_of() -> None:
     ingest = SandboxIngest([], {"run"})
     take(ingest, box(1, ready=5))
     (ran,) = take(ingest, box(1, ready=5, first_exec_at=T0 + 7), at=15)
-    assert (ran.row.record.first_exec_at, ran.created, ran.became_ready) == (T0 + 7, False, False)
+    assert (ran.row.first_exec_at, ran.created, ran.became_ready) == (T0 + 7, False, False)
     assert (
         take(ingest, box(1, ready=5), at=30) == [] and take(ingest, box(1, ready=5, first_exec_at=T0 + 9), at=45) == []
     )
@@ -349,7 +349,7 @@ def test_the_first_command_is_the_first_one_heard_of() -> None:
 def test_hostile_texts_are_cut_and_an_empty_id_is_nobody() -> None:
     ingest = SandboxIngest([], {"run"})
     (found,) = take(ingest, box("x" * 10_000, detail="y" * 10_000), structs.replace(box(1), id=""))
-    assert (len(found.row.record.id), len(found.row.record.detail)) == (200, 500)
+    assert (len(found.row.id), len(found.row.detail)) == (200, 500)
 
 
 STATES = ("queued", "starting", "running", "stopping", "terminated", "failed", "unknown")
@@ -364,7 +364,7 @@ def test_whatever_is_listed_each_sandbox_is_created_readied_and_failed_at_most_o
         boxes = [box(number, state, ready=5.0 if state == "running" else None) for number, state in found]
         seen += take(ingest, *boxes, at=15.0 * n)
     for what in ("created", "became_ready", "failed"):
-        ids = [arrival.row.record.id for arrival in seen if getattr(arrival, what)]
+        ids = [arrival.row.id for arrival in seen if getattr(arrival, what)]
         assert len(ids) == len(set(ids))
     for arrival in seen:
-        assert (arrival.row.record.ended_at is not None) == (arrival.row.record.state in ("terminated", "failed"))
+        assert (arrival.row.ended_at is not None) == (arrival.row.state in ("terminated", "failed"))

@@ -325,7 +325,7 @@ def test_what_the_provider_and_the_trace_say_of_one_sandbox_is_one_record(store:
         for n in order:
             run.commit(targets[n], both[n], told.requested_at + 5)
         (row,) = store.sandboxes.get("run", [("prime", "sbx-a1")])
-        found = row.record
+        found = row
         assert found.ready_at is not None and found.requested_at is not None
         seconds = round(found.ready_at - found.requested_at, 3)
         assert (seconds, found.latency_source) == ((0.1, "server") if first == "provider" else (0.322, "trace"))

@@ -96,10 +96,13 @@ def test_numbers_are_looked_up_in_the_index(store: Store) -> None:
 
 def test_sandboxes_of_a_provider_are_its_own(store: Store) -> None:
     both = [Sandbox(provider, "same", "running") for provider in ("modal", "e2b")]
-    rows = [SandboxRow("t", record, True, False, T0, T0) for record in both]
+    rows = [SandboxRow.of(record, target="t", first_seen=T0 / 1000, seen_at=T0 / 1000) for record in both]
     store.write(Batch("run", sandboxes=rows))
-    assert [row.record for row in store.sandboxes.get("run", [("e2b", "same"), ("modal", "other")])] == [both[1]]
+    assert [
+        Sandbox(*map(row.__getattribute__, Sandbox.__struct_fields__))
+        for row in store.sandboxes.get("run", [("e2b", "same"), ("modal", "other")])
+    ] == [both[1]]
     # As a provider may spell one: half a surrogate pair, and a NUL, are kept as `clean` has them.
     odd = Sandbox("e2b\0", "a\ud800b", "running")
-    store.write(Batch("run", sandboxes=[SandboxRow("t", odd, True, False, T0, T0)]))
-    assert [row.record.id for row in store.sandboxes.get("run", [("e2b\0", "a\ud800b")])] == ["a?b"]
+    store.write(Batch("run", sandboxes=[SandboxRow.of(odd, target="t", first_seen=T0 / 1000, seen_at=T0 / 1000)]))
+    assert [row.id for row in store.sandboxes.get("run", [("e2b\0", "a\ud800b")])] == ["a?b"]

@@ -16,7 +16,8 @@ AT = T0 / 1000
 def row(number: int, seen: int = 0, target: str = "prime", own: bool = True, **record: object) -> SandboxRow:
     """Sandbox number n, met ``seen`` ms after T0."""
     made = Sandbox("prime", f"sb-{number}", "running", name=f"trace-{number}", requested_at=AT)
-    return SandboxRow(target, structs.replace(made, **record), own, False, T0 + seen, T0 + seen)  # type: ignore[arg-type]
+    at = (T0 + seen) / 1000
+    return SandboxRow.of(structs.replace(made, **record), target=target, own=own, first_seen=at, seen_at=at)  # type: ignore[arg-type]
 
 
 def put(store: Store, *rows: SandboxRow) -> None:
@@ -24,7 +25,7 @@ def put(store: Store, *rows: SandboxRow) -> None:
 
 
 def ids(rows: list[SandboxRow]) -> list[str]:
-    return [one.record.id for one in rows]
+    return [one.id for one in rows]
 
 
 def test_every_time_comes_back_as_written(store: Store) -> None:
@@ -33,7 +34,7 @@ def test_every_time_comes_back_as_written(store: Store) -> None:
         image="img", image_cached=False, latency_source="server", detail="d", cost_usd_per_hour=0.12,
     )  # fmt: skip
     put(store, whole, row(2))
-    assert {one.record.id: one for one in store.sandboxes.page("run")} == {"sb-1": whole, "sb-2": row(2)}
+    assert {one.id: one for one in store.sandboxes.page("run")} == {"sb-1": whole, "sb-2": row(2)}
 
 
 def test_a_page_goes_on_where_the_last_one_ended(store: Store) -> None:
@@ -41,9 +42,9 @@ def test_a_page_goes_on_where_the_last_one_ended(store: Store) -> None:
     put(store, row(1, 5), row(2, 7), row(3, 7), row(4, 7), row(5, 9))
     first = store.sandboxes.page("run", limit=2)
     assert ids(first) == ["sb-5", "sb-4"]
-    second = store.sandboxes.page("run", limit=2, before=(first[-1].first_seen, first[-1].record.id))
+    second = store.sandboxes.page("run", limit=2, before=(first[-1].first_seen, first[-1].id))
     assert ids(second) == ["sb-3", "sb-2"]
-    assert ids(store.sandboxes.page("run", before=(second[-1].first_seen, second[-1].record.id))) == ["sb-1"]
+    assert ids(store.sandboxes.page("run", before=(second[-1].first_seen, second[-1].id))) == ["sb-1"]
 
 
 def test_found_by_a_part_of_its_name_or_id_as_it_stands(store: Store) -> None:

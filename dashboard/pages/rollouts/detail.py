@@ -8,8 +8,8 @@ from collectors.model import Turn
 from dashboard.pages.rollouts.records import RolloutRecords
 from dashboard.pages.rollouts.tables import rollout, short
 from dashboard.state.status import View
+from server.query import RolloutRow
 from server.query.types import RolloutDetail
-from server.rollouts.model import RolloutRow
 
 # ---- turns
 # Age of the environment state of each turn, in policy versions, from the rollout's own turns.

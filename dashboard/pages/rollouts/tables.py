@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from dashboard.pages.rollouts.filters import CENSUS
 from dashboard.pages.rollouts.records import RolloutRecords
 from dashboard.state.status import View, joined
+from server.query import RolloutRow
 from server.query.types import GroupInfo
-from server.rollouts.model import RolloutRow
 
 Row = TypeVar("Row")
 

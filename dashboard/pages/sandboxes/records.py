@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dashboard.shell.page import Scope
-from server.query import Reader
-from server.query.types import SandboxInfo
+from server.query import Reader, SandboxRow
 
 PENDING = ("queued", "building_image", "starting")
 # Younger than the grid on which signals are derived: a number and its row are of one tick, give or take one.
@@ -28,10 +27,10 @@ class SandboxRecords:
     """
 
     funnel: Mapping[str, int | None]
-    pending: tuple[SandboxInfo, ...]
+    pending: tuple[SandboxRow, ...]
     cut: bool
-    dangling: tuple[SandboxInfo, ...]
-    failed: tuple[SandboxInfo, ...]
+    dangling: tuple[SandboxRow, ...]
+    failed: tuple[SandboxRow, ...]
     sources: tuple[str, ...]
 
     @property
@@ -61,7 +60,7 @@ def _read(reader: Reader, run: str) -> SandboxRecords:
     )
 
 
-def _pages(reader: Reader, run: str) -> Iterator[list[SandboxInfo]]:
+def _pages(reader: Reader, run: str) -> Iterator[list[SandboxRow]]:
     """Every pending one: pages come newest first, and the oldest is the one that matters."""
     before: str | None = None
     for _ in range(MOST_PAGES):
@@ -72,14 +71,14 @@ def _pages(reader: Reader, run: str) -> Iterator[list[SandboxInfo]]:
         before = page[-1].id
 
 
-def _requested(row: SandboxInfo) -> tuple[bool, float]:
+def _requested(row: SandboxRow) -> tuple[bool, float]:
     return row.requested_at is None, row.requested_at or 0.0
 
 
-def _over(row: SandboxInfo) -> float:
+def _over(row: SandboxRow) -> float:
     return row.ended_at if row.ended_at is not None else row.seen_at
 
 
-def _sources(rows: list[SandboxInfo]) -> tuple[str, ...]:
+def _sources(rows: list[SandboxRow]) -> tuple[str, ...]:
     named = [row.latency_source for row in rows if row.own and row.spinup_seconds is not None and row.latency_source]
     return tuple(sorted(set(named), key=lambda name: (-named.count(name), name)))

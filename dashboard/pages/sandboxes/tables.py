@@ -6,7 +6,8 @@ from typing import Any
 from dashboard.pages.sandboxes.records import SandboxRecords
 from dashboard.state.status import StatusFacts, View, first_clause, joined
 from dashboard.widgets.format import DASH, number, text
-from server.query.types import SandboxInfo, SignalInfo
+from server.query import SandboxRow
+from server.query.types import SignalInfo
 
 Infos = Mapping[str, SignalInfo]
 
@@ -182,7 +183,7 @@ def _failures(boxes: SandboxRecords) -> View:
     The search in `assets/75-find.js` draws answers of the API in the same shape.
     """
     found: View = {
-        f"sb.x.{i}": [r.id, r.name, r.state, r.cause, r.detail, _when(r.ended_at, r.seen_at), r.provider]
+        f"sb.x.{i}": [r.id, r.name, r.state, r.cause or "", r.detail, _when(r.ended_at, r.seen_at), r.provider]
         for i, r in enumerate(boxes.failed[:_FAILED])
     }
     none = "" if boxes.failed else "No sandbox has failed." if boxes.any else "No failure data."
@@ -199,7 +200,7 @@ def _pending(boxes: SandboxRecords) -> View:
     return found | {"sb.p.more": joined(others, cut), "sb.p.none": none}
 
 
-def _waits(row: SandboxInfo) -> list[Any]:
+def _waits(row: SandboxRow) -> list[Any]:
     built = "image not cached" if row.image_cached is False else ""
     provider_state = row.provider_state if row.provider_state.lower() != row.state else ""
     state = STATE_WORDS.get(row.state, row.state)
