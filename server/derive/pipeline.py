@@ -67,7 +67,7 @@ class RunTargets:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """What a pipeline is told about its run.
+    """Settings of a pipeline.
 
     Attributes:
         facts: stated by the user; they win over what collectors find.

@@ -16,14 +16,14 @@ from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from collectors.formats import weight_versions
 from collectors.model import Consumption, Event, Rollout, Sandbox, Time, Whole
 from collectors.sandbox_providers.provider import cause_of
 from server.ingest.incarnations import BEGINS
 from server.ingest.validation import AHEAD_SECONDS, storable
-from server.rollouts.merge import TIMES
+from server.rollouts.merge import TIMES, distinct
 
 # Most records of one body.
 MAX_LINES = 10_000
@@ -310,7 +310,7 @@ def rollout(line: bytes, now: float) -> Rollout:
     pushed = _pushed(line, now)
     values = list(_values(pushed))
     if pushed.version_consumed is not None or pushed.consumed_at is not None:
-        values[_USES] += _uses(pushed)
+        values[_USES] = distinct((*pushed.consumptions, *_uses(pushed)))
     if pushed.weight_versions is not None:
         values[_TOKENS] = values[_TOKENS] or _engine_token_versions(pushed.weight_versions)
     return Rollout(*values)
@@ -421,8 +421,7 @@ def sandbox(line: bytes, now: float) -> Sandbox:
     """Returns one validated sandbox; raises ValueError with a message for the client."""
     item = _object(line)
     _complete(item)
-    converted(item, _PushedSandbox)
-    return converted(item, Sandbox)
+    return Sandbox(*structs.astuple(converted(item, _PushedSandbox)))
 
 
 def _complete(item: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ _OPTIONAL = {bool: "flag", int: "int", float: "float"}
 def _kind(name: str, hint: Any) -> str:
     """Returns how the values of a field are stored: what an absent one is, and how it is written."""
     if name in _TIMES_OF_ROWS:
-        return "time" if NoneType in get_args(hint) else "always"
+        return "time" if NoneType in get_args(hint) else "required_time"
     if get_origin(hint) is tuple:
         return "json"
     if NoneType not in get_args(hint):
@@ -68,7 +68,7 @@ GROUP = _kinds(RolloutGroupRow, RolloutGroupRow.__struct_fields__)
 """Columns of a group."""
 
 COLUMNS = (*RECORD, *ROW)
-_NEVER_NULL = frozenset({"text", "word", "bool", "whole", "json", "always"})
+_NEVER_NULL = frozenset({"text", "word", "bool", "whole", "json", "required_time"})
 
 
 def nullable(kind: str) -> bool:
@@ -134,8 +134,8 @@ def _places(columns: Mapping[str, str], *kinds: str) -> list[int]:
 
 _of_row = attrgetter(*RECORD, *("turn_count" if name == "turns" else name for name in ROW))
 _of_group = attrgetter(*GROUP)
-_TIMES, _WORDS = _places({**RECORD, **ROW}, "time", "always"), _places(RECORD, "word")
-_GROUP_TIMES = _places(GROUP, "time", "always")
+_TIMES, _WORDS = _places({**RECORD, **ROW}, "time", "required_time"), _places(RECORD, "word")
+_GROUP_TIMES = _places(GROUP, "time", "required_time")
 _JSON = [(list(RECORD).index(name), change) for name, change in _JSON_IN.items()]
 # The column `turns` is the number of turns; the field is those that are kept.
 _PLACES = {name: at for at, name in enumerate((*COLUMNS, *DETAILS))}
@@ -150,7 +150,7 @@ class _Out:
             return [at for at, one in enumerate(names.values()) if one == kind]
 
         self._texts, self._words, self._floats = of("text"), of("word"), of("float")
-        self._times = [*of("time"), *of("always")]
+        self._times = [*of("time"), *of("required_time")]
         self._json = [(at, _JSON_OUT[name]) for at, name in enumerate(names) if name in _JSON_OUT]
 
     def __call__(self, values: Iterable[Any]) -> list[Any]:
@@ -234,7 +234,7 @@ def spans_of(text: str) -> tuple[Span, ...]:
 _Name = Text().with_variant(Text(collation="C"), "postgresql")
 _KINDS: Mapping[str, Any] = {
     "float": Double, "bool": Boolean, "flag": Boolean, "int": BigInteger, "whole": BigInteger, "time": BigInteger,
-    "always": BigInteger,
+    "required_time": BigInteger,
 }  # fmt: skip
 
 

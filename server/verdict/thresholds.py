@@ -184,7 +184,7 @@ BUSY_SCORER = 0.9
 SCORER_PART = 0.75
 """Part of the logarithm of the gap that a scorer twice as fast closes if it is never idle: median of simulated runs."""
 FOR_GROUP = 0.5
-"""Share of the wait of ended rollouts for the rest of their group, if the scorer has time to spare. No log tells it
+"""Share of the wait of ended rollouts for the rest of their group, if the scorer has time to spare. No log reports it
 from the wait for a reward, so half counts as each."""
 IDLE_SCORER = 0.5
 """Share of the time. A scorer idle for half of it sets no pace."""

@@ -90,6 +90,10 @@ def test_what_is_null_is_not_told() -> None:
             {"version_consumed": [4, 5], "consumed_at": [NOW, NOW + 1], "incarnation": 3},
             {"consumptions": (Consumption(4, NOW, 3), Consumption(5, NOW + 1, 3)), "incarnation": 3},
         ),
+        (
+            {"version_consumed": [4, 4], "consumptions": [{"version": 4, "at": NOW}]},
+            {"consumptions": (Consumption(4, NOW),)},
+        ),
         ({"version_start": 3.0}, {"version_start": 3}),
         ({"response_tokens": 10**9, "tool_calls": 10**7}, {"response_tokens": 10**9, "tool_calls": 10**7}),
         ({"token_versions": [[2**53, 10**9]]}, {"token_versions": ((2**53, 10**9),)}),
