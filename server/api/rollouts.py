@@ -208,8 +208,8 @@ def _tables(api: FastAPI, reader: Reader) -> None:
         """Rollouts, the slowest first by default; `format=csv` returns all matches instead of a page.
 
         A row has the fields of the pushed record (`turn_count` of its turns), and what follows from it: `state`,
-        `seconds`, `consumed`, `staleness` with its parts. `complete` is false if so many ids begin with `find` that
-        only the last ids are returned.
+        `seconds`, `consumed`, `staleness` with its parts; `turns` and `spans` are in the answer of one rollout only.
+        `complete` is false if so many ids begin with `find` that only the last ids are returned.
         """
         _check_choices("state", state, STATES)
         _check_choices("purpose", [purpose] if purpose else [], PURPOSES)
