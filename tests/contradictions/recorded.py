@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -92,7 +93,10 @@ def moments(scenario: str, length: Length = WHOLE) -> tuple[Snapshot, ...]:
         url = f"sqlite:///{folder}/store.db"
         migrate(url)
         with closing(Store.open(url)) as store, closing(Writer(store)) as writer:
-            return asyncio.run(_Drive(scenario, length, store, writer, Path(folder) / "demo").run())
+            drive = _Drive(scenario, length, store, writer, Path(folder) / "demo")
+            # In a thread of its own: a test with a browser has an event loop in this one.
+            with ThreadPoolExecutor(1) as own:
+                return own.submit(asyncio.run, drive.run()).result()
 
 
 class _Drive:

@@ -6,7 +6,7 @@ from collectors.model import Target
 from server.query import SignalNow
 from server.store import Store
 from tests.targets.engine import engine
-from tests.targets.following import HASTY, Watched, following
+from tests.targets.following import Watched, following
 
 
 def target(name: str, place: str, interval: float) -> Target:
@@ -20,7 +20,7 @@ def told(run: Watched, name: str = 'generator_requests_now{state="running"}') ->
 def test_a_fleet_is_known_while_one_of_its_engines_reports(kept: Store) -> None:
     with engine(running=30) as seldom, engine(running=4) as often:
         targets = [target("seldom", seldom.place, 60), target("often", often.place, 5)]
-        with following(kept, targets=targets, limits=HASTY) as run:
+        with following(kept, targets=targets) as run:
             run.step()
             assert told(run).value == 34
             seldom.end()
@@ -37,7 +37,7 @@ def test_a_fleet_is_known_while_one_of_its_engines_reports(kept: Store) -> None:
 
 
 def test_an_engine_that_is_read_every_minute_is_known_between_two_looks(kept: Store) -> None:
-    with engine(running=3) as only, following(kept, targets=[target("only", only.place, 60)], limits=HASTY) as run:
+    with engine(running=3) as only, following(kept, targets=[target("only", only.place, 60)]) as run:
         run.step()
         only.end()
         run.step(20)
@@ -51,7 +51,7 @@ def test_an_engine_that_is_read_every_minute_is_known_between_two_looks(kept: St
 def test_what_remains_is_told_when_the_source_that_was_newest_has_fallen_silent(kept: Store) -> None:
     with engine(running=30) as seldom, engine(running=4) as often:
         targets = [target("seldom", seldom.place, 60), target("often", often.place, 5)]
-        with following(kept, targets=targets, limits=HASTY) as run:
+        with following(kept, targets=targets) as run:
             run.step(3)
             often.end()
             run.step(5)  # its last sample is of 15 s, held until 30 s; the other's is of 5 s

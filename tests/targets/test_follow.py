@@ -16,7 +16,7 @@ from server.store import Store
 from server.targets import discovery, model
 from server.targets.model import DiscoverSettings
 from tests.targets.engine import engine
-from tests.targets.following import HASTY, T0, by_file, following, write
+from tests.targets.following import T0, by_file, following, write
 from tests.targets.serving import serving
 
 JSON = "application/json"
@@ -189,7 +189,7 @@ def test_who_does_not_answer_is_missed_as_what_its_neighbours_are(kept: Store, t
     with engine() as gone:
         pass
     write(listed, gone.place, job="rollout")
-    with following(kept, by_file(listed), limits=HASTY) as run:
+    with following(kept, by_file(listed)) as run:
         run.step()
         row = run.targets()[f"rollout/{gone.place}"]
         assert (row.kind, row.up) == ("unknown", False) and "its kind is not known yet" in row.error
