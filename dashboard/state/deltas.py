@@ -1,4 +1,4 @@
-"""Changes since a browser's last request: texts by fingerprint, points by slot (see `dashboard.ticks`)."""
+"""Changes since a browser's last request: texts by fingerprint, points by slot (see `dashboard.callbacks.tick`)."""
 
 import json
 import threading

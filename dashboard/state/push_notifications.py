@@ -1,7 +1,8 @@
 """Push: notifies open tabs of new data of their run, so that they poll at once instead of at their next tick.
 
-The socket carries only a notification; the data comes with the tab's pull (`dashboard.ticks`). A notification during
-a pull causes one more pull. A tab without a socket polls by the clock. One read of a run's cursor serves all tabs.
+The socket carries only a notification; the data comes with the tab's pull (`dashboard.callbacks.tick`). A notification
+during a pull causes one more pull. A tab without a socket polls by the clock. One read of a run's cursor serves all
+tabs.
 """
 
 import asyncio

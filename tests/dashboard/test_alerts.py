@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from dashboard import callbacks, ticks
+from dashboard import callbacks
 from dashboard.pages import PAGES, by_key, by_path
 from dashboard.pages.alerts import data as alerts_data
 from dashboard.pages.cells import cells as of_page
@@ -234,14 +234,14 @@ def test_idle_tick_carries_nothing(reader: MemoryReader) -> None:
     def look(run: str, everything: bool) -> Scope:
         return Scope(reader, run, everything)
 
-    first = ticks.tick(look, views, pull(""))
+    first = callbacks.tick(look, views, pull(""))
     reader.clock += 5
-    second = ticks.tick(look, views, pull(first["have"]))
+    second = callbacks.tick(look, views, pull(first["have"]))
     assert second == {"page": 1, "now": reader.clock, "have": first["have"]}
     # A new value is its number and its sentence, not its labels, its rule or its neighbours.
     louder = structs.replace(fake_alerts.STARVED, value=0.81, annotations={"summary": "The trainer waits 81%."})
     reader.set_alerts(*(louder if a is fake_alerts.STARVED else a for a in reader.alert_rows))
-    third = ticks.tick(look, views, pull(second["have"]))
+    third = callbacks.tick(look, views, pull(second["have"]))
     name = alerts_data.key(louder)
     assert third["view"] == {f"a.{name}.v": "81%", f"a.{name}.n": "The trainer waits 81%."}
     assert len(json.dumps(third)) < 250

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from dashboard import callbacks, ticks
+from dashboard import callbacks
 from dashboard.charts.panels import CARDS, PANELS, names_by_slot
 from dashboard.pages import by_key
 from dashboard.pages.cells import cells as of_page
@@ -40,7 +40,7 @@ def looking(reader: MemoryReader) -> callbacks.Looking:
 
 
 def tick(reader: MemoryReader, views: SentViews, pull: dict[str, Any]) -> dict[str, Any]:
-    return ticks.tick(looking(reader), views, pull)
+    return callbacks.tick(looking(reader), views, pull)
 
 
 def cells(reader: MemoryReader, run: str = fake.RICH) -> dict[str, Any]:

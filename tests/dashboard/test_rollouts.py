@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dashboard import callbacks, ticks
+from dashboard import callbacks
 from dashboard.charts.figures import layout
 from dashboard.charts.panels import PANELS
 from dashboard.charts.time_columns import grid
@@ -234,7 +234,7 @@ def tick(reader: MemoryReader, views: SentViews, **more: Any) -> dict[str, Any]:
     pull = {"page": 1, "key": "rollouts", "run": made.ASYNC, "cursor": cursor, "have": "", "n": 1,
             "span": [HOUR.start, HOUR.end, True]}  # fmt: skip
     looking: callbacks.Looking = lambda run, everything: Scope(reader, run, everything)  # noqa: E731
-    return ticks.tick(looking, views, pull | more)
+    return callbacks.tick(looking, views, pull | more)
 
 
 def test_tick_sends_what_changed(reader: MemoryReader, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from dashboard.callbacks import build
+from dashboard.callbacks import build, tick
 from dashboard.pages import ORDER, PAGES
 from dashboard.pages.help import data as help_page
 from dashboard.pages.runs import data as runs_data
@@ -14,7 +14,6 @@ from dashboard.shell.page import RuleCache, Scope
 from dashboard.shell.shortcuts import SHORTCUTS
 from dashboard.state import deltas
 from dashboard.state.cache import TimedCache
-from dashboard.ticks import tick
 from server.query.run_state import RunState
 from server.query.signals import Coverage
 from server.query.types import RunInfo, RunNow, SignalInfo, TargetTrust

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dashboard import callbacks, ticks
+from dashboard import callbacks
 from dashboard.pages import by_key
 from dashboard.pages.cells import cells as of_page
 from dashboard.pages.sandboxes import data
@@ -84,7 +84,7 @@ def test_columns_stand_still_while_time_goes_on(reader: MemoryReader) -> None:
 )
 def test_a_time_that_is_none_is_left_out(reader: MemoryReader, hostile: object) -> None:
     assert state_url.shown(hostile) is None
-    found = ticks.tick(look(reader), SentViews(), pull(reader, span=hostile))
+    found = callbacks.tick(look(reader), SentViews(), pull(reader, span=hostile))
     assert found["view"]["sb.mode"] == "ok" and not [key for key in found["view"] if key.startswith("h.")]
 
 
@@ -104,10 +104,10 @@ def pull(reader: MemoryReader, have: str = "", **changes: Any) -> dict[str, Any]
 
 def test_idle_tick_carries_nothing(reader: MemoryReader) -> None:
     views, seen = SentViews(), look(reader)
-    first = ticks.tick(seen, views, pull(reader))
+    first = callbacks.tick(seen, views, pull(reader))
     reader.clock += 2
     # A column later the first one has left, and the newest is not met yet.
-    second = ticks.tick(seen, views, pull(reader, first["have"]))
+    second = callbacks.tick(seen, views, pull(reader, first["have"]))
     assert second.keys() <= {"page", "cursor", "now", "have", "view"}
     assert {key for key in second.get("view", {}) if not key.startswith(("sb.src", "h."))} == set()
 
@@ -115,14 +115,14 @@ def test_idle_tick_carries_nothing(reader: MemoryReader) -> None:
 def test_a_new_spin_up_is_its_column_and_its_numbers(reader: MemoryReader) -> None:
     views, now = SentViews(), [0.0]
     seen = look(reader, TimedCache(lambda: now[0]))
-    first = ticks.tick(seen, views, pull(reader))
+    first = callbacks.tick(seen, views, pull(reader))
     reader.put_boxes(wall.WALL, wall.ready(8005, 50, 45))
     # Kept: nothing is read again before its time.
     calls = len(reader.calls)
-    ticks.tick(seen, views, pull(reader, first["have"]))
+    callbacks.tick(seen, views, pull(reader, first["have"]))
     assert [call for call in reader.calls[calls:] if not call.startswith(("since", "status"))] == []
     now[0] += 6
-    second = ticks.tick(seen, views, pull(reader, first["have"]))
+    second = callbacks.tick(seen, views, pull(reader, first["have"]))
     column = int((wall.NOW - 5) // 60)
     assert set(second["view"]) == {f"h.{column}", "h.total", "sb.funnel", "k.sb_failed.n"}
     assert second["view"]["k.sb_failed.n"] == "2% of 2,575 requested"
@@ -132,7 +132,7 @@ def test_a_new_spin_up_is_its_column_and_its_numbers(reader: MemoryReader) -> No
 def test_new_points_come_by_slot(reader: MemoryReader) -> None:
     cursor = reader.cursor(wall.WALL)
     reader.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state="starting"), [(wall.NOW + 5, 120.0)])
-    found = ticks.tick(look(reader), SentViews(), pull(reader, cursor=cursor))
+    found = callbacks.tick(look(reader), SentViews(), pull(reader, cursor=cursor))
     at = [(wall.NOW + 5) * 1000]
     assert found["points"] == {"boxes.1": [at, [120.0]], "k.sb_starting": [at, [120.0]]}
 
