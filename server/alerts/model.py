@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from msgspec import Struct
+
 from collectors.model import Labels
 from server.lib.matchers import Matcher
 
@@ -84,9 +86,10 @@ class Rule:
         return (self.condition, *self.also)
 
 
-@dataclass(slots=True)
-class Alert:
-    """One episode of one rule on one series: from pending to resolved.
+class Alert(Struct):
+    """One episode of one rule on one series: from pending to resolved; the store removes an inactive one.
+
+    Key: (run, fingerprint, active_at). `server.alerts.rules` changes its own alerts at every tick: a batch has copies.
 
     Attributes:
         series: labels of the series as observed (with ``target`` for metrics), by which later evaluations match it.
@@ -104,7 +107,7 @@ class Alert:
     fingerprint: str
     state: State
     active_at: float
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = {}
     fired_at: float | None = None
     resolved_at: float | None = None
     keep_since: float | None = None

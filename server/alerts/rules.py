@@ -6,7 +6,9 @@ rule's `no_data` decides. Receivers and silences are handled elsewhere.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from collectors.model import Labels
 from server.alerts.model import RESOLVED_SECONDS, Alert, Condition, Frame, Rule, Table, fingerprint

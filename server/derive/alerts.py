@@ -8,6 +8,8 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
+from msgspec import structs
+
 from collectors.model import Labels
 from server import notify
 from server.alerts import text as alerts_text
@@ -21,7 +23,7 @@ from server.alerts.silences import silence_of
 from server.derive.deriver import Deriver
 from server.signals.model import Value
 from server.store.alerts import AlertStore
-from server.store.types import AlertRow, Batch, GroupRow
+from server.store.types import Batch, GroupRow
 
 log = logging.getLogger("rollscope.alerts")
 
@@ -48,7 +50,7 @@ class RunAlerts:
         self._evaluator = Evaluator(settings.rules, run)
         self._rules = {rule.name: rule for rule in settings.rules}
         stored = store.active(run, round((since - RESOLVED_SECONDS) * 1000))
-        self._evaluator.restore(_alert(row) for row in stored)
+        self._evaluator.restore(stored)
         self._groups: dict[tuple[str, str], GroupRow] = {
             (row.receiver, row.group_key): row for row in store.groups(run)
         }
@@ -71,7 +73,7 @@ class RunAlerts:
             now, self._run, deriver.lifecycle, replayed, {**signals, **counters}, stale, deriver.gauges,
             deriver.health, deriver.book, deriver.shape, self._totals, self._address_of,
         )  # fmt: skip
-        batch.alerts += [_row(alert) for alert in self._evaluator.evaluate(frame)]
+        batch.alerts += map(structs.replace, self._evaluator.evaluate(frame))
         if self._evaluator.errors != self._errors:
             self._errors = dict(self._evaluator.errors)
             for name, why in self._errors.items():
@@ -102,7 +104,7 @@ class RunAlerts:
             why = muted.get(alert.fingerprint, "")
             if alert.muted != why:
                 alert.muted = why
-                batch.alerts.append(_row(alert))
+                batch.alerts.append(structs.replace(alert))
         groups, outbox = plan(
             now, self._run, active, self._settings.receivers, self._groups, self._refresh, self._link,
             self._settings.external_url,
@@ -136,27 +138,3 @@ class RunAlerts:
             for name, window, labels, points in json.loads(text):
                 key = (name, window, tuple((k, v) for k, v in labels))
                 self._totals[key] = IncreaseTotals([(ts, total) for ts, total in points])
-
-
-def _ms(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)
-
-
-def _seconds(ms: int | None) -> float | None:
-    return None if ms is None else ms / 1000
-
-
-def _row(alert: Alert) -> AlertRow:
-    return AlertRow(
-        alert.fingerprint, round(alert.active_at * 1000), alert.rule, alert.state, alert.series, alert.labels,
-        dict(alert.annotations), alert.value, _ms(alert.fired_at), _ms(alert.resolved_at), _ms(alert.keep_since),
-        _ms(alert.held_since), alert.reason, alert.muted, alert.replayed,
-    )  # fmt: skip
-
-
-def _alert(row: AlertRow) -> Alert:
-    return Alert(
-        row.rule, row.series, row.labels, row.fingerprint, row.state, row.active_at / 1000, row.annotations,  # type: ignore[arg-type]
-        _seconds(row.fired_at), _seconds(row.resolved_at), _seconds(row.keep_since), _seconds(row.held_since),
-        row.value, row.reason, row.muted, row.replayed,
-    )  # fmt: skip

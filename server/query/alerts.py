@@ -8,7 +8,7 @@ from msgspec import structs
 
 from server.alerts import text
 from server.alerts.inputs import TARGET_UP
-from server.alerts.model import CLASSES, Condition, Rule
+from server.alerts.model import CLASSES, Alert, Condition, Rule
 from server.alerts.mute import Silence
 from server.alerts.settings import AlertSettings
 from server.alerts.silences import silence_of
@@ -18,7 +18,7 @@ from server.notify.model import SEVERITIES
 from server.query.run_state import cached, position
 from server.query.types import AlertInfo, AlertNow, DeliveryInfo, RuleInfo, SignalNow, SilenceInfo, Status
 from server.signals.model import LAST_VALUE
-from server.store.types import AlertRow, DeliveryRow, SilenceRow
+from server.store.types import DeliveryRow, SilenceRow
 
 if TYPE_CHECKING:
     from server.store import Store
@@ -68,16 +68,15 @@ class AlertReader:
         self._check(run)
         return [self._info(name, row) for name, row in self._store.alerts.history(run, limit)]
 
-    def _info(self, run: str, row: AlertRow) -> AlertInfo:
+    def _info(self, run: str, row: Alert) -> AlertInfo:
         rule, labels = self._rules.get(row.rule), dict(row.labels)
-        resolved = _seconds(row.resolved_at)
         return AlertInfo(
             run=run, name=row.rule, state=row.state,  # type: ignore[arg-type]
             severity=labels.get("severity", ""), labels=labels, annotations=row.annotations, value=row.value,
             unit=text.unit_of(rule.condition) if rule else "", signal=rule.condition.name if rule else "",
-            active_at=row.active_at / 1000, fired_at=_seconds(row.fired_at), resolved_at=resolved,
-            fingerprint=row.fingerprint, muted=row.muted if resolved is None else "", reason=row.reason,
-            held=row.held_since is not None, url=text.moment(run, rule, row.active_at / 1000, resolved),
+            active_at=row.active_at, fired_at=row.fired_at, resolved_at=row.resolved_at,
+            fingerprint=row.fingerprint, muted=row.muted if row.resolved_at is None else "", reason=row.reason,
+            held=row.held_since is not None, url=text.moment(run, rule, row.active_at, row.resolved_at),
             replayed=row.replayed,
         )  # fmt: skip
 

@@ -13,15 +13,17 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from server.alerts.model import Alert
 from server.store.bulk import Row, clean, pack_labels, text_hash, unpack_labels, upsert
 from server.store.engine import Engines, StoreError
 from server.store.tables import alert_groups, alerts, heartbeats, outbox, runs, silences
-from server.store.types import AlertRow, Batch, DeliveryRow, GroupRow, OutboxRow, SilenceRow
+from server.store.types import Batch, DeliveryRow, GroupRow, OutboxRow, SilenceRow
 
 _T = TypeVar("_T")
 
-_ALERT = tuple(field.name for field in fields(AlertRow))
+_ALERT = Alert.__struct_fields__
 _ALERT_KEY = ("fingerprint", "active_at")
+_ALERT_TIMES = ("active_at", "fired_at", "resolved_at", "keep_since", "held_since")
 _GROUP = tuple(field.name for field in fields(GroupRow) if field.name != "ended")
 _DELIVERY = tuple(field.name for field in fields(DeliveryRow) if field.name != "run")
 _SILENCE = tuple(field.name for field in fields(SilenceRow))
@@ -68,8 +70,8 @@ class Heartbeat(NamedTuple):
 
 
 # Named here because inside the class `list` is a method.
-AlertRows = list[AlertRow]
-RunAlerts = list[tuple[str, AlertRow]]
+Alerts = list[Alert]
+RunAlerts = list[tuple[str, Alert]]
 GroupRows = list[GroupRow]
 SilenceRows = list[SilenceRow]
 DeliveryRows = list[DeliveryRow]
@@ -86,9 +88,9 @@ def write(connection: Connection, batch: Batch, run: int) -> None:
     _write_outbox(connection, batch.outbox, run)
 
 
-def _write_alerts(connection: Connection, rows: Sequence[AlertRow], run: int) -> None:
+def _write_alerts(connection: Connection, rows: Sequence[Alert], run: int) -> None:
     # Merged batches may hold an episode twice: only how it ends counts.
-    last = {(row.fingerprint, row.active_at): row for row in rows}
+    last = {(row.fingerprint, _ms(row.active_at)): row for row in rows}
     changed = [(run, *(_alert_value(row, name) for name in _ALERT)) for row in last.values() if row.state != "inactive"]
     upsert(connection, alerts, ("run", *_ALERT), changed, [name for name in _ALERT if name not in _ALERT_KEY])
     for key in (key for key, row in last.items() if row.state == "inactive"):
@@ -96,8 +98,14 @@ def _write_alerts(connection: Connection, rows: Sequence[AlertRow], run: int) ->
         connection.execute(delete(alerts).where(c.run == run, c.fingerprint == key[0], c.active_at == key[1]))
 
 
-def _alert_value(row: AlertRow, name: str) -> Any:
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+def _alert_value(row: Alert, name: str) -> Any:
     value = getattr(row, name)
+    if name in _ALERT_TIMES:
+        return _ms(value)
     if name in _JSON_LABELS:
         return pack_labels(value)
     if name == "annotations":
@@ -182,7 +190,7 @@ class AlertStore:
 
     # alerts and groups
 
-    def active(self, run: str, since_ms: int) -> AlertRows:
+    def active(self, run: str, since_ms: int) -> Alerts:
         """Pending and firing alerts of a run and those resolved at or after ``since_ms``, oldest first."""
         return [row for _, row in self._alerts(_SINCE, run, MOST, since=since_ms)]
 
@@ -366,10 +374,12 @@ def _beat(connection: Connection, run: str, name: str, ts: int) -> None:
 _LABELS_TAKEN, _NAMES_TAKEN = itemgetter(*_JSON_LABELS), itemgetter(*_JSON_NAMES)
 
 
-def _alert(values: Sequence[Any]) -> AlertRow:
+def _alert(values: Sequence[Any]) -> Alert:
     named: dict[str, Any] = dict(zip(_ALERT, values, strict=True))
+    times = {name: named[name] / 1000 for name in _ALERT_TIMES if named[name] is not None}
     series, labels = (unpack_labels(text) for text in _LABELS_TAKEN(named))
-    return AlertRow(**{**named, "series": series, "labels": labels, "annotations": json.loads(named["annotations"])})
+    annotations = json.loads(named["annotations"])
+    return Alert(**{**named, **times, "series": series, "labels": labels, "annotations": annotations})
 
 
 def _group(values: Sequence[Any]) -> GroupRow:

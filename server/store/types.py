@@ -1,6 +1,6 @@
 """What goes into and comes out of the store: plain records, no SQL.
 
-Times are integer epoch milliseconds here (the store's unit); everywhere else they are epoch seconds.
+Times are integer epoch milliseconds here (the store's unit); in records that others share they are epoch seconds.
 """
 
 import secrets
@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from collectors.model import Event, Histogram, Labels, Sandbox
+from server.alerts.model import Alert
 from server.rollouts.model import RolloutGroupRow, RolloutRow
 
 # ---- types
@@ -144,30 +145,6 @@ class LatestRow:
     state: PointState
     why: str = ""
     source: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AlertRow:
-    """One episode of an alert. ``state``: pending, firing, resolved; ``inactive`` removes the row.
-
-    Key: (run, fingerprint, active_at). `series` are the labels as observed, `labels` those receivers see.
-    """
-
-    fingerprint: str
-    active_at: int
-    rule: str
-    state: str
-    series: Labels
-    labels: Labels
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    value: float | None = None
-    fired_at: int | None = None
-    resolved_at: int | None = None
-    keep_since: int | None = None
-    held_since: int | None = None
-    reason: str = ""
-    muted: str = ""
-    replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +324,7 @@ class Batch:
     states: dict[str, tuple[int, str]] = field(default_factory=dict)  # fold -> (code version, state as JSON text)
     counters: dict[int, float] = field(default_factory=dict)  # series -> absolute value
     run_fields: dict[str, str | int | None] = field(default_factory=dict)  # framework, mode, lifecycle, watermark...
-    alerts: list[AlertRow] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
     groups: list[GroupRow] = field(default_factory=list)
     outbox: list[OutboxRow] = field(default_factory=list)
     verdicts: list[VerdictRow] = field(default_factory=list)

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from sqlalchemy import Engine, event
 
 from server.lib.clock import WallClock
@@ -55,7 +55,8 @@ def test_the_next_block_sees_what_came(store: Store) -> None:
         before = reader.signals.cursor("run")
         with pytest.raises(UnknownRun):
             reader.alerts.active("none")
-        store.write(Batch("run", alerts=[replace(FIRING, state="inactive")], run_fields={"lifecycle": "running"}))
+        ended = structs.replace(FIRING, state="inactive")
+        store.write(Batch("run", alerts=[ended], run_fields={"lifecycle": "running"}))
         assert len(reader.alerts.active("run")) == 1 and reader.signals.cursor("run") == before
         # Another reader's answers are its own.
         assert other.signals.cursor("run") == before

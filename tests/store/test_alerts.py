@@ -5,18 +5,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
+from server.alerts.model import Alert
 from server.store import Store, StoreError, Writer
 from server.store.alerts import Heartbeat
-from server.store.types import AlertRow, Batch, DeliveryRow, GroupRow, OutboxRow, SilenceRow
+from server.store.types import Batch, DeliveryRow, GroupRow, OutboxRow, SilenceRow
 from tests.store.helpers import T0
 
 LEASE = 30_000
+START = T0 / 1000
 LABELS = (("alertname", "Stalled"), ("run", "r"), ("zone", 'a"b\\\n\x00é'))
-FIRING = AlertRow(
-    fingerprint="00000000000000aa", active_at=T0, rule="Stalled", state="firing", series=(("target", "x"),),
-    labels=LABELS, annotations={"summary": "no step for 900 s"}, value=900.5, fired_at=T0 + 5_000,
-    keep_since=T0 + 6_000, held_since=T0 + 7_000, reason="why", muted="silenced", replayed=True,
+FIRING = Alert(
+    fingerprint="00000000000000aa", active_at=START, rule="Stalled", state="firing", series=(("target", "x"),),
+    labels=LABELS, annotations={"summary": "no step for 900 s"}, value=900.5, fired_at=START + 5,
+    keep_since=START + 6, held_since=START + 7, reason="why", muted="silenced", replayed=True,
 )  # fmt: skip
 GROUP = GroupRow("ops", '{}:{run="r"}', LABELS[:2], T0 + 60_000, T0, ("aa", "bb"), ("cc",), 7)
 
@@ -55,36 +58,39 @@ def test_an_alert_comes_back_as_it_was_written(store: Store) -> None:
 
 
 def test_the_newest_state_of_an_episode_stands(store: Store) -> None:
-    pending = replace(FIRING, state="pending", fired_at=None)
+    pending = structs.replace(FIRING, state="pending", fired_at=None)
     store.write(Batch("r", alerts=[pending, FIRING]))
     assert store.alerts.active("r", 0) == [FIRING]
-    store.write(Batch("r", alerts=[replace(FIRING, state="resolved", resolved_at=T0 + 9_000)]))
+    store.write(Batch("r", alerts=[structs.replace(FIRING, state="resolved", resolved_at=START + 9)]))
     assert [row.state for row in store.alerts.active("r", T0 + 9_000)] == ["resolved"]
     assert store.alerts.active("r", T0 + 9_001) == []
 
 
 def test_inactive_and_ended_remove_the_row(store: Store) -> None:
-    store.write(Batch("r", alerts=[FIRING, replace(FIRING, active_at=T0 + 1)], groups=[GROUP, replace(GROUP, seq=8)]))
-    gone = Batch("r", alerts=[replace(FIRING, state="inactive")], groups=[replace(GROUP, ended=True)])
+    later = structs.replace(FIRING, active_at=START + 1)
+    store.write(Batch("r", alerts=[FIRING, later], groups=[GROUP, replace(GROUP, seq=8)]))
+    gone = Batch("r", alerts=[structs.replace(FIRING, state="inactive")], groups=[replace(GROUP, ended=True)])
     store.write(gone)
     store.write(gone)
-    assert [row.active_at for row in store.alerts.active("r", 0)] == [T0 + 1]
+    assert [row.active_at for row in store.alerts.active("r", 0)] == [START + 1]
     assert store.alerts.groups("r") == []
     # Born and gone within one merged batch: never there.
-    store.write(Batch("r", alerts=[FIRING, replace(FIRING, state="inactive")]))
-    assert [row.active_at for row in store.alerts.active("r", 0)] == [T0 + 1]
+    store.write(Batch("r", alerts=[FIRING, structs.replace(FIRING, state="inactive")]))
+    assert [row.active_at for row in store.alerts.active("r", 0)] == [START + 1]
 
 
 def test_history_is_what_fired_and_ended(store: Store) -> None:
-    ends = [replace(FIRING, active_at=T0 + n, state="resolved", resolved_at=T0 + 100 - n) for n in range(5)]
-    never = replace(FIRING, active_at=T0 + 50, state="resolved", fired_at=None, resolved_at=T0 + 60)
-    store.write(Batch("r", alerts=[*ends, never, replace(FIRING, active_at=T0 + 60)]))
-    store.write(Batch("s", alerts=[replace(ends[0], resolved_at=T0 + 98)]))
+    ends = [
+        structs.replace(FIRING, active_at=START + n, state="resolved", resolved_at=START + 100 - n) for n in range(5)
+    ]
+    never = structs.replace(FIRING, active_at=START + 50, state="resolved", fired_at=None, resolved_at=START + 60)
+    store.write(Batch("r", alerts=[*ends, never, structs.replace(FIRING, active_at=START + 60)]))
+    store.write(Batch("s", alerts=[structs.replace(ends[0], resolved_at=START + 98)]))
     assert [(run, row.resolved_at) for run, row in store.alerts.history(None, 3)] == [
-        ("r", T0 + 100), ("r", T0 + 99), ("s", T0 + 98),
+        ("r", START + 100), ("r", START + 99), ("s", START + 98),
     ]  # fmt: skip
     assert len(store.alerts.history("r", 100)) == 5
-    assert [row.active_at for _, row in store.alerts.list("r", {"pending", "firing"}, 100)] == [T0 + 60]
+    assert [row.active_at for _, row in store.alerts.list("r", {"pending", "firing"}, 100)] == [START + 60]
     assert len(store.alerts.list(None, {"resolved"}, 4)) == 4
 
 
@@ -99,7 +105,9 @@ def test_everything_of_a_tick_is_one_transaction(store: Store) -> None:
 def test_the_writer_takes_alerts_of_merged_batches(store: Store) -> None:
     writer = Writer(store, commit_seconds=10)
     for n in range(3):
-        writer.submit(Batch("r", alerts=[replace(FIRING, active_at=T0 + n)], outbox=[note(n)], groups=[GROUP]))
+        writer.submit(
+            Batch("r", alerts=[structs.replace(FIRING, active_at=START + n)], outbox=[note(n)], groups=[GROUP])
+        )
     writer.flush()
     writer.close()
     assert writer.committed == 1
@@ -116,7 +124,7 @@ def test_a_group_key_longer_than_an_index_row(store: Store) -> None:
 
 def test_ten_thousand_alerts_and_notifications(store: Store) -> None:
     """Both of the bulk paths, and every bound value limit."""
-    rows = [replace(FIRING, fingerprint=f"{n:016x}") for n in range(10_000)]
+    rows = [structs.replace(FIRING, fingerprint=f"{n:016x}") for n in range(10_000)]
     store.write(Batch("r", alerts=rows, outbox=[note(1, key=str(n)) for n in range(1_000)]))
     assert store.alerts.active("r", 0) == rows
     assert len(claimed(store, limit=1_000)) == 1_000
