@@ -25,7 +25,7 @@ from server.alerts.inputs import TARGET_UP
 from server.alerts.model import Condition, Rule
 from server.alerts.settings import AlertSettings
 from server.derive.deriver import Deriver, Emission
-from server.derive.pipeline import PipelineSettings, RunPipeline, RunTargets
+from server.derive.driver import PipelineSettings, RunPipeline, RunTargets
 from server.lib.clock import WallClock
 from server.lib.errors import ConfigError
 from server.lib.matchers import Matcher, all_match

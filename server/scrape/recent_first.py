@@ -16,8 +16,7 @@ from pathlib import Path
 import collectors
 from collectors.model import Collector, Cursor, Limits, Reading, ScrapeError, Target
 from server import signals
-from server.derive.driver import Submit
-from server.derive.pipeline import PipelineSettings, RunPipeline
+from server.derive.driver import PipelineSettings, RunPipeline, Submit
 from server.derive.results import NO_LONGER
 from server.derive.source_priority import SourcePriority
 from server.ingest.readings import Arrivals

@@ -17,7 +17,7 @@ from functools import partial
 import collectors
 from collectors.model import Limits, Position, Reading, ScrapeError, Target
 from server.alerts.settings import AlertSettings
-from server.derive.pipeline import PipelineSettings, RunPipeline, RunTargets
+from server.derive.driver import PipelineSettings, RunPipeline, RunTargets
 from server.ingest.readings import Arrivals, Ingest, health
 from server.lib.clock import CatchUp, CatchUpClock, Clock, dumps, stopped_within
 from server.push.heartbeats import HeartbeatSettings, HeartbeatWatch
