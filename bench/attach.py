@@ -25,7 +25,7 @@ from pathlib import Path
 from bench.backfill import PARTS, Parts, database_rows
 from collectors.model import Limits, Target
 from server.derive.deriver import Deriver
-from server.derive.verdict import VerdictTracker
+from server.derive.results import VerdictTracker
 from server.lib.clock import WallClock
 from server.query import Reader
 from server.runtime.collector_service import seldom_swept

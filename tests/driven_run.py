@@ -8,8 +8,8 @@ import pytest
 from collectors.model import Reading, Sample, ScrapeError, Target
 from server.alerts.settings import AlertSettings
 from server.derive.driver import RunDriver, carry_of
+from server.derive.results import Judge
 from server.derive.source_priority import SourcePriority
-from server.derive.verdict import Judge
 from server.ingest.readings import Ingest
 from server.lib.clock import ScaledClock
 from server.query import Reader

@@ -23,10 +23,8 @@ from server.alerts.settings import AlertSettings
 from server.derive import recovery
 from server.derive.alerts import RunAlerts
 from server.derive.deriver import Deriver
-from server.derive.results import SignalResults
+from server.derive.results import HISTORY, OVER, VERDICT_STATE, Judge, SignalResults, VerdictTracker
 from server.derive.source_priority import SourcePriority
-from server.derive.verdict import HISTORY, OVER, Judge, VerdictTracker
-from server.derive.verdict import STATE as VERDICT
 from server.ingest.arrivals import RolloutArrival
 from server.ingest.readings import OVERLAP_MS, PUSHED, Arrivals, Ingest, SampleArrival, StepArrival, health, reads_files
 from server.ingest.sandboxes import SandboxArrival, arrivals_of
@@ -233,7 +231,7 @@ class RunDriver:
         if held:
             # The process died while readers were shown the present: the history's own answers are here.
             self._answers.recover(_loaded(held))
-            states[VERDICT] = states.get(HISTORY + VERDICT, (0, ""))
+            states[VERDICT_STATE] = states.get(HISTORY + VERDICT_STATE, (0, ""))
             self.holds_back = True
         else:
             self._answers.recover(self._store.runs.latest(self.run))
@@ -557,7 +555,7 @@ class RunDriver:
             verdict[HISTORY_LATEST] = (1, _dumped(self._answers.rows()))
         elif self._shows:
             self._shows = False
-            verdict |= {HISTORY_LATEST: (1, ""), HISTORY + VERDICT: (1, "")}
+            verdict |= {HISTORY_LATEST: (1, ""), HISTORY + VERDICT_STATE: (1, "")}
         batch.facts = dict(self._stated)
         if self._end_reason:
             batch.facts["lifecycle_why"], self._end_reason = self._end_reason, ""

@@ -185,7 +185,7 @@ class Signal:
         compute: its function, or a `Fold` if the signal has a memory.
         version: of the memory; a memory of another version is dropped.
         judged: it is not computed: the verdict, which uses all other signals, is written under its name
-            (`server.derive.verdict`).
+            (`server.derive.results`).
         watch, critical: bands of ``higher_is_worse`` values; None means no judgement.
     """
 

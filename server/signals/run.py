@@ -17,7 +17,7 @@ from server.signals.model import HEARTBEAT, Answer, Unknown, Value, View, signal
 def bottleneck(view: View) -> Answer:
     """1 for the current outcome of the verdict, 0 for every other: what limits the run now, or that this is unknown.
 
-    Nothing is computed here: `server.derive.verdict` writes the verdict under this name after all other signals, so
+    Nothing is computed here: `server.derive.results` writes the verdict under this name after all other signals, so
     that a chart, `/metrics` and an alert rule read it like any other.
     """
     return Unknown(bottleneck.hint)

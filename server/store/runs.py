@@ -241,7 +241,7 @@ class VerdictStore:
         self._engines = engines
 
     def newest(self, run: str) -> str | None:
-        """What the rules said last, and when, as `server.derive.verdict` keeps it (JSON); None before the
+        """What the rules said last, and when, as `server.derive.results` keeps it (JSON); None before the
         first.
         """
         with self._engines.reading() as connection:

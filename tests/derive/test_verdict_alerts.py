@@ -7,7 +7,7 @@ import yaml
 
 from server.cli import alerts
 from server.config.alerts import load_rules
-from server.derive.verdict import Judge
+from server.derive.results import Judge
 from server.store import Store
 from server.verdict.judge import Memory
 from server.verdict.model import Verdict, VerdictInput

@@ -15,7 +15,7 @@ from msgspec import structs
 from collectors.model import Reading
 from server.api.metrics import render
 from server.cli import status as command
-from server.derive.verdict import Judge
+from server.derive.results import Judge
 from server.store import Store
 from server.store.types import Batch, VerdictRow
 from server.verdict.judge import Memory
