@@ -1,7 +1,7 @@
 """Feeds a simulated run to the real signals and the real judge, in the form of collectors' readings.
 
 Readings become samples and steps in canonical names, each when it could have been read; `server.derive.deriver` and
-`server.derive.results` make signals of them, `server.verdict.judge` a verdict at every tick. Only the store is left
+`server.derive.results` make signals of them, `server.verdict.rules` a verdict at every tick. Only the store is left
 out.
 """
 
@@ -19,8 +19,8 @@ from server.derive.results import SignalResults
 from server.ingest.rollouts import RolloutIngest
 from server.signals.model import TargetHealth
 from server.store.types import Batch, SeriesKey
-from server.verdict.judge import remember
 from server.verdict.model import Verdict, VerdictInput
+from server.verdict.rules import remember
 
 T0 = 1_800_000_000.0
 TICK, MOST_TICKS = 5.0, 200

@@ -171,7 +171,7 @@ class RunDriver:
         alerts: rules and receivers (default: none, so that what is derived can be looked at alone).
         targets: names of the run's targets now; the health of others is history.
         trust: decides which value counts where several targets report the same (default: the later one).
-        judge: computes the verdict (default: `server.verdict.judge.remember`).
+        judge: computes the verdict (default: `server.verdict.rules.remember`).
         address_of: target -> its address without secrets, or "", for the texts of alerts.
     """
 

@@ -32,8 +32,8 @@ from server.signals.model import (
 )
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, SeriesKey, VerdictRow
-from server.verdict.judge import Memory, remember
 from server.verdict.model import RULES_VERSION, VERDICT_OUTCOMES, Verdict, VerdictInput
+from server.verdict.rules import Memory, remember
 
 # Reason of a label set that the signal's newest answer does not have. Nothing failed.
 NO_LONGER = "no longer reported"

@@ -25,8 +25,8 @@ from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
 from server.targets.model import Attached
 from server.targets.resolve import attach
-from server.verdict.judge import Memory, remember
 from server.verdict.model import Verdict, VerdictInput
+from server.verdict.rules import Memory, remember
 
 START = 1_800_000_000.0
 

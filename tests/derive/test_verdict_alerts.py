@@ -9,8 +9,8 @@ from server.cli import alerts
 from server.config.alerts import load_rules
 from server.derive.results import Judge
 from server.store import Store
-from server.verdict.judge import Memory
 from server.verdict.model import Verdict, VerdictInput
+from server.verdict.rules import Memory
 from tests.derive.test_alerts import HOOK, settings, told
 from tests.driven_run import ENGINE, T0, TRAINER, Bench, bench, page, steps
 

@@ -18,8 +18,8 @@ from server.cli import status as command
 from server.derive.results import Judge
 from server.store import Store
 from server.store.types import Batch, VerdictRow
-from server.verdict.judge import Memory
 from server.verdict.model import RULES_VERSION, VERDICT_OUTCOMES, Verdict, VerdictInput
+from server.verdict.rules import Memory
 from tests.api.test_app import client
 from tests.driven_run import ENGINE, T0, TRAINER, Bench, bench, page, steps
 

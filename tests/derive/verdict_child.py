@@ -4,8 +4,8 @@ Prints n when everything up to tick n is committed.
 """
 
 from server.store import Store
-from server.verdict.judge import Memory
 from server.verdict.model import Verdict, VerdictInput
+from server.verdict.rules import Memory
 from tests.driven_run import ENGINE, T0, Bench, bench, page
 
 SPELL = 3

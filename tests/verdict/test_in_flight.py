@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from server.verdict.judge import remember
-from server.verdict.rules import judge
+from server.verdict.rules import judge, remember
 from server.verdict.throughput import in_flight, plateau
 from tests.verdict.support import HEALTHY, NOW, STARVED, seen
 from tests.verdict.windows import QUIET, Told

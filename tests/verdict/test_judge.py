@@ -10,9 +10,8 @@ from typing import Any
 from server.derive.results import NO_LONGER
 from server.signals.model import TargetHealth
 from server.verdict.explain import NO_LONGER as LEFT
-from server.verdict.judge import remember
 from server.verdict.model import VERDICT_OUTCOMES, Verdict, from_json
-from server.verdict.rules import judge
+from server.verdict.rules import judge, remember
 from server.verdict.thresholds import (
     CHANGED_SECONDS,
     CONFIDENT,

@@ -52,7 +52,7 @@ def test_no_number_stands_outside_thresholds(file: Path) -> None:
 
 
 def test_all_files_of_the_verdict_are_read() -> None:
-    assert {"rules.py", "liveness.py", "limiters.py", "judge.py", "explain.py"} <= {file.name for file in FILES}
+    assert {"rules.py", "liveness.py", "limiters.py", "explain.py"} <= {file.name for file in FILES}
 
 
 @pytest.mark.parametrize(
