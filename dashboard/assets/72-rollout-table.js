@@ -87,7 +87,7 @@
     return named.map(([value, name]) => `${value} ${name}`).join(" + ");
   }
 
-  // In the order of `dashboard/pages/rollouts/tables.py`.
+  // In the order of `dashboard/pages/rollouts/records.py`.
   function rollout([id, life, group, environment, purpose, agent, engine, state, moved, seconds, since, prompt, response,
     turns, tools, reward, advantage, start, finish, used, stale, flight, inGroup, queue, mixed, cut, error, unknown, sampled]) {
     const tr = make("tr"), th = opener(id, "Show its timeline", () => RS.openRollout(id, life));

@@ -9,8 +9,7 @@ from msgspec import structs
 
 from collectors.model import Turn
 from dashboard.charts.time_columns import grid
-from dashboard.pages.rollouts.detail import ages
-from dashboard.pages.rollouts.tables import MANY
+from dashboard.pages.rollouts.records import MANY, ages
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.rollout_cells import HOUR, ids, view

@@ -6,10 +6,8 @@ from urllib.parse import quote
 from dashboard.charts.panels import Card, want
 from dashboard.charts.time_columns import Grid
 from dashboard.pages.overview.data import absent, card_cells
-from dashboard.pages.rollouts.detail import detail
 from dashboard.pages.rollouts.filters import CENSUS, EXITS, WAITS, parse
-from dashboard.pages.rollouts.records import RolloutRecords
-from dashboard.pages.rollouts.tables import tables
+from dashboard.pages.rollouts.records import RolloutRecords, detail, tables
 from dashboard.pages.sandboxes.data import HERE
 from dashboard.shell.page import Scope
 from dashboard.state.status import RECORDS, StatusFacts, View, first_clause, joined
