@@ -10,16 +10,20 @@ from typing import Any
 
 from dash import Dash, Input, Output, dcc, html, no_update
 
+from dashboard.charts import step_axis
+from dashboard.charts.event_markers import fired
+from dashboard.charts.weight_updates import updates
 from dashboard.pages import PAGES, by_key, by_path
-from dashboard.pages.cells import cells, shown
-from dashboard.shell.page import Json, Load, Page, RuleCache, Scope
-from dashboard.state import deltas
+from dashboard.pages.alerts.data import evaluated, firing
+from dashboard.pages.verdict import ribbon
+from dashboard.shell.page import STATUS_SECONDS, Json, Load, Page, RuleCache, Scope
 from dashboard.state import url as state_url
 from dashboard.state.cache import TimedCache
 from dashboard.state.deltas import SentViews
+from dashboard.state.run_state import cell as state_cell
 from dashboard.state.run_state import word as state_word
-from dashboard.state.status import StatusFacts, joined
-from dashboard.state.url import Address, Span
+from dashboard.state.status import StatusFacts, View, joined
+from dashboard.state.url import Address, Span, parse
 from dashboard.widgets.format import system
 from server.query import Reader
 from server.query.run_state import RunState, UnknownRun
@@ -40,7 +44,7 @@ def register(
     app: Dash, reader: Reader, receivers: Sequence[str] | None = None, candidates: Candidates | None = None
 ) -> None:
     """Adds the callbacks to this app (never to Dash's global list, which all apps of a process share)."""
-    views, rules, shared = deltas.SentViews(), RuleCache(), TimedCache()
+    views, rules, shared = SentViews(), RuleCache(), TimedCache()
     places = [Output(f"page-{page.key}", "children") for page in PAGES]
 
     def look(run: str, everything: bool) -> Scope:
@@ -67,7 +71,7 @@ def register(
 
 
 def build(
-    look: Looking, views: deltas.SentViews, wanted: Mapping[str, Any], candidates: Candidates | None = None
+    look: Looking, views: SentViews, wanted: Mapping[str, Any], candidates: Candidates | None = None
 ) -> list[Any]:
     """Everything a page needs: [boot, run menu, range links, elements per page]. Elements are sent once per visit."""
     address = state_url.parse(str(wanted.get("search") or ""))
@@ -107,7 +111,7 @@ def _nothing(address: Address, wanted: Mapping[str, Any], page: Page | None) -> 
 
 
 def _load(
-    look: Looking, views: deltas.SentViews, wanted: Mapping[str, Any], run: RunInfo | None, address: Address, page: Page
+    look: Looking, views: SentViews, wanted: Mapping[str, Any], run: RunInfo | None, address: Address, page: Page
 ) -> Json:
     if run is None or page.whole:
         return _load_whole(look(run.name if run else "", True), views, wanted, page)
@@ -122,14 +126,14 @@ def _load(
     return _boot(views, scope, span, wanted, page) | cursor | charts
 
 
-def _load_whole(scope: Scope, views: deltas.SentViews, wanted: Mapping[str, Any], page: Page) -> Json:
+def _load_whole(scope: Scope, views: SentViews, wanted: Mapping[str, Any], page: Page) -> Json:
     """Loads a page about all runs; it stays live even if the selected run is over."""
     now = scope.reader.now()
     scope.search = str(wanted.get("search") or "")
     return _boot(views, scope, Span(now - 3600, now, True), wanted, page)
 
 
-def _boot(views: deltas.SentViews, scope: Scope, span: Span, wanted: Mapping[str, Any], page: Page) -> Json:
+def _boot(views: SentViews, scope: Scope, span: Span, wanted: Mapping[str, Any], page: Page) -> Json:
     found, now = cells(page, scope), scope.reader.now() if page.whole else scope.facts.moment
     return {
         "page": wanted.get("n", 0),
@@ -182,6 +186,42 @@ def range_links(address: Address, run: RunInfo, tz: float = 0.0) -> list[Any]:
         return links
     here = f"{state_url.link(run.name, address.range)}&start={address.start:.15g}&end={address.end:.15g}"
     return [*links, dcc.Link(state_url.words(address.start, address.end, tz), href=here, className="current")]
+
+
+# ---- the cells of a page and of the shell around it
+
+
+def shown(page: Page, scope: Scope) -> View:
+    """`cells`, which browsers share that show the same page of a run at the same points."""
+    if scope.fresh or not scope.cursor:
+        return cells(page, scope)
+    span = scope.span
+    when = (span.end - span.start, None if span.follow else span.end) if span else None
+    key = ("cells", page.key, scope.run, scope.everything, scope.search, when, scope.at, scope.cursor)
+    return scope.shared.get(key, STATUS_SECONDS, lambda: cells(page, scope))
+
+
+def cells(page: Page, scope: Scope) -> View:
+    """The page's own texts and the shell's."""
+    count: View = {"n.firing": firing(evaluated(scope.alerts, scope.states)) or ""}
+    if page.whole:
+        # Nothing of one run is read: what it is about is every run's.
+        return page.cells(scope) | {"life": ""} | count
+    status = scope.status
+    shell: View = {"life": status.lifecycle, "newest": scope.facts.newest()} | state_cell(
+        status.state, status.lifecycle
+    )
+    if page.charts and scope.span:
+        shell |= updates(scope.reader, scope.run, scope.span, scope.shared)
+        shell |= ribbon(scope.reader, scope.run, scope.span, scope.shared)
+        shell |= fired(scope.reader, scope.run, scope.alerts, scope.span, scope.shared)
+        if parse(scope.search).by_step:
+            shell |= step_axis.cells(scope.reader, scope.run, scope.span, scope.shared)
+    found = page.cells(scope)
+    if status.state.name == "catching_up":
+        # Pills judge the present; a run that catches up shows its past.
+        found = found | {key: "" for key in found if key.endswith(".p")}
+    return found | shell | count
 
 
 # ---- tick: what is new

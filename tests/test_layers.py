@@ -391,7 +391,7 @@ def test_violations_are_found() -> None:
         "demo.x": "collectors.model",
         "server.cli.x": "dashboard.app",
         "dashboard.pages.x": "server.store",
-        "dashboard.charts.x": "dashboard.pages.cells",
+        "dashboard.charts.x": "dashboard.pages.verdict",
         "migrations.x": "server.store.tables",
     }
     for module, name in planted.items():

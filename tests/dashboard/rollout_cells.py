@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from dashboard.callbacks import cells as of_page
 from dashboard.pages import by_key
-from dashboard.pages.cells import cells as of_page
 from dashboard.shell.page import Scope
 from dashboard.state.url import Span
 from tests.dashboard import fake_rollouts as made

@@ -7,9 +7,9 @@ import pytest
 from msgspec import structs
 
 from dashboard import callbacks
+from dashboard.callbacks import cells as of_page
 from dashboard.pages import PAGES, by_key, by_path
 from dashboard.pages.alerts import data as alerts_data
-from dashboard.pages.cells import cells as of_page
 from dashboard.shell.page import RuleCache, Scope
 from dashboard.state.deltas import SentViews
 from server.query.types import RuleInfo

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from dashboard.callbacks import cells as of_page
 from dashboard.pages import by_key
-from dashboard.pages.cells import cells as of_page
 from dashboard.pages.generator import engines
 from dashboard.shell.page import Scope
 from dashboard.state.url import Span

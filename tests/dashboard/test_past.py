@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from dashboard.callbacks import cells
 from dashboard.pages import by_key
-from dashboard.pages.cells import cells
 from dashboard.shell.page import Scope
 from tests.dashboard import fake
 from tests.dashboard.fake import NOW, signal

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dashboard import callbacks
+from dashboard.callbacks import cells as of_page
 from dashboard.pages import by_key
-from dashboard.pages.cells import cells as of_page
 from dashboard.pages.sandboxes import data
 from dashboard.shell.page import Scope
 from dashboard.state import url as state_url

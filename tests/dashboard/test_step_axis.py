@@ -2,9 +2,9 @@
 
 import pytest
 
+from dashboard.callbacks import cells as of_page
 from dashboard.charts.step_axis import Knot, Steps, cells, knots
 from dashboard.pages import by_key
-from dashboard.pages.cells import cells as of_page
 from dashboard.shell.page import Scope
 from dashboard.state.cache import TimedCache
 from dashboard.state.url import Span

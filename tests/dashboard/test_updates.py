@@ -2,11 +2,11 @@
 
 import pytest
 
+from dashboard.callbacks import cells as of_page
 from dashboard.charts import time_columns
 from dashboard.charts.time_columns import grid
 from dashboard.charts.weight_updates import MOST, cells
 from dashboard.pages import by_key
-from dashboard.pages.cells import cells as of_page
 from dashboard.shell.page import Scope
 from dashboard.state.url import Span
 from server.query.types import EventInfo

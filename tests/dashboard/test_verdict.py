@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from dashboard.callbacks import cells
 from dashboard.pages import by_path, verdict
-from dashboard.pages.cells import cells
 from dashboard.pages.overview.data import view
 from dashboard.shell.page import Scope
 from dashboard.shell.theme import DARK, LIGHT
