@@ -175,10 +175,7 @@ RULES: dict[str, Row] = {
         {"dashboard.shell", "dashboard.state", "dashboard.widgets", "server.query"}, None, "charts of any page"
     ),
     "dashboard.pages": Row(
-        {
-            "dashboard.charts", "dashboard.shell", "dashboard.state", "dashboard.widgets", "server.query",
-            "collectors.model",
-        },
+        {"dashboard.charts", "dashboard.shell", "dashboard.state", "dashboard.widgets", "server.query"},
         None, "pages compose what is below; records are shown as `server.query` returns them",
     ),
     "dashboard": Row(

@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collectors.model import Turn
     from server.query.preflight import CheckInfo, PreflightInfo
     from server.query.reader import Reader
     from server.query.run_state import UnknownRun
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "CheckInfo": "preflight", "PreflightInfo": "preflight", "Reader": "reader", "UnknownRun": "run_state",
-        "SandboxRow": "sandboxes",
+        "SandboxRow": "sandboxes", "Turn": "rollouts",
     }  # fmt: skip
 
     def __getattr__(name: str) -> object:
@@ -59,6 +60,7 @@ __all__ = [
     "Status",
     "StepSeries",
     "TargetTrust",
+    "Turn",
     "UnknownRun",
     "VerdictSpan",
 ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from collectors.model import Exit, Purpose, Rollout, Sandbox, Span, SpanKind
+from collectors.model import Turn as Turn
 from server.lib.clock import Clock
 from server.query.run_state import stored_run
 from server.query.types import (

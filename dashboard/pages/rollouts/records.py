@@ -7,12 +7,11 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from collectors.model import Turn
 from dashboard.charts.time_columns import Grid, grid
 from dashboard.pages.rollouts.filters import CENSUS, RolloutQuery
 from dashboard.shell.page import Scope
 from dashboard.state.status import View, joined
-from server.query import RolloutRow
+from server.query import RolloutRow, Turn
 from server.query.types import Cells, CensusState, Funnel, GroupInfo, RolloutDetail, RolloutFilter, RolloutPage
 
 T = TypeVar("T")
