@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-from server.store.engine import StoreError, explained, migration_engine, parse_url
+from server.store.engine import Engines, StoreError, explained, migration_engine, open_engines, parse_url
 from server.store.foreign import refuse_foreign
 from server.store.tables import DAY_MS
 
@@ -36,6 +36,23 @@ def check(engine: Engine) -> None:
     if found != HEAD:
         refuse_others(found)
         raise StoreError(f"the store is at schema {found}, this Rollscope needs {HEAD}: run `rollscope migrate`")
+
+
+def checked(url: str, *, read_only: bool) -> Engines:
+    """Opens a database that must be a migrated store.
+
+    Raises:
+        StoreError: as `refuse_foreign` and `check`; or an unknown URL.
+    """
+    refuse_foreign(url)
+    engines = open_engines(url, read_only=read_only)
+    try:
+        with explained():
+            check(engines.write or engines.read)
+    except BaseException:
+        engines.dispose()
+        raise
+    return engines
 
 
 def current(connection: Connection) -> str | None:

@@ -19,8 +19,7 @@ from server.store import runs as store_runs
 from server.store.alerts import AlertStore
 from server.store.bulk import Row, among, clean, upsert
 from server.store.chunks import ChunkStore
-from server.store.engine import Engines, explained, open_engines
-from server.store.foreign import refuse_foreign
+from server.store.engine import Engines
 from server.store.generators import FleetStore, GeneratorStore
 from server.store.histograms import Edges, HistogramStore
 from server.store.inbox import PushStore
@@ -29,7 +28,6 @@ from server.store.rollouts import RolloutStore
 from server.store.runs import RunStore, VerdictStore, ensure_run, one_run, rolled_until
 from server.store.samples import SampleStore
 from server.store.sandboxes import SandboxStore
-from server.store.schema import check
 from server.store.series import SeriesStore
 from server.store.steps import StepStore
 from server.store.tables import (
@@ -302,15 +300,7 @@ class Store:
             StoreError: no such database, of another application, not migrated, another schema version, or an
                 unknown URL.
         """
-        refuse_foreign(url)
-        engines = open_engines(url, read_only=read_only)
-        try:
-            with explained():
-                check(engines.write or engines.read)
-        except BaseException:
-            engines.dispose()
-            raise
-        return cls(url, engines)
+        return cls(url, schema.checked(url, read_only=read_only))
 
     def remove(self, run: str, now: int) -> bool:
         """Delete a run and all its rows (``now``: wall clock, epoch ms). False: there is no such run.

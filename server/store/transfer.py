@@ -16,9 +16,9 @@ from sqlalchemy import Connection, Table, func, insert, select, text
 
 from server.store import schema
 from server.store.bulk import Row, upsert
-from server.store.engine import Engines, StoreError, explained, open_engines, parse_url, sqlite_path
+from server.store.engine import Engines, StoreError, explained, parse_url, sqlite_path
 from server.store.foreign import is_store, refuse_foreign
-from server.store.schema import check, migrate
+from server.store.schema import migrate
 from server.store.tables import DAY_MS, SLOT_MS, metadata, runs
 
 ROWS_AT_ONCE = 10_000
@@ -95,10 +95,10 @@ def copy(source: str, target: str, progress: Progress = lambda what, done: None)
     """
     if parse_url(source) == parse_url(target):
         raise StoreError("source and target are the same store")
-    reads = _opened(source, read_only=True)
+    reads = schema.checked(source, read_only=True)
     try:
         migrate(target)
-        writes = _opened(target, read_only=False)
+        writes = schema.checked(target, read_only=False)
         try:
             assert writes.write is not None
             with explained(), reads.reading() as read_from, writes.write.begin() as write_to:
@@ -116,18 +116,6 @@ def copy(source: str, target: str, progress: Progress = lambda what, done: None)
     finally:
         reads.dispose()
     return copied
-
-
-def _opened(url: str, *, read_only: bool) -> Engines:
-    refuse_foreign(url)
-    engines = open_engines(url, read_only=read_only)
-    try:
-        with explained():
-            check(engines.write or engines.read)
-    except BaseException:
-        engines.dispose()
-        raise
-    return engines
 
 
 def _pairs(source: Engines, target: Engines) -> list[tuple[Table, Table]]:
