@@ -593,17 +593,6 @@ def number(text: str) -> float | None:
 # ---- fetching
 
 
-async def fetch(client: httpx.AsyncClient, limits: Limits, path: str = "/metrics") -> bytes:
-    """GETs the page at the client's base URL if that names a page (`.../engine_metrics`), else at `path` below it.
-
-    Raises:
-        ScrapeError: as `http.get`.
-    """
-    base = client.base_url.path.rstrip("/")
-    url: httpx.URL | str = client.base_url.copy_with(path=base) if base.endswith("metrics") else path
-    return await http.get(client, url, limits)
-
-
 async def parsed(parse: Parse, body: bytes, state: State, limits: Limits) -> Reading:
     """Runs `parse`, in a thread if the page is large."""
     if len(body) > THREAD_BYTES:
@@ -629,10 +618,10 @@ async def failure(error: ScrapeError, client: httpx.AsyncClient, limits: Limits,
 
 
 def poll_of(parse: Parse) -> Callable[[httpx.AsyncClient, State, Limits], Awaitable[Reading]]:
-    """A `poll` function that GETs the page as `fetch` does and parses it. Raises `ScrapeError` as these do."""
+    """A `poll` function that GETs the page (`http.metrics_page`) and parses it. Raises `ScrapeError` as these do."""
 
     async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-        return await parsed(parse, await fetch(client, limits), state, limits)
+        return await parsed(parse, await http.metrics_page(client, limits), state, limits)
 
     return poll
 

@@ -18,7 +18,7 @@ from collectors.engine_pages import pages
 from collectors.engine_pages.pages import Decision, MetricRule, PageRules, Unmapped
 from collectors.formats.exposition import Series
 from collectors.model import Collector, Labels, Limits, Reading, State
-from collectors.transport import rest
+from collectors.transport import http, rest
 
 _PAGE = re.compile(rb"^ray_(?:node_gpus_utilization|node_gram_used|serve_\w+|node_cpu_utilization)\{", re.MULTILINE)
 _SERIES = re.compile(rb"^ray_(?:node_gpus_utilization|node_gram_used|serve_\w+)\{", re.MULTILINE)
@@ -92,7 +92,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
     Raises:
         ScrapeError: as `http.get` and `parse`.
     """
-    return await pages.parsed(parse, await pages.fetch(client, limits), state, limits)
+    return await pages.parsed(parse, await http.metrics_page(client, limits), state, limits)
 
 
 def matches_page(body: bytes) -> bool:

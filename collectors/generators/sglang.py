@@ -295,7 +295,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
 
 async def _page(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
     try:
-        return await pages.parsed(parse, await pages.fetch(client, limits), state, limits)
+        return await pages.parsed(parse, await http.metrics_page(client, limits), state, limits)
     except ScrapeError as error:
         first = error
     if first.kind == "status" and "HTTP 404" in str(first) and not client.base_url.path.rstrip("/").endswith("metrics"):

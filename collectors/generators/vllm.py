@@ -298,7 +298,7 @@ async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Readi
         ScrapeError: as `http.get` and `parse`.
     """
     try:
-        page = await pages.parsed(parse, await pages.fetch(client, limits), state, limits)
+        page = await pages.parsed(parse, await http.metrics_page(client, limits), state, limits)
     except ScrapeError as error:
         raise await pages.failure(error, client, limits, ("/health",)) from None
     return side_requests.joined_pauses(page, await side_requests.poll(client, state, limits, SIDE), state)

@@ -133,14 +133,12 @@ def _state(series: Series) -> str:
 
 
 async def poll(client: httpx.AsyncClient, state: State, limits: Limits) -> Reading:
-    """GETs the page: at the client's base URL if that names one (`.../metrics`), else at /metrics below it.
+    """GETs the page, wherever the client's base URL names it (`http.metrics_page`).
 
     Raises:
-        ScrapeError: as `http.get` and `parse`.
+        ScrapeError: as `http.metrics_page` and `parse`.
     """
-    path = client.base_url.path.rstrip("/")
-    url: httpx.URL | str = client.base_url.copy_with(path=path) if path.endswith("metrics") else "/metrics"
-    return parse(await http.get(client, url, limits), state, limits)
+    return parse(await http.metrics_page(client, limits), state, limits)
 
 
 def matches_page(body: bytes) -> bool:
