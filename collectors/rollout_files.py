@@ -20,6 +20,7 @@ from collectors.formats import jsonl, parquet
 from collectors.formats import rows as rows_format
 from collectors.formats.rows import whole
 from collectors.model import Cursor, Limits, Purpose, Reading, Rollout, ScrapeError
+from collectors.transport import bytetail
 
 # ---- step files
 # Reads the new files of a folder in which a trainer writes one whole file per step, for any number of files.
@@ -413,14 +414,12 @@ def tail_of(
     Raises:
         ScrapeError: ``not_a_run`` if there are none and never were, ``missing`` if the path cannot be read.
     """
-    try:
+    with bytetail.readable(path.name[:100]):
         files = find(path)
         if not files and not cursor:
             path.stat()
             raise ScrapeError("not_a_run", f"no rollouts in {path.name}: looked for {looked_for}")
         return follow(files, cursor, limits, now, read, appended=appended)
-    except OSError as error:
-        raise ScrapeError("missing", f"{path.name[:100]} cannot be read: {type(error).__name__}") from None
 
 
 def verbs_of(

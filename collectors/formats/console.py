@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from collectors.formats import faults, jsonl
 from collectors.formats.jsonl import number
 from collectors.formats.rows import Logged, Logs, Sink, walk
-from collectors.model import Cursor, Limits, ScrapeError
+from collectors.model import Cursor, Limits
 from collectors.transport import bytetail
 
 # `train.o4177` and `train.e4177` are the names of PBS and Grid Engine.
@@ -192,13 +192,11 @@ def _near_end(path: Path, size: int) -> Cursor:
 def _further(parse: Parse, path: Path, limits: Limits) -> Logs:
     """The messages at the end of a log, and in sections between the end and the first ``limits.tail_bytes``."""
     logs, memory = Logs(), dict[str, Any]()
-    try:
+    with bytetail.readable(path.name):
         status = path.stat()
         for offset, size in _sections(limits.tail_bytes, status.st_size):
             for line in _lines(path, status.st_mtime_ns, offset, size):
                 _add_parsed(logs, parse(line, memory))
-    except OSError as error:
-        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
     return logs
 
 

@@ -22,7 +22,7 @@ import httpx
 from collectors.formats import sqlite as files
 from collectors.formats.rows import Logged, Logs, Sink, newest, walk
 from collectors.model import Cursor, Limits, ScrapeError
-from collectors.transport import rest
+from collectors.transport import bytetail, rest
 
 # ---- files
 # MLflow's file store (mlruns/<experiment>/<run>/), which MLflow 3.17 still supports as an option.
@@ -82,14 +82,11 @@ def read_files(path: Path, cursor: Cursor, limits: Limits) -> Logs:
 
 
 def _lines(path: Path, key: str, before: dict[str, int], max_bytes: int) -> _File:
-    try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            offset = before.get(key, 0) if before.get(key, 0) <= size else 0
-            file.seek(offset)
-            data = file.read(max_bytes)
-    except OSError as error:
-        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
+    with bytetail.readable(path.name), path.open("rb") as file:
+        size = path.stat().st_size
+        offset = before.get(key, 0) if before.get(key, 0) <= size else 0
+        file.seek(offset)
+        data = file.read(max_bytes)
     whole = [line for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
     file_lines = _File(key, offset, [_parsed(line) for line in whole], offset + len(data) < size)
     if file_lines.cut and not whole:

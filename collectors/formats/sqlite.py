@@ -13,6 +13,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from collectors.model import ScrapeError
+from collectors.transport import bytetail
 
 # Writers hold their lock for milliseconds; a longer wait would block a scraper thread.
 BUSY_SECONDS = 1.0
@@ -104,12 +105,10 @@ def quiet(path: Path) -> tuple[int, int] | None:
     Raises:
         ScrapeError: ``missing``.
     """
-    try:
+    with bytetail.readable(path.name):
         with path.open("rb") as file:
             header = file.read(20)
         status = path.stat()
-    except OSError as error:
-        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
     if len(header) < 20 or header[18] != 2 or path.with_name(path.name + "-wal").exists():
         return None
     return status.st_size, status.st_mtime_ns

@@ -377,11 +377,9 @@ def _files(path: Path) -> list[tuple[Path, os.stat_result]]:
     Raises:
         ScrapeError: ``missing``.
     """
-    try:
+    with bytetail.readable(path.name):
         inside = [path] if path.is_file() else [file for file in path.iterdir() if _is_log(file)]
         files = [(file, status) for file in inside if S_ISREG((status := file.stat()).st_mode)]
-    except OSError as error:
-        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
     if not files:
         raise ScrapeError("missing", f"no event file (events.out.tfevents.*) in {path.name}")
     return sorted(files, key=lambda item: (_begun(item[0].name), item[0].name))[-MAX_FILES:]

@@ -280,10 +280,8 @@ def read(path: Path, cursor: Cursor, limits: Limits) -> Logs:
     Raises:
         ScrapeError: ``missing``; ``garbage``: not a wandb file, or of another version.
     """
-    try:
+    with bytetail.readable(path.name):
         status = path.stat()
-    except OSError as error:
-        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
     if bytetail.unchanged(status, cursor):
         return Logs(cursor=dict(cursor), modified=status.st_mtime)
     with bytetail.appended(path, cursor) as new:

@@ -29,6 +29,7 @@ from collectors.formats.log_times import CLOCK, LogClock, anchor_backwards
 from collectors.formats.rows import walk
 from collectors.model import Collector, Cursor, Labels, Limits, Reading, Sample, ScrapeError
 from collectors.training_logs import clocks
+from collectors.transport import bytetail
 
 LOOKED_FOR = "the printed log of a vLLM server (lines with `Avg generation throughput`)"
 # Seconds between two lines of an engine, unless VLLM_LOG_STATS_INTERVAL changes them.
@@ -80,15 +81,13 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     Raises:
         ScrapeError: ``missing``, ``not_a_run``.
     """
-    try:
+    with bytetail.readable("the log"):
         logs = _logs(path, cursor)
         if not logs:
             if not path.exists():
                 raise ScrapeError("missing", f"{path.name} does not exist")
             raise ScrapeError("not_a_run", f"no engine in {path.name}: looked for {LOOKED_FOR}")
         return _tail(path, logs, cursor, limits, now)
-    except OSError as error:
-        raise ScrapeError("missing", f"the log cannot be read: {type(error).__name__}") from None
 
 
 def _tail(path: Path, logs: list[Path], cursor: Cursor, limits: Limits, now: float) -> Reading:

@@ -19,7 +19,7 @@ from collectors.formats import rows as rows_format
 from collectors.formats.jsonl import number
 from collectors.formats.rows import mapping, objects, whole
 from collectors.model import Collector, Cursor, Exit, Limits, Purpose, Reading, Rollout, ScrapeError, Span, SpanKind
-from collectors.transport import rest
+from collectors.transport import bytetail, rest
 
 # ---- dumps
 # AReaL's dumps of trajectories: `rollout/{tail_version}/{task_id}.jsonl`, a line per sample of a finished task.
@@ -283,19 +283,13 @@ class _Sessions:
     why: str = ""
 
 
+@bytetail.readable("the dumps")
 def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     """Samples dumped and sessions traced since ``cursor``.
 
     Raises:
         ScrapeError: ``not_a_run``, ``missing``.
     """
-    try:
-        return _tail(path, cursor, limits, now)
-    except OSError as error:
-        raise ScrapeError("missing", f"the dumps cannot be read: {type(error).__name__}") from None
-
-
-def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     path.stat()
     dumped, files = _is_dumped(path), _session_files(path)
     if not dumped and not files and not cursor:

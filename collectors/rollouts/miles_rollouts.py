@@ -254,7 +254,7 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     Raises:
         ScrapeError: ``not_a_run``, ``missing``.
     """
-    try:
+    with bytetail.readable(path.name[:100]):
         path.stat()
         hours, files = _hours(path), _conversations(path)
         if not hours and not files and not cursor:
@@ -271,8 +271,6 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
             if events.more
             else follow(files, trajectory_cursor, left, now, lambda request: _read(request, run))
         )
-    except OSError as error:
-        raise ScrapeError("missing", f"{path.name[:100]} cannot be read: {type(error).__name__}") from None
     return Reading(
         rollouts=(*events.rollouts, *trained_samples.rollouts),
         facts=trained_samples.facts,

@@ -54,19 +54,13 @@ class _ReadResult:
     why: str = ""
 
 
+@bytetail.readable("the streams")
 def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     """Groups appended since ``cursor``, which has a position per stream and the updates so far.
 
     Raises:
         ScrapeError: ``not_a_run``, ``missing``.
     """
-    try:
-        return _tail(path, cursor, limits)
-    except OSError as error:
-        raise ScrapeError("missing", f"the streams cannot be read: {type(error).__name__}") from None
-
-
-def _tail(path: Path, cursor: Cursor, limits: Limits) -> Reading:
     path.stat()
     files = {name: file for name in STREAMS if (file := _stream(path, name)).is_file()}
     if not files and not cursor and not _stream(path, UPDATES).is_file():

@@ -16,6 +16,7 @@ from collectors.formats import jsonl, sqlite, trackio
 from collectors.formats.jsonl import number
 from collectors.formats.rows import whole
 from collectors.model import Collector, Consumption, Cursor, Limits, Reading, Rollout, ScrapeError
+from collectors.transport import bytetail
 
 LOOKED_FOR = "a trackio *.db with traces of TRL's AsyncGRPOTrainer"
 KEY = "rollouts"
@@ -36,10 +37,8 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     Raises:
         ScrapeError: ``not_a_run``, ``missing``, ``locked``, ``garbage``.
     """
-    try:
+    with bytetail.readable(path.name[:100]):
         database = _find(path)
-    except OSError as error:
-        raise ScrapeError("missing", f"{path.name[:100]} cannot be read: {type(error).__name__}") from None
     if database is None:
         raise ScrapeError("not_a_run", f"no traces in {path.name}: looked for {LOOKED_FOR}")
     inode = database.stat().st_ino

@@ -31,7 +31,6 @@ from collectors.model import (
     Purpose,
     Reading,
     Rollout,
-    ScrapeError,
     Span,
     Turn,
 )
@@ -514,6 +513,7 @@ class _ReadResult:
         self.dropped, self.why = self.dropped + 1, self.why or why
 
 
+@bytetail.readable("the traces")
 def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     """Rollouts of the episodes and batches appended since ``cursor``, step by step.
 
@@ -522,14 +522,6 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     Raises:
         ScrapeError: ``not_a_run``, ``missing``.
     """
-    try:
-        return _tail(path, cursor, limits, now)
-    except OSError as error:
-        # A folder without read permission, or removed between two reads.
-        raise ScrapeError("missing", f"the traces cannot be read: {type(error).__name__}") from None
-
-
-def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     single_file = verifiers.single_file(path)
     steps = verifiers.steps(path)
     if single_file is None and not steps:

@@ -14,7 +14,7 @@ from collectors.formats import verifiers
 from collectors.model import Collector, Cursor, Limits, Reading, Sandbox, ScrapeError
 from collectors.sandbox_providers.provider import cause, mapping
 from collectors.sandbox_providers.traces import TracedRollout, count
-from collectors.transport import rest
+from collectors.transport import bytetail, rest
 
 # ---- rows
 # Converts the result of a harbor trial to records.
@@ -106,13 +106,11 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     Raises:
         ScrapeError: ``not_a_run``, ``missing``.
     """
-    try:
+    with bytetail.readable("the results"):
         path.stat()
         results = sorted(
             (at, name, file) for name, file in _results(path) if (at := _modification_time(file)) is not None
         )
-    except OSError as error:
-        raise ScrapeError("missing", f"the results cannot be read: {type(error).__name__}") from None
     if not cursor and not any(is_trial(row) for _, _, file in results[:MAX_PROBED] if (row := _row(file)) is not None):
         raise ScrapeError("not_a_run", f"no trials in {path.name}: looked for {LOOKED_FOR}")
     seen: dict[str, float] = dict(cursor.get("recent", {}))

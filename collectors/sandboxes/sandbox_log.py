@@ -22,7 +22,7 @@ from collectors.formats import jsonl
 from collectors.formats.log_times import LogClock, anchor_backwards
 from collectors.model import Collector, Cursor, Limits, Reading, Sample, Sandbox, ScrapeError
 from collectors.sandbox_providers.provider import cause
-from collectors.transport import rest
+from collectors.transport import bytetail, rest
 
 # ---- dates
 # Separates the time and the message of log lines.
@@ -203,10 +203,8 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     Raises:
         ScrapeError: ``not_a_run`` (a folder without logs), ``missing``.
     """
-    try:
+    with bytetail.readable("the logs"):
         files = _files(path)
-    except OSError as error:
-        raise ScrapeError("missing", f"the logs cannot be read: {type(error).__name__}") from None
     if not files:
         raise ScrapeError("not_a_run", f"no logs in {path.name}: looked for {LOOKED_FOR}")
     result = _ReadResult(

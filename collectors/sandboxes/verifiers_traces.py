@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from collectors.formats import verifiers
-from collectors.model import Collector, Cursor, Limits, Reading, Sandbox, ScrapeError
+from collectors.model import Collector, Cursor, Limits, Reading, Sandbox
 from collectors.sandbox_providers.traces import Counts, TracedRollout, count, rollout
 from collectors.transport import bytetail
 
@@ -33,20 +33,13 @@ class _ReadResult:
     unmapped: dict[str, int] = field(default_factory=dict)
 
 
+@bytetail.readable("the traces")
 def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     """Reads sandboxes and counters of the episodes appended since ``cursor``, step by step.
 
     Raises:
         ScrapeError: ``not_a_run``, ``missing``.
     """
-    try:
-        return _tail(path, cursor, limits, now)
-    except OSError as error:
-        # A folder without permission, or one that was removed in between.
-        raise ScrapeError("missing", f"the traces cannot be read: {type(error).__name__}") from None
-
-
-def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     memory = {"floor": 0, "closed": 0, "newest": 0.0, "counts": {}, **cursor, "files": dict(cursor.get("files", {}))}
     steps = _steps(path)
     if not steps:

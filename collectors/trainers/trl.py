@@ -26,6 +26,7 @@ from collectors.formats.rows import Logged, Logs, Sink
 from collectors.model import Cursor, Event, Labels, Limits, ScrapeError
 from collectors.training_logs.model import TRAINER, Context, Framework, Key, Out, Piece
 from collectors.training_logs.tail import collector_of
+from collectors.transport import bytetail
 
 # ---- config
 # Facts of a TRL run from its configuration, which trackio stores whole (HF's TrainingArguments and the model's).
@@ -439,12 +440,9 @@ def read(path: Path, limits: Limits) -> State:
     Raises:
         ScrapeError: ``missing``, ``too_large``, ``garbage`` (also for a file being written: the next call reads it).
     """
-    try:
-        with path.open("rb") as file:
-            modified = path.stat().st_mtime
-            text = file.read(limits.body_bytes + 1)
-    except OSError as error:
-        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
+    with bytetail.readable(path.name), path.open("rb") as file:
+        modified = path.stat().st_mtime
+        text = file.read(limits.body_bytes + 1)
     if len(text) > limits.body_bytes:
         raise ScrapeError("too_large", f"{path.name} is larger than {limits.body_bytes} bytes")
     if not text.strip():

@@ -33,6 +33,7 @@ from collectors.training_logs.model import (
     mark,
     whole_steps,
 )
+from collectors.transport import bytetail
 
 # For rows without the duration of their step. Any estimate keeps the order; one second does not look precise.
 UNKNOWN_STEP_SECONDS = 1.0
@@ -115,11 +116,8 @@ def tail(framework: Framework, path: Path, cursor: Cursor, limits: Limits, now: 
     Raises:
         ScrapeError: ``missing``, ``not_a_run``, ``locked``, ``garbage``, ``too_large``.
     """
-    try:
+    with bytetail.readable("the run"):
         return _Tail(framework, path, cursor, limits, now).reading()
-    except OSError as error:
-        # A folder without read permission, or removed between two reads.
-        raise ScrapeError("missing", f"the run cannot be read: {type(error).__name__}") from None
 
 
 def position(path: Path, cursor: Cursor) -> Position | None:

@@ -80,22 +80,32 @@ def unchanged(status: os.stat_result, cursor: Cursor) -> bool:
 
 
 @contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Files are read inside the block, or in the function that it decorates. ``what``: the subject of the message.
+
+    Raises:
+        ScrapeError: ``missing`` for an `OSError`, as of a folder that is closed, or was removed between two reads.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ScrapeError("missing", f"{what} cannot be read: {type(error).__name__}") from None
+
+
+@contextmanager
 def appended(path: Path, cursor: Cursor) -> Iterator[Appended]:
     """Opens the file at the offset to continue at.
 
     Raises:
         ScrapeError: ``missing`` if the file is not there or cannot be read, also for errors inside the block.
     """
-    try:
-        with open(path, "rb", opener=_opened) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ScrapeError("missing", f"{path.name} is not a regular file")
-            # Compared by content, not by inode: rsync and mv replace a file by a grown copy.
-            same = bool(cursor) and _is_continued(file, cursor, status.st_size)
-            yield Appended(file, status, int(cursor["offset"]) if same else 0, bool(cursor) and not same)
-    except OSError as error:
-        raise ScrapeError("missing", f"{path.name} cannot be read: {type(error).__name__}") from None
+    with readable(path.name), open(path, "rb", opener=_opened) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ScrapeError("missing", f"{path.name} is not a regular file")
+        # Compared by content, not by inode: rsync and mv replace a file by a grown copy.
+        same = bool(cursor) and _is_continued(file, cursor, status.st_size)
+        yield Appended(file, status, int(cursor["offset"]) if same else 0, bool(cursor) and not same)
 
 
 def _opened(path: str, flags: int) -> int:

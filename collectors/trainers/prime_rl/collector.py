@@ -32,7 +32,7 @@ from collectors.model import Collector, Cursor, Event, Labels, Limits, Reading, 
 from collectors.trainers.prime_rl import keys as prime_rl_keys
 from collectors.trainers.prime_rl import log
 from collectors.training_logs import clocks
-from collectors.transport import http
+from collectors.transport import bytetail, http
 
 # ---- config
 # Facts of a prime-rl run from its resolved configs (configs/rl.json, trainer.json, orchestrator.json).
@@ -253,6 +253,7 @@ class _ReadResult:
         self.why = self.why or read.why
 
 
+@bytetail.readable("the run")
 def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     """Steps, gauges, events and facts since ``cursor``, oldest first.
 
@@ -261,14 +262,6 @@ def tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     Raises:
         ScrapeError: ``not_a_run``, ``missing``.
     """
-    try:
-        return _tail(path, cursor, limits, now)
-    except OSError as error:
-        # A folder without read permission, or removed between two reads.
-        raise ScrapeError("missing", f"the run cannot be read: {type(error).__name__}") from None
-
-
-def _tail(path: Path, cursor: Cursor, limits: Limits, now: float) -> Reading:
     found = _found(path, cursor)
     if not found.files and not found.logs and not found.wandb and not (path / "configs" / "rl.json").is_file():
         _not_a_run(path)
