@@ -94,8 +94,9 @@ def root_bin(value: float) -> int:
 
 def left_at(row: RolloutRow) -> int:
     """Returns when the rollout left (epoch ms): its first consumption, else its newest time."""
-    used = [use.at for use in row.consumptions if use.at is not None]
-    return _ms(min(used) if row.state == "trained" and used else row.moved_at)
+    if row.state == "trained" and (used := [use.at for use in row.consumptions if use.at is not None]):
+        return _ms(min(used))
+    return _ms(row.moved_at)
 
 
 def ended_at(row: RolloutRow) -> int:
@@ -166,24 +167,28 @@ class RolloutTotals:
             self._sum(row, sign)
         if row.purpose not in (None, "train"):
             return
-        if rollouts_state.finished(row) or rollouts_state.left(row) is not None:
-            at = ended_at(row) // TIERS[0] * TIERS[0]
-            for kind, number in _numbers(row):
-                self._minutes[at, kind, number] += sign
+        if rollouts_state.left(row) is not None or rollouts_state.finished(row):
+            at, minutes = ended_at(row) // TIERS[0] * TIERS[0], self._minutes
+            if row.response_tokens is not None:
+                minutes[at, "response_tokens", root_bin(row.response_tokens)] += sign
+            if row.seconds is not None:
+                minutes[at, "seconds", root_bin(row.seconds)] += sign
+            if row.turn_count is not None:
+                minutes[at, "turns", row.turn_count] += sign
+            if row.tool_calls is not None:
+                minutes[at, "tool_calls", row.tool_calls] += sign
         for use in uses(row, row.life):
             if use.staleness is not None:
                 at = _ms(row.moved_at if use.at is None else use.at)
                 self._bin(at, "staleness", max(-1, min(use.staleness, STALENESS_MOST)), sign)
 
     def _sum(self, row: RolloutRow, sign: int) -> None:
-        at = left_at(row)
-        environment, purpose = self._named(row.environment), row.purpose or "train"
-        prompt, response, loss = row.prompt_tokens or 0, row.response_tokens or 0, row.loss_tokens or 0
-        cell = self._sums[at // TIERS[0] * TIERS[0], row.state, environment, purpose]
+        place = left_at(row) // TIERS[0] * TIERS[0], row.state, self._named(row.environment), row.purpose or "train"
+        cell = self._sums[place]
         cell[0] += sign
-        cell[1] += sign * prompt
-        cell[2] += sign * response
-        cell[3] += sign * loss
+        cell[1] += sign * (row.prompt_tokens or 0)
+        cell[2] += sign * (row.response_tokens or 0)
+        cell[3] += sign * (row.loss_tokens or 0)
         cell[4] += sign * (row.seconds or 0.0)
         cell[5] += sign * (row.response_tokens is not None)
 
@@ -205,17 +210,6 @@ class RolloutTotals:
 
     def _bin(self, at: int, kind: str, number: int, sign: int) -> None:
         self._minutes[at // TIERS[0] * TIERS[0], kind, number] += sign
-
-
-def _numbers(row: RolloutRow) -> Iterator[tuple[str, int]]:
-    if row.response_tokens is not None:
-        yield "response_tokens", root_bin(row.response_tokens)
-    if row.seconds is not None:
-        yield "seconds", root_bin(row.seconds)
-    if row.turn_count is not None:
-        yield "turns", row.turn_count
-    if row.tool_calls is not None:
-        yield "tool_calls", row.tool_calls
 
 
 # ---- environments
@@ -689,9 +683,11 @@ class RolloutIngest:
         )
 
     def _in_time(self, work: Mapping[Key, Rollout], now: float) -> dict[Key, Rollout]:
-        """Sorts records by the time at which they changed their sandboxes; records without turns come first."""
-        order = sorted(work.items(), key=lambda item: self._order(item[0], item[1], now) if item[1].turns else _FIRST)
-        return dict(order)
+        """Sorts records by the time at which they changed their sandboxes; records that changed none come first."""
+        if not any(map(_has_sandbox, work.values())):
+            return dict(work)
+        order = lambda item: self._order(item[0], item[1], now) if _has_sandbox(item[1]) else _FIRST  # noqa: E731
+        return dict(sorted(work.items(), key=order))
 
     def _order(self, key: Key, record: Rollout, now: float) -> tuple[float, int, int, str]:
         row = self._known.get(key[0], {}).get(key[1])
@@ -830,6 +826,11 @@ class RolloutIngest:
         if row.state in _WAITING:
             return waited > (QUEUED_SECONDS if self._consumed else UNCONSUMED_SECONDS)
         return waited > LOST_SECONDS
+
+
+def _has_sandbox(record: Rollout) -> bool:
+    """Was it played in a sandbox that another rollout may use, too?"""
+    return bool(record.turns) and (bool(record.sandbox_ids) or any([turn.forked_from for turn in record.turns]))
 
 
 def _blank(record: Rollout, made_in: int) -> RolloutRow:

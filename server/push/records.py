@@ -295,29 +295,26 @@ _times, _values = attrgetter(*TIMES), attrgetter(*Rollout.__struct_fields__)
 _USES, _TOKENS = map(Rollout.__struct_fields__.index, ("consumptions", "token_versions"))
 
 
-def _pushed(line: bytes, now: float) -> PushedRollout:
-    pushed = read(line, _rollouts, _count_turns)
-    latest = now + AHEAD_SECONDS
-    check_times(pushed, latest)
-    used = pushed.consumed_at
-    if used is not None and (max(used, default=0.0) if isinstance(used, tuple) else used) > latest:
-        raise ValueError(f"consumed_at must be {_requirement(PushedRollout, ['consumed_at'])}")
-    return pushed
-
-
 def rollout(line: bytes, now: float) -> Rollout:
-    """Returns one validated rollout; raises ValueError with a message for the client."""
-    pushed = _pushed(line, now)
+    """Returns the rollout of a line that `_check_rollout` accepted."""
+    pushed = read(line, _rollouts, _count_turns)
     values = list(_values(pushed))
     if pushed.version_consumed is not None or pushed.consumed_at is not None:
-        values[_USES] = distinct((*pushed.consumptions, *_uses(pushed)))
+        uses = (*pushed.consumptions, *_uses(pushed))
+        values[_USES] = uses if len(uses) == 1 else distinct(uses)
     if pushed.weight_versions is not None:
         values[_TOKENS] = values[_TOKENS] or _engine_token_versions(pushed.weight_versions)
     return Rollout(*values)
 
 
 def _check_rollout(line: bytes, now: float) -> None:
-    pushed = _pushed(line, now)
+    """Raises ValueError with a message for the client."""
+    pushed = read(line, _rollouts, _count_turns)
+    latest = now + AHEAD_SECONDS
+    check_times(pushed, latest)
+    used = pushed.consumed_at
+    if used is not None and (max(used, default=0.0) if isinstance(used, tuple) else used) > latest:
+        raise ValueError(f"consumed_at must be {_requirement(PushedRollout, ['consumed_at'])}")
     if isinstance(pushed.version_consumed, tuple) or isinstance(pushed.consumed_at, tuple):
         _uses(pushed)
     if pushed.weight_versions is not None:
@@ -326,8 +323,9 @@ def _check_rollout(line: bytes, now: float) -> None:
 
 def check_times(record: Rollout, latest: float) -> None:
     """Raises ValueError for a time after ``latest`` (epoch seconds), and for a span that ends before it starts."""
-    for name, time in zip(TIMES, _times(record), strict=True):
+    for at, time in enumerate(_times(record)):
         if time is not None and time > latest:
+            name = TIMES[at]
             raise ValueError(f"{name} must be {_requirement(Rollout, [name])}")
     for use in record.consumptions:
         if use.at is not None and use.at > latest:
@@ -352,7 +350,10 @@ def _count_turns(item: dict[str, Any]) -> None:
 
 
 def _uses(pushed: PushedRollout) -> tuple[Consumption, ...]:
-    versions, times = _listed(pushed.version_consumed), _listed(pushed.consumed_at)
+    version, time = pushed.version_consumed, pushed.consumed_at
+    if not isinstance(version, tuple) and not isinstance(time, tuple):
+        return (Consumption(version, time, pushed.incarnation),)
+    versions, times = _listed(version), _listed(time)
     if versions and times and len(versions) != len(times):
         raise ValueError("version_consumed and consumed_at must have the same length")
     pairs = zip(versions or [None] * len(times), times or [None] * len(versions), strict=True)

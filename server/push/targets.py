@@ -239,6 +239,8 @@ class Pushes:
         self._down: dict[str, float] = {}
         # Ids of bodies that were refused as a group and are tried one by one.
         self._alone: set[int] = set()
+        # Rows of the bodies that the last `take` found.
+        self._found = 0
         # Targets without a push since our start that are not overdue yet.
         self._waited: set[str] = set()
         facts = store.runs.facts(run)
@@ -260,8 +262,9 @@ class Pushes:
         Yields None before and after a body whose ingest queries the store: earlier batches must be committed first.
         """
         pending: list[Push] = []
-        weight = 0
+        weight = self._found = 0
         for push in self._store.pushes.due(self._run, ROWS_AT_ONCE, BYTES_AT_ONCE):
+            self._found += push.rows
             together = push_inbox.has_records(push.body) and push.id not in self._alone
             if pending and (not together or weight + push.rows > _WEIGHT_AT_ONCE):
                 yield self._records(ingest, pending)
@@ -275,6 +278,11 @@ class Pushes:
             yield None
         if pending:
             yield self._records(ingest, pending)
+
+    @property
+    def flooded(self) -> bool:
+        """Did the last `take` find so much that as much may have arrived while it was ingested?"""
+        return self._found > _WEIGHT_AT_ONCE
 
     def _records(self, ingest: Ingest, pushes: Sequence[Push]) -> tuple[Batch, Arrivals]:
         """Ingests rollouts and events. They change no target's health, because they arrive irregularly."""

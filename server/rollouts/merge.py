@@ -23,21 +23,20 @@ _times = attrgetter(*TIMES)
 NUMBERS = ("reward", "max_reward", "advantage")
 _NAMES = tuple(name for name in Rollout.__struct_fields__ if name != "sampled")
 _values = attrgetter(*_NAMES)
-_EMPTY: tuple[Any, ...] = (None, "", ())
 
 
 def cleaned(record: Rollout) -> Rollout:
     """The same as the store would give it back: times in whole milliseconds, texts and lists of a bounded length."""
     changes: dict[str, Any] = {}
-    for name, time in zip(TIMES, _times(record), strict=True):
+    for at, time in enumerate(_times(record)):
         if time is not None and (rounded := round(time * 1000) / 1000) != time:
-            changes[name] = rounded
-    for name, number in zip(NUMBERS, _numbers(record), strict=True):
+            changes[TIMES[at]] = rounded
+    for at, number in enumerate(_numbers(record)):
         if number is not None and not math.isfinite(number):
-            changes[name] = None
-    for (name, length), value in zip(_LENGTHS, _bounded(record), strict=True):
-        if len(value) > length:
-            changes[name] = value[:length]
+            changes[NUMBERS[at]] = None
+    for at, value in enumerate(_bounded(record)):
+        if value and len(value) > _LENGTHS[at][1]:
+            changes[_LENGTHS[at][0]] = value[: _LENGTHS[at][1]]
     for name, clean in _CLEANED:
         if entries := getattr(record, name):
             changes[name] = clean(entries)
@@ -98,11 +97,12 @@ def merged(stored: Rollout, reported: Rollout) -> Rollout:
     spans and versions the longer list wins. It is sampled only while all its sources sample.
     """
     changes: dict[str, Any] = {"sampled": stored.sampled and reported.sampled}
-    for name, old, new in zip(_NAMES, _values(stored), _values(reported), strict=True):
-        if new in _EMPTY or new == old:
-            continue
-        rule = _RULES.get(name)
-        changes[name] = new if old in _EMPTY or rule is None else rule(old, new)
+    before = _values(stored)
+    for at, new in enumerate(_values(reported)):
+        # What is not reported is None, "" or (); 0 and False are reported.
+        if (new or new == 0) and new != (old := before[at]):
+            rule = _RULES.get(_NAMES[at])
+            changes[_NAMES[at]] = rule(old, new) if rule is not None and (old or old == 0) else new
     return structs.replace(stored, **changes)
 
 

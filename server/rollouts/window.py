@@ -14,7 +14,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from collectors.model import Rollout
 from server.rollouts import state as rollouts_state
@@ -69,19 +69,26 @@ class Note(Struct, frozen=True):
 _ABORTED = frozenset(("aborted_oversample", *rollouts_state.FAILED))
 
 
-def rollout_note(row: RolloutRow, use: Use | None = None) -> Note:
-    """A rollout at a consumption; None: since it ended."""
+def rollout_note(row: RolloutRow) -> Note:
+    """A rollout since it ended."""
     ended = row.finished_at if row.finished_at is not None else rollouts_state.ended_at(row)
     turns = _turns_by_age(row)
-    at = use.at if use is not None and use.at is not None else ended if use is None else None
     return Note(
-        row.moved_at if at is None else at, _age(row, use), row.state,
+        row.moved_at if ended is None else ended, None, row.state,
         rollouts_state.finished(row) and row.exit not in _ABORTED, row.environment, row.difficulty,
         (row.group_id, row.life) if row.group_id else None, row.sampled, row.response_tokens, row.seconds,
         row.turn_count, row.tool_calls, row.reward,
-        None if row.advantage is None else abs(row.advantage) < 1e-12, row.mixed, row.unknown,
-        use.staleness if use is not None else None, _parts(row, use), _tokens_by_age(row, use), turns,
+        None if row.advantage is None else abs(row.advantage) < 1e-12, row.mixed, row.unknown, None, None, {}, turns,
         (row.environment_latest or 0.0) * sum(turns.values()), row.environment_bound,
+    )  # fmt: skip
+
+
+def use_note(row: RolloutRow, ended: Note, use: Use) -> Note:
+    """A rollout at a consumption; ``ended``: its `rollout_note`."""
+    at = row.moved_at if use.at is None else use.at
+    return structs.replace(
+        ended, at=at, age=_age(row, use), staleness=use.staleness, parts=_parts(row, use),
+        tokens_by_age=_tokens_by_age(row, use),
     )  # fmt: skip
 
 
@@ -92,21 +99,21 @@ def _turns_by_age(row: RolloutRow) -> dict[int, int]:
     return {} if turns == {0: 1} and row.tool_calls is None and not row.sandbox_ids else turns
 
 
-def _age(record: Rollout, use: Use | None) -> float | None:
+def _age(record: Rollout, use: Use) -> float | None:
     """What is dated by something else than its own end, or its use, has no age: 0 would be invented."""
     ended = rollouts_state.generated_at(record)
-    return None if use is None or use.at is None or ended is None else max(0.0, use.at - ended)
+    return None if use.at is None or ended is None else max(0.0, use.at - ended)
 
 
-def _parts(row: RolloutRow, use: Use | None) -> tuple[int, int, int] | None:
+def _parts(row: RolloutRow, use: Use) -> tuple[int, int, int] | None:
     """What was not spent in flight and in the group was spent in the queue: longer when it is used again."""
-    if use is None or use.staleness is None or row.in_flight is None or row.in_group is None:
+    if use.staleness is None or row.in_flight is None or row.in_group is None:
         return None
     return row.in_flight, row.in_group, use.staleness - row.in_flight - row.in_group
 
 
-def _tokens_by_age(record: Rollout, use: Use | None) -> dict[int, int]:
-    if use is None or use.staleness is None or use.version is None:
+def _tokens_by_age(record: Rollout, use: Use) -> dict[int, int]:
+    if use.staleness is None or use.version is None:
         return {}
     found: dict[int, int] = {}
     for version, tokens in made_by(record):
@@ -641,9 +648,9 @@ class RolloutBook:
             self.begin_told = True
             self.dispatched.put(key, begun, None)
         if rollouts_state.finished(row) or row.state in rollouts_state.OVER:
-            one = rollout_note(row)
-            self.ended.put(key, one.at, one)
-        self._put_uses(key, row)
+            note = rollout_note(row)
+            self.ended.put(key, note.at, note)
+            self._put_uses(key, row, note)
         if row.state in rollouts_state.EXITS and not row.sampled:
             used = min((use.at for use in row.consumptions if use.at is not None), default=None)
             self.left.put(key, used if row.state == "trained" and used is not None else row.moved_at, row.state)
@@ -664,7 +671,7 @@ class RolloutBook:
         if len(self.live) > LIVE_MOST:
             del self.live[next(iter(self.live))]
 
-    def _put_uses(self, key: Key, row: RolloutRow) -> None:
+    def _put_uses(self, key: Key, row: RolloutRow, ended: Note) -> None:
         for use in uses(row, row.life):
             self.consumption_told = True
             if use.version is None:
@@ -673,7 +680,7 @@ class RolloutBook:
             if place not in self._versions and len(self._versions) >= KEPT_VERSIONS and place < min(self._versions):
                 continue
             version = self._versions.setdefault(place, _Version())
-            one = rollout_note(row, use)
+            one = use_note(row, ended, use)
             version.slot.put(key, one)
             version.first, version.last = min(version.first, one.at), max(version.last, one.at)
             version.counted = version.counted or not one.sampled

@@ -442,9 +442,12 @@ class RunLoop:
             self.pipeline.driver.feed(arrivals)
 
     def _take_all(self, t: float, until: float) -> None:
-        """Ingests pushes from the inbox until ``until``; ``_behind`` shows that some are left."""
-        while not self._take_pushes(t, until):
-            pass  # a body was refused, so the following ones are ingested again
+        """Ingests pushes from the inbox until ``until``; ``_behind`` shows that some are left.
+
+        An inbox that fills faster than one a tick is read again: what waits is refused to its senders at some size.
+        """
+        while not self._take_pushes(t, until) or (self.pushes.flooded and not self._behind):
+            pass  # after a refused body the following ones are ingested again
 
     def _take_pushes(self, t: float, until: float) -> bool:
         """Ingests bodies one by one: each leaves the inbox with its rows, and is fed to the driver after its commit.

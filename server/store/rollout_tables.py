@@ -142,46 +142,51 @@ _PLACES = {name: at for at, name in enumerate((*COLUMNS, *DETAILS))}
 _row_made = itemgetter(*(_PLACES[name] for name in RolloutRow.__struct_fields__))
 
 
+def _texts(column: Sequence[str]) -> Sequence[str]:
+    return column if "".join(column).isprintable() else [text(value) for value in column]
+
+
+def _floats(column: Sequence[float | None]) -> Sequence[float | None]:
+    # COPY in its binary form takes a whole number for no float; what is not finite is no measurement.
+    return [None if value is None or not math.isfinite(value) else float(value) for value in column]
+
+
+_CHANGES: Mapping[str, Callable[[Sequence[Any]], Sequence[Any]]] = {
+    "text": _texts,
+    "word": lambda column: [value or "" for value in column],
+    "time": lambda column: [None if value is None else round(value * 1000) for value in column],
+    "required_time": lambda column: [round(value * 1000) for value in column],
+    "float": _floats,
+}
+
+
 class _Out:
-    """Turns values of some fields into those of the table: most are not changed on the way, and cost nothing."""
+    """Turns records into the columns of the table. Column by column: most fields need no change."""
 
-    def __init__(self, names: Mapping[str, str]) -> None:
-        def of(kind: str) -> list[int]:
-            return [at for at, one in enumerate(names.values()) if one == kind]
+    def __init__(self, fields: Mapping[str, str], values: Callable[[Any], tuple[Any, ...]]) -> None:
+        self._values = values
+        self._changes = [(at, _CHANGES[kind]) for at, kind in enumerate(fields.values()) if kind in _CHANGES]
+        self._json = [(at, _JSON_OUT[name]) for at, name in enumerate(fields) if name in _JSON_OUT]
 
-        self._texts, self._words, self._floats = of("text"), of("word"), of("float")
-        self._times = [*of("time"), *of("required_time")]
-        self._json = [(at, _JSON_OUT[name]) for at, name in enumerate(names) if name in _JSON_OUT]
-
-    def __call__(self, values: Iterable[Any]) -> list[Any]:
-        found = list(values)
-        for at in self._texts:
-            if (said := found[at]) and not said.isprintable():
-                found[at] = clean(said)
-        for at in self._words:
-            found[at] = found[at] or ""
-        for at in self._times:
-            if (time := found[at]) is not None:
-                found[at] = round(time * 1000)
-        for at in self._floats:
-            # COPY in its binary form takes a whole number for no float; what is not finite is no measurement.
-            if (value := found[at]) is not None:
-                found[at] = float(value) if math.isfinite(value) else None
-        for at, change in self._json:
+    def __call__(self, records: Iterable[Struct]) -> list[Sequence[Any]]:
+        found: list[Sequence[Any]] = list(zip(*map(self._values, records), strict=True))
+        for at, change in self._changes if found else ():
             found[at] = change(found[at])
+        for at, encoded in self._json if found else ():
+            found[at] = list(map(encoded, found[at]))
         return found
 
 
-_row_out, _group_out = _Out({**RECORD, **ROW}), _Out(GROUP)
+_row_out, _group_out = _Out({**RECORD, **ROW}, _of_row), _Out(GROUP, _of_group)
 
 
-def values(row: RolloutRow) -> list[Any]:
-    """What the table holds of a row, in the order of `COLUMNS`."""
-    return _row_out(_of_row(row))
+def columns(rows: Iterable[RolloutRow]) -> list[Sequence[Any]]:
+    """Returns the columns that the table holds of rows, in the order of `COLUMNS`."""
+    return _row_out(rows)
 
 
 def row(values: Sequence[Any], details: tuple[tuple[Turn, ...], tuple[Span, ...]] = ((), ())) -> RolloutRow:
-    """The reverse of `values`, with what is kept of its turns and spans."""
+    """Returns the rollout of a row of the table, with what is kept of its turns and spans."""
     found = [*values, *details]
     for at in _TIMES:
         if (time := found[at]) is not None:
@@ -193,13 +198,13 @@ def row(values: Sequence[Any], details: tuple[tuple[Turn, ...], tuple[Span, ...]
     return RolloutRow(*_row_made(found))
 
 
-def group_values(group: RolloutGroupRow) -> list[Any]:
-    """What the table holds of a group, in the order of `GROUP`."""
-    return _group_out(_of_group(group))
+def group_columns(groups: Iterable[RolloutGroupRow]) -> list[Sequence[Any]]:
+    """Returns the columns that the table holds of groups, in the order of `GROUP`."""
+    return _group_out(groups)
 
 
 def group(values: Sequence[Any]) -> RolloutGroupRow:
-    """The reverse of `group_values`."""
+    """Returns the group of a row of the table."""
     found = list(values)
     for at in _GROUP_TIMES:
         if (time := found[at]) is not None:

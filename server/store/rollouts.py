@@ -85,7 +85,7 @@ def write(connection: Connection, batch: Batch, run: int) -> None:
         _headers(connection, batch.rollouts, run)
         _consumptions(connection, batch.rollouts, run)
         _details(connection, batch.rollouts, run)
-    groups = [(run, *rollout_tables.group_values(group)) for group in batch.rollout_groups]
+    groups = _rows([run] * len(batch.rollout_groups), *rollout_tables.group_columns(batch.rollout_groups))
     upsert(connection, rollout_groups, ("run", *rollout_tables.GROUP), groups, _GROUP_CHANGING)
     if batch.rollout_sums or batch.rollout_bins:
         _increments(connection, batch, run)
@@ -94,8 +94,12 @@ def write(connection: Connection, batch: Batch, run: int) -> None:
 def _headers(connection: Connection, rows: Sequence[RolloutRow], run: int) -> None:
     keys = [_class_of(row) for row in rows]
     classes = _classes(connection, set(keys), run)
-    found: list[Row] = [(run, classes[key], *rollout_tables.values(row)) for key, row in zip(keys, rows, strict=True)]
+    found = _rows([run] * len(rows), [classes[key] for key in keys], *rollout_tables.columns(rows))
     upsert(connection, rollouts, ("run", "class", *rollout_tables.COLUMNS), found, _CHANGING)
+
+
+def _rows(*columns: Sequence[Any]) -> list[Row]:
+    return list(zip(*columns, strict=True))
 
 
 def _class_of(row: RolloutRow) -> ClassKey:
