@@ -12,7 +12,7 @@ import collectors
 from collectors.model import FIRST_TIME, Actor
 from server.api.push import RETRY, TARGETS, UploadLimiter, interval_of, plain_of, run_of, target_of
 from server.api.responses import errors
-from server.ingest.validation import AHEAD_SECONDS
+from server.ingest.readings import AHEAD_SECONDS
 from server.lib.clock import Clock
 from server.push import inbox as push_inbox
 from server.push.forwarders import SILENT_SECONDS

@@ -26,9 +26,18 @@ from server.derive.deriver import Deriver
 from server.derive.results import HISTORY, OVER, VERDICT_STATE, Judge, SignalResults, VerdictTracker
 from server.derive.source_priority import SourcePriority
 from server.ingest.arrivals import RolloutArrival
-from server.ingest.readings import OVERLAP_MS, PUSHED, Arrivals, Ingest, SampleArrival, StepArrival, health, reads_files
+from server.ingest.readings import (
+    OVERLAP_MS,
+    PUSHED,
+    Arrivals,
+    Ingest,
+    SampleArrival,
+    StepArrival,
+    health,
+    implausible_reason,
+    reads_files,
+)
 from server.ingest.sandboxes import SandboxArrival, arrivals_of
-from server.ingest.validation import implausible_reason
 from server.signals import recorded
 from server.signals.aggregates import row_limit
 from server.signals.drift import Announced, announced

@@ -12,9 +12,8 @@ from msgspec import structs
 from collectors.model import Histogram
 from server.derive.deriver import STARTED, Deriver
 from server.ingest.arrivals import RolloutArrival
-from server.ingest.readings import SampleArrival, StepArrival
+from server.ingest.readings import SampleArrival, StepArrival, implausible_reason
 from server.ingest.rollouts import ALWAYS, CLOSED, LEFT, PUBLISHED, TIERS, leaves, versions
-from server.ingest.validation import implausible_reason
 from server.rollouts import state as rollouts_state
 from server.rollouts.groups import OUTCOMES
 from server.rollouts.model import RolloutGroupRow, RolloutRow

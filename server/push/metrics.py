@@ -15,7 +15,7 @@ from collectors.catalog import METRICS, Metric
 from collectors.formats import exposition
 from collectors.formats.exposition import Grouper, Series
 from collectors.model import FIRST_TIME, Histogram, Labels, Limits, Reading, Sample, ScrapeError
-from server.ingest.validation import AHEAD_SECONDS, LAST_STEP
+from server.ingest.readings import AHEAD_SECONDS, LAST_STEP
 from server.push.inbox import Body
 
 PREFIX = "rollscope_"

@@ -22,7 +22,7 @@ from collectors.formats import weight_versions
 from collectors.model import Consumption, Event, Rollout, Sandbox, Time, Whole
 from collectors.sandbox_providers.provider import cause_of
 from server.ingest.incarnations import BEGINS
-from server.ingest.validation import AHEAD_SECONDS, storable
+from server.ingest.readings import AHEAD_SECONDS, storable
 from server.rollouts.merge import TIMES, distinct
 
 # Most records of one body.

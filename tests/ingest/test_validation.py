@@ -9,7 +9,7 @@ import pytest
 from collectors.model import Histogram, Reading, Rollout, Sample, Target, Turn
 from server import signals
 from server.derive.deriver import Deriver
-from server.ingest.validation import without_implausible
+from server.ingest.readings import without_implausible
 from server.signals.model import Signal, Unknown, Value, View
 from server.store import Store
 from tests.driven_run import ENGINE, T0, TRAINER, Bench, bench, page
