@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, delete, exists, func, select, text, u
 from server.store import chunks, rollup, schema
 from server.store.bulk import among, upsert
 from server.store.engine import Engines, StoreError
-from server.store.rollout_tables import rollout_classes, rollout_consumptions, rollout_details, rollout_groups, rollouts
+from server.store.rollouts import rollout_classes, rollout_consumptions, rollout_details, rollout_groups, rollouts
 from server.store.runs import rolled_until
 from server.store.tables import DAY_MS, SLOT_MS, dirty, expiry, runs, sandboxes, series
 

@@ -12,18 +12,17 @@ from collectors.model import Consumption, Event, Exit, Rollout, Span, Turn
 from server.push import records as push_records
 from server.query.types import SORTS, GroupInfo
 from server.rollouts.model import RolloutGroupRow, RolloutRow
-from server.store import Store, rollout_tables
+from server.store import Store
 from server.store import rollouts as stored
 from server.store.rollout_pages import BULK, FEW, BadKey, Order, PagePosition, pack, unpack
-from server.store.rollout_tables import rollout_groups, rollouts
-from server.store.rollouts import ENVIRONMENTS, HOUR, MINUTE, Find, order_of
+from server.store.rollouts import ENVIRONMENTS, HOUR, MINUTE, Find, order_of, rollout_groups, rollouts
 from server.store.types import Batch, RolloutBin, RolloutSum
 from tests.store.helpers import T0, rollout_row
 
 
 def made(rollout_id: str, life: int = 0, state: str = "trained", moved: int = 0, **given: Any) -> RolloutRow:
     """A row with little in it; keys of the record and of the row alike."""
-    record = {name: given.pop(name) for name in list(given) if name in rollout_tables.RECORD or name == "spans"}
+    record = {name: given.pop(name) for name in list(given) if name in stored.RECORD or name == "spans"}
     if "turn_list" in given:
         record["turns"] = given.pop("turn_list")
     return rollout_row("t", Rollout(rollout_id, **record), life, T0, T0, state, T0 + moved, **given)
@@ -67,11 +66,11 @@ GROUP = RolloutGroupRow(
 def test_one_field_list_serves_record_row_table_push_and_api() -> None:
     record = list(Rollout.__struct_fields__)
     own = [name for name in RolloutRow.__struct_fields__ if name not in record]
-    assert sorted([*rollout_tables.RECORD, *rollout_tables.DETAILS]) == sorted(record)
-    assert [name for name in rollout_tables.ROW if name != "turns"] == own
-    assert [c.name for c in rollouts.columns] == ["id", "run", "class", *rollout_tables.COLUMNS]
+    assert sorted([*stored.RECORD, *stored.DETAILS]) == sorted(record)
+    assert [name for name in stored.ROW if name != "turns"] == own
+    assert [c.name for c in rollouts.columns] == ["id", "run", "class", *stored.COLUMNS]
     groups = list(RolloutGroupRow.__struct_fields__)
-    assert list(rollout_tables.GROUP) == groups
+    assert list(stored.GROUP) == groups
     assert [c.name for c in rollout_groups.columns] == ["id", "run", *groups]
     assert set(GroupInfo.__struct_fields__) - {"solve_ratio"} == set(groups) - {"solved", "first_at"}
     assert set(push_records.FIELDS) - {"version_consumed", "consumed_at", "weight_versions"} == set(record)
