@@ -19,14 +19,13 @@ from server.lib.clock import Clock
 from server.push import inbox as push_inbox
 from server.push import records as push_records
 from server.push.targets import TOO_MANY
-from server.query import Reader
+from server.query import Reader, RolloutGroupRow
 from server.query.export import csv_lines, trace_of
 from server.query.types import (
     Cells,
     CensusState,
     EventInfo,
     Funnel,
-    GroupInfo,
     RolloutDetail,
     RolloutFilter,
     RolloutPage,
@@ -80,7 +79,7 @@ _States = Annotated[list[str], Query(description="census states and exits; none:
 class GroupsAnswer(Struct, frozen=True):
     """A page of groups. ``after``: pass it for the next page; null: this is the last page."""
 
-    groups: Sequence[GroupInfo]
+    groups: Sequence[RolloutGroupRow]
     after: str | None
 
 

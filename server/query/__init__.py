@@ -27,12 +27,12 @@ if TYPE_CHECKING:
         TargetTrust,
         VerdictSpan,
     )
-    from server.rollouts.model import RolloutRow
+    from server.rollouts.model import RolloutGroupRow, RolloutRow
     from server.store.types import SandboxRow
 else:
     _HOMES = {
         "CheckInfo": "preflight", "PreflightInfo": "preflight", "Reader": "reader", "UnknownRun": "run_state",
-        "SandboxRow": "sandboxes", "Turn": "rollouts",
+        "RolloutGroupRow": "rollouts", "SandboxRow": "sandboxes", "Turn": "rollouts",
     }  # fmt: skip
 
     def __getattr__(name: str) -> object:
@@ -48,6 +48,7 @@ __all__ = [
     "Delta",
     "PreflightInfo",
     "Reader",
+    "RolloutGroupRow",
     "RolloutRow",
     "RuleInfo",
     "RunInfo",

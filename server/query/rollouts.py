@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from msgspec import structs
+
 from collectors.model import Exit, Purpose, Rollout, Sandbox, Span, SpanKind
 from collectors.model import Turn as Turn
 from server.lib.clock import Clock
@@ -13,7 +15,6 @@ from server.query.types import (
     CensusState,
     Funnel,
     FunnelBar,
-    GroupInfo,
     RolloutDetail,
     RolloutFilter,
     RolloutPage,
@@ -181,10 +182,6 @@ SIBLINGS = 256
 # What all engines generate, as the tick derived it: minutes of it are stored added up, for any length of time.
 _RATE = SeriesKey("", "generator_tokens_per_second")
 _RATE_BUCKETS = 600
-_GROUP = (
-    "group_id", "life", "environment", "purpose", "size", "members", "done", "valid", "reward_min", "reward_max",
-    "reward_mean", "outcome", "admitted", "version", "spread", "sampled",
-)  # fmt: skip
 
 
 class RolloutReader:
@@ -240,7 +237,7 @@ class RolloutReader:
 
     def groups(
         self, run: str, outcomes: Sequence[str] = (), *, environment: str = "", limit: int = 100, after: str = ""
-    ) -> tuple[list[GroupInfo], str]:
+    ) -> tuple[list[RolloutGroupRow], str]:
         """Groups, the last changed first, and where the next page begins ("": this is the last page)."""
         run = stored_run(self._store, run).name
         rows, rest = self._store.rollouts.group_page(run, outcomes, environment, after, limit)
@@ -357,9 +354,6 @@ def _detail(row: RolloutRow, siblings: Sequence[RolloutRow], boxes: Mapping[str,
     return RolloutDetail(row, timeline(row, rollout_boxes), bool(row.spans), tuple(siblings), tuple(rollout_boxes))
 
 
-def _group(row: RolloutGroupRow) -> GroupInfo:
+def _group(row: RolloutGroupRow) -> RolloutGroupRow:
     solved = row.solved / row.valid if row.solved is not None and row.valid else None
-    return GroupInfo(
-        solve_ratio=solved, moved_at=row.moved_at, completed_at=row.completed_at,
-        **{name: getattr(row, name) for name in _GROUP},
-    )  # fmt: skip
+    return structs.replace(row, solve_ratio=solved)

@@ -554,30 +554,6 @@ class RolloutDetail(Struct, frozen=True):
     sandboxes: tuple[Sandbox, ...] = ()
 
 
-class GroupInfo(Struct, frozen=True):
-    """One group; attributes as of `server.rollouts.model.RolloutGroupRow`. ``solve_ratio``: of the valid members."""
-
-    group_id: str
-    life: int
-    environment: str
-    purpose: str
-    size: int | None
-    members: int
-    done: int
-    valid: int
-    reward_min: float | None
-    reward_max: float | None
-    reward_mean: float | None
-    solve_ratio: float | None
-    outcome: str
-    admitted: bool
-    version: int | None
-    moved_at: float
-    completed_at: float | None
-    spread: float | None
-    sampled: bool
-
-
 class FunnelBar(Struct, frozen=True):
     """One exit in a window. None: not known (no engine counter, no price). ``derived``: not counted from records.
 

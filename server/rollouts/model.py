@@ -80,6 +80,7 @@ class RolloutGroupRow(Struct, frozen=True, gc=False):
         first_at: when the first member was dispatched (or began); completed_at: when the last needed one ended.
         solved: members that solved the task, where that is known.
         spread: seconds between the first and the last member's end.
+        solve_ratio: `solved` of the valid members. Not stored.
     """
 
     group_id: str
@@ -102,3 +103,4 @@ class RolloutGroupRow(Struct, frozen=True, gc=False):
     completed_at: float | None
     spread: float | None = None
     sampled: bool = False
+    solve_ratio: float | None = None

@@ -79,7 +79,7 @@ _TURNS_AT = _OWN.index("seconds") + 1
 ROW = _kinds(RolloutRow, _OWN[:_TURNS_AT]) | {"turns": "int"} | _kinds(RolloutRow, _OWN[_TURNS_AT:])
 """Columns of what follows from a record; `turns` is how many there are (`turn_count`)."""
 
-GROUP = _kinds(RolloutGroupRow, RolloutGroupRow.__struct_fields__)
+GROUP = _kinds(RolloutGroupRow, (name for name in RolloutGroupRow.__struct_fields__ if name != "solve_ratio"))
 """Columns of a group."""
 
 COLUMNS = (*RECORD, *ROW)

@@ -12,13 +12,12 @@ from dashboard.widgets.format import series_name
 from server.query.types import (
     EventInfo,
     FunnelBar,
-    GroupInfo,
     RolloutDetail,
     SignalInfo,
     SignalNow,
     SignalState,
 )
-from server.rollouts.model import RolloutRow
+from server.rollouts.model import RolloutGroupRow, RolloutRow
 from tests.dashboard import fake
 from tests.dashboard.fake import Curve, noise, signal
 from tests.dashboard.memory_reader import MemoryReader
@@ -74,7 +73,7 @@ def _rewards(i: int) -> list[float]:
     return [float((noise(i, 60 + j) + 1) / 2 < (kind - 4) / 6) for j in range(SIZE)]
 
 
-def group(i: int) -> tuple[list[RolloutRow], GroupInfo]:
+def group(i: int) -> tuple[list[RolloutRow], RolloutGroupRow]:
     """A group and its members as they are at `NOW`."""
     times = [_times(i, j) for j in range(SIZE)]
     broken = {j for j in range(SIZE) if (i * 11 + j * 5) % 97 == 0}
@@ -86,12 +85,14 @@ def group(i: int) -> tuple[list[RolloutRow], GroupInfo]:
     rows = [_member(i, j, times[j], complete, used, outcome, rewards[j], j in broken) for j in range(SIZE)]
     over = complete <= NOW
     done = [j for j in range(SIZE) if times[j]["scored_at"] <= NOW]
-    return rows, GroupInfo(
+    return rows, RolloutGroupRow(
         f"g-{i:04d}", 1, ENVIRONMENTS[i % 3], "train", SIZE, SIZE, len(done), len([j for j in done if j not in broken]),
         min(valid) if over else None, max(valid) if over else None, sum(valid) / len(valid) if over else None,
-        sum(valid) / len(valid) if over else None, outcome if over else "open", used <= NOW and outcome == "mixed",
-        version(times[0]["started_at"]), max((times[j]["scored_at"] for j in done), default=times[0]["dispatched_at"]),
+        int(sum(valid)) if over else None, outcome if over else "open", used <= NOW and outcome == "mixed",
+        version(times[0]["started_at"]), times[0]["dispatched_at"],
+        max((times[j]["scored_at"] for j in done), default=times[0]["dispatched_at"]),
         complete if over else None, complete - min(t["scored_at"] for t in times) if over else None, False,
+        sum(valid) / len(valid) if over else None,
     )  # fmt: skip
 
 

@@ -15,7 +15,6 @@ from server.query.types import (
     EventInfo,
     Funnel,
     FunnelBar,
-    GroupInfo,
     RolloutDetail,
     RolloutFilter,
     RolloutPage,
@@ -23,7 +22,7 @@ from server.query.types import (
     StepAt,
 )
 from server.rollouts.merge import TIMES
-from server.rollouts.model import RolloutRow
+from server.rollouts.model import RolloutGroupRow, RolloutRow
 
 CENSUS = ("waiting_slot", "booting", "generating", "in_tool", "scoring", "waiting_group", "queued", "gated")
 _COLUMNS = {"moved": "moved_at"}
@@ -32,7 +31,7 @@ _COLUMNS = {"moved": "moved_at"}
 @dataclass
 class _Kept:
     rows: dict[tuple[str, int], RolloutRow] = field(default_factory=dict)
-    groups: dict[tuple[str, int], GroupInfo] = field(default_factory=dict)
+    groups: dict[tuple[str, int], RolloutGroupRow] = field(default_factory=dict)
     details: dict[tuple[str, int], RolloutDetail] = field(default_factory=dict)
     events: list[EventInfo] = field(default_factory=list)
     steps: list[StepAt] = field(default_factory=list)
@@ -64,7 +63,7 @@ class MemoryRollouts:
         kept = self.records(run)
         kept.rows = kept.rows | {(row.rollout_id, row.life): row for row in rows}
 
-    def put_groups(self, run: str, *groups: GroupInfo) -> None:
+    def put_groups(self, run: str, *groups: RolloutGroupRow) -> None:
         kept = self.records(run)
         kept.groups = kept.groups | {(group.group_id, group.life): group for group in groups}
 
@@ -122,7 +121,7 @@ class MemoryRollouts:
 
     def rollout_groups(
         self, run: str, outcomes: Sequence[str] = (), *, environment: str = "", limit: int = 100, after: str = ""
-    ) -> tuple[list[GroupInfo], str]:
+    ) -> tuple[list[RolloutGroupRow], str]:
         self._run(run)
         found = [g for g in self.records(run).groups.values()
                  if (not outcomes or g.outcome in outcomes) and environment in ("", g.environment)]  # fmt: skip

@@ -12,7 +12,8 @@ from dashboard.pages.sandboxes.data import HERE
 from dashboard.shell.page import Scope
 from dashboard.state.status import RECORDS, StatusFacts, View, first_clause, joined
 from dashboard.widgets.format import money, number, text
-from server.query.types import Cells, GroupInfo, SignalInfo, SignalNow
+from server.query import RolloutGroupRow
+from server.query.types import Cells, SignalInfo, SignalNow
 
 _STALE, _PARTS = "staleness_versions", ("in_flight", "in_group", "in_queue")
 _MEAN = want(_STALE, level="trajectory", stat="mean")
@@ -371,7 +372,7 @@ def _places(size: int | None) -> list[int]:
     return [min(TENTHS - 1, k * TENTHS // size) for k in range(size + 1)]
 
 
-def _group_size(facts: StatusFacts, groups: Sequence[GroupInfo]) -> int | None:
+def _group_size(facts: StatusFacts, groups: Sequence[RolloutGroupRow]) -> int | None:
     """Members of a group, as configured, else as the groups shown have it; None where they differ."""
     stated = facts.number("group_size")
     if stated is not None:

@@ -11,8 +11,8 @@ from dashboard.charts.time_columns import Grid, grid
 from dashboard.pages.rollouts.filters import CENSUS, RolloutQuery
 from dashboard.shell.page import Scope
 from dashboard.state.status import View, joined
-from server.query import RolloutRow, Turn
-from server.query.types import Cells, CensusState, Funnel, GroupInfo, RolloutDetail, RolloutFilter, RolloutPage
+from server.query import RolloutGroupRow, RolloutRow, Turn
+from server.query.types import Cells, CensusState, Funnel, RolloutDetail, RolloutFilter, RolloutPage
 
 T = TypeVar("T")
 
@@ -82,11 +82,11 @@ class RolloutRecords:
             return query.filter
         return structs.replace(query.filter, start=columns.start, end=columns.end)
 
-    def groups(self, after: str = "") -> tuple[list[GroupInfo], str]:
+    def groups(self, after: str = "") -> tuple[list[RolloutGroupRow], str]:
         outcomes, environment = self.query.outcomes, self.query.filter.environment
         reader, run = self.scope.reader, self.scope.run
 
-        def read() -> tuple[list[GroupInfo], str]:
+        def read() -> tuple[list[RolloutGroupRow], str]:
             try:
                 return reader.rollouts.groups(run, outcomes, environment=environment, limit=GROUPS, after=after)
             except ValueError:
@@ -174,7 +174,7 @@ def short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
 
 
-def group(row: GroupInfo) -> list[Any]:
+def group(row: RolloutGroupRow) -> list[Any]:
     """In the order of `assets/72-rollout-table.js`."""
     return [
         row.group_id, row.life, row.environment, row.purpose, row.size, row.members, row.done, row.valid,
