@@ -27,7 +27,7 @@ from server.config.alerts import build
 from server.derive.alerts import RunAlerts
 from server.ingest.readings import Arrivals, SampleArrival
 from server.lib.errors import Problems
-from server.signals.model import TICK_SECONDS, TargetHealth
+from server.signals.model import TICK_SECONDS, TargetState
 from server.store import Store, Writer, migrate
 from tests.driven_run import T0, TRAINER, Bench, steps
 
@@ -86,7 +86,7 @@ class Cluster:
             if metric in COUNTERS:
                 value = self._totals[i] = self._totals[i] + value
             samples.append((t, name, metric, labels, value))
-        health = [TargetHealth(name, "vllm", "generator", True, t, t, TICK_SECONDS) for name in self._names]
+        health = [TargetState(name, "vllm", "generator", True, t, t) for name in self._names]
         return Arrivals(samples=samples, health=health)
 
 

@@ -74,9 +74,9 @@ RULES: dict[str, Row] = {
     ),
     # ---- the rest, from the store up: each knows what is below it, and nothing beside it
     "server.store": Row(
-        LEAVES | {"collectors.model", "server.alerts.model", "server.rollouts", "migrations"},
+        LEAVES | {"collectors.model", "server.alerts.model", "server.rollouts", "server.signals", "migrations"},
         {"sqlalchemy", "alembic", "psycopg"},
-        "the store knows records and the types of rollouts, not what they mean",
+        "the store knows the records of rollouts and signals, not what they mean",
     ),
     "server.notify": Row(
         LEAVES | {"collectors.transport"}, {"httpx", "apprise"},
@@ -109,7 +109,7 @@ RULES: dict[str, Row] = {
     "server.targets": Row(
         PURE_TYPES | LEAVES
         | {"collectors", "collectors.detect", "collectors.formats", "collectors.transport",
-           "server.alerts", "server.ingest", "server.store"},
+           "server.alerts", "server.ingest", "server.signals", "server.store"},
         {"httpx", "yaml"}, "which targets exist; reading them on schedule is scrape's",
     ),
     "server.derive": Row(

@@ -17,7 +17,7 @@ from server import signals
 from server.derive.deriver import Deriver
 from server.derive.results import SignalResults
 from server.ingest.rollouts import RolloutIngest
-from server.signals.model import TargetHealth
+from server.signals.model import TargetState
 from server.store.types import Batch, SeriesKey
 from server.verdict.model import Verdict, VerdictInput
 from server.verdict.rules import remember
@@ -113,7 +113,7 @@ class Feed:
 
     def _page(self, page: Page) -> None:
         ts = T0 + page.at
-        self.deriver.see(TargetHealth("trainer", "prime_rl", "trainer", True, ts, ts, self.config.page))
+        self.deriver.see(TargetState("trainer", "prime_rl", "trainer", True, ts, ts, interval_seconds=self.config.page))
         if self.missing != "engines":
             self._engines(ts, page)
         if self.config.row_only:
@@ -128,7 +128,7 @@ class Feed:
             read = page.engines[number] if page.engines else None
             up, name = read is not None, f"engine-{number}"
             last = ts if up else T0 + self.config.fault[0]
-            self.deriver.see(TargetHealth(name, "vllm", "generator", up, ts, last, self.config.page))
+            self.deriver.see(TargetState(name, "vllm", "generator", up, ts, last, interval_seconds=self.config.page))
             if read is None:
                 continue
             for metric, value in zip(ENGINE, read, strict=True):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from collectors.model import Labels
 from server.alerts.model import Condition, Table
-from server.signals.model import TargetHealth
+from server.signals.model import TargetState
 from server.signals.window import Gauge, StepBook
 
 TARGET_UP = "target_up"
@@ -71,7 +71,7 @@ class RunFrame:
     signals: Mapping[str, Mapping[Labels, SignalState]]
     stale: Callable[[str, float], str]
     gauges: Mapping[str, Mapping[tuple[str, Labels], Gauge]]
-    health: Mapping[str, TargetHealth]
+    health: Mapping[str, TargetState]
     steps: StepBook
     shape: int
     totals: Mapping[tuple[str, float, Labels], IncreaseTotals] = field(default_factory=dict)
@@ -93,10 +93,10 @@ class RunFrame:
 
     def _targets(self) -> Table | None:
         return _table(
-            {(("kind", target.kind), ("target", target.name)): self._health(target) for target in self.health.values()}
+            {(("kind", one.collector), ("target", one.name)): self._health(one) for one in self.health.values()}
         )
 
-    def _health(self, target: TargetHealth) -> SignalState:
+    def _health(self, target: TargetState) -> SignalState:
         if target.known(self.now):
             return SignalState(target.last_ts, float(target.up))
         return SignalState(target.last_ts, None, "no recent answer: this server made no request")
@@ -109,7 +109,7 @@ class RunFrame:
 
     def reason(self, series: Labels) -> str:
         health = self.health.get(dict(series).get("target", ""))
-        return health.problem if health is not None else ""
+        return health.error if health is not None else ""
 
     def address(self, series: Labels) -> str:
         return self.address_of(dict(series).get("target", ""))

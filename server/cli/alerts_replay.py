@@ -22,7 +22,7 @@ from server.alerts.text import duration, expression, formatted, unit_of, utc
 from server.lib.errors import ConfigError
 from server.signals import Counter, Signal
 from server.signals.aggregates import stale_seconds
-from server.store.types import PointState, TargetRow
+from server.store.types import PointState
 
 if TYPE_CHECKING:
     from server.store import Store
@@ -300,7 +300,7 @@ class _History:
             self._by_source.setdefault((source, TARGET_UP), []).append(track)
 
     def _carry(self, target: str) -> float:
-        row: TargetRow | None = self._targets.get(target)
+        row = self._targets.get(target)
         if row is None:
             return CARRIED_SECONDS
         collector = collectors.load().get(row.collector)

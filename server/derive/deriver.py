@@ -25,7 +25,7 @@ from server.signals.model import (
     HEARTBEAT,
     Answer,
     NotApplicable,
-    TargetHealth,
+    TargetState,
     Unknown,
     Value,
     View,
@@ -362,7 +362,7 @@ class Deriver:
         self.histograms = Histograms()
         # Increases when a series comes or goes. What was derived from labels is valid until then.
         self.shape = 0
-        self.health: dict[str, TargetHealth] = {}
+        self.health: dict[str, TargetState] = {}
         self.sandboxes, self.rollouts = SandboxBook(), RolloutBook()
         # When the run last started, its newest incarnation, and when its newest step was fed.
         self.running_since: float | None = None
@@ -413,7 +413,7 @@ class Deriver:
             self.shape += 1
         gauge.add(ts, value)
 
-    def see(self, target: TargetHealth) -> None:
+    def see(self, target: TargetState) -> None:
         """Record the health of a target. The series of a removed target end; its totals stay, because it may return."""
         if not target.gone:
             self.health[target.name] = target
@@ -588,7 +588,7 @@ class Deriver:
         """
         trainers = [one for one in self.health.values() if one.actor == "trainer" and one.last_ok_ts is not None]
         # Sandboxes are requested only when there are rollouts to run.
-        if any(one.kind == HEARTBEAT for one in trainers) or self.sandboxes.own or self.rollouts.met:
+        if any(one.collector == HEARTBEAT for one in trainers) or self.sandboxes.own or self.rollouts.met:
             return True
         generated = self.counting.states.get(GENERATED)
         if generated is None or not any(generated.totals.values()):

@@ -33,7 +33,6 @@ from server.ingest.readings import (
     Ingest,
     SampleArrival,
     StepArrival,
-    health,
     implausible_reason,
     reads_files,
 )
@@ -41,7 +40,7 @@ from server.ingest.sandboxes import SandboxArrival, arrivals_of
 from server.signals import recorded
 from server.signals.aggregates import row_limit
 from server.signals.drift import Announced, announced
-from server.signals.model import TICK_SECONDS, TICK_WINDOW_SECONDS, TargetHealth, is_gap
+from server.signals.model import TICK_SECONDS, TICK_WINDOW_SECONDS, TargetState, is_gap
 from server.signals.window import TRAINER
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, RunRow, SandboxRow, SeriesKey
@@ -207,7 +206,7 @@ class RunDriver:
         self._counted_pushes = CountedPushes()
         self.rollouts: deque[RolloutArrival] = deque()
         self._published: deque[tuple[float, int]] = deque()
-        self._healths: deque[TargetHealth] = deque()
+        self._healths: deque[TargetState] = deque()
         self._written: dict[str, object] = {}
         # Whether steps were followed live: since this process began, or before, because the run was derived up to then.
         self._followed = row.watermark is not None
@@ -253,7 +252,7 @@ class RunDriver:
         self._counted_pushes.restore(states, row.watermark or 0)
         # Without a watermark nothing was derived yet, but a process that died early may have committed much.
         self._recover_windows(row.watermark or 0)
-        for found in sorted((health(row) for _, row in self._store.runs.targets(self.run)), key=attrgetter("last_ts")):
+        for found in sorted((row for _, row in self._store.runs.targets(self.run)), key=attrgetter("last_ts")):
             # As in `_feed_until`: a tick before a target answered must not know of it.
             if self.watermark is not None and found.last_ts <= self.watermark:
                 self._see(found)
@@ -294,7 +293,7 @@ class RunDriver:
                 arrival = SandboxArrival(row.seen_at, row, row.first_seen > since / 1000, ready, failed=False)
                 self.deriver.sandbox(arrival, counted=True)
             health = self.deriver.health.get(row.target)
-            if health is not None and health.last_ok_ts is not None and not reads_files(health.kind):
+            if health is not None and health.last_ok_ts is not None and not reads_files(health.collector):
                 keep = max(15.0, 3 * health.interval_seconds)
                 self.deriver.sandboxes.heard[row.target] = (health.last_ok_ts, keep)
 
@@ -331,7 +330,7 @@ class RunDriver:
             self._lifecycle = self._revived = "running"  # steps after the end: the run was resumed
         self._lifecycle = str(facts.get("lifecycle", self._lifecycle))
 
-    def _see(self, target: TargetHealth) -> None:
+    def _see(self, target: TargetState) -> None:
         if target.gone or self._targets is None or target.name in self._targets:
             self.deriver.see(target)
 
@@ -424,7 +423,7 @@ class RunDriver:
         newest = self.deriver.book.newest_of_all()
         if self._followed or t < self._present or newest is None or tick <= newest.ts or self._upcoming() is not None:
             return
-        answers = any(target.up and not reads_files(target.kind) for target in self._all_health())
+        answers = any(target.up and not reads_files(target.collector) for target in self._all_health())
         answers = answers or self._present - float(self.deriver.facts.get("fault_since", 0)) < ABANDONED_SECONDS
         age = self._present - newest.ts
         if answers or self._lifecycle in OVER or age <= row_limit(self.deriver.book):
@@ -433,7 +432,7 @@ class RunDriver:
         self._lifecycle = "finished"
         self.deriver.facts["lifecycle_why"] = self._end_reason = "its newest step was old when its log was first read"
 
-    def _all_health(self) -> Iterator[TargetHealth]:
+    def _all_health(self) -> Iterator[TargetState]:
         yield from self.deriver.health.values()
         yield from self._healths
 

@@ -251,7 +251,7 @@ class SignalResults:
 
     def _update_context(self) -> None:
         deriver = self._deriver
-        kinds = (str(deriver.facts.get("framework", "")), *[health.kind for health in deriver.health.values()])
+        kinds = (str(deriver.facts.get("framework", "")), *[health.collector for health in deriver.health.values()])
         if self._context != (deriver.reported, kinds):
             self._context = (deriver.reported, kinds)
             self._context_version += 1

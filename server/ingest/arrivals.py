@@ -8,7 +8,7 @@ from msgspec import Struct
 from collectors.model import Histogram, Labels
 from server.ingest.sandboxes import SandboxArrival
 from server.rollouts.model import RolloutGroupRow, RolloutRow
-from server.signals.model import TargetHealth
+from server.signals.model import TargetState
 from server.signals.window import StepKey
 
 SampleArrival = tuple[float, str, str, Labels, float | Histogram]
@@ -50,7 +50,7 @@ class Arrivals:
     samples: list[SampleArrival] = field(default_factory=list)
     steps: list[StepArrival] = field(default_factory=list)
     facts: dict[str, str | float] = field(default_factory=dict)
-    health: list[TargetHealth] = field(default_factory=list)
+    health: list[TargetState] = field(default_factory=list)
     sandboxes: list[SandboxArrival] = field(default_factory=list)
     rollouts: list[RolloutArrival] = field(default_factory=list)
     published: list[tuple[float, int]] = field(default_factory=list)  # (event time, policy version)

@@ -6,7 +6,7 @@ Collectors decide what a number means, signals decide what follows from it; this
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter, lt
 from typing import Any
@@ -35,11 +35,11 @@ from server.ingest.incarnations import ReportedRestarts
 from server.ingest.rollouts import RolloutFeed
 from server.ingest.sandboxes import REMEMBERED_SECONDS, SandboxIngest, arrivals_of
 from server.rollouts.merge import TIMES
-from server.signals.model import SKEW_SECONDS, TargetHealth
+from server.signals.model import CORRECTED, GONE, IMPLAUSIBLE, SKEW_SECONDS, Origin, TargetState
 from server.signals.observed_histograms import WINDOWED
 from server.signals.window import StepKey
 from server.store import Store
-from server.store.types import CORRECTED, GONE, IMPLAUSIBLE, Batch, Origin, SandboxRow, SeriesKey, StepStamp, TargetRow
+from server.store.types import Batch, SandboxRow, SeriesKey, StepStamp
 
 # ---- validation
 # Removes implausible values from a reading before anything is stored, and describes what is missing. Pure.
@@ -387,7 +387,7 @@ class Ingest:
         self._slots: dict[tuple[str, str], _Slot] = {}
         # (axis, metric, labels) -> the target whose gauge values count, and its newest step.
         self._gauge_sources: dict[tuple[str, str, Labels], tuple[str, int]] = {}
-        self._health: dict[str, TargetRow] = {row.name: row for _, row in store.runs.targets(run)}
+        self._health: dict[str, TargetState] = {row.name: row for _, row in store.runs.targets(run)}
         # Only of targets that discovery found; see `server.targets.discovery`.
         self.origins: dict[str, Origin] = {}
         # Facts of the run. A mode that a source assumes does not replace a mode that a source reported.
@@ -421,7 +421,7 @@ class Ingest:
         if reading.sandboxes or reading.listed:
             self.sandboxes(target, reading.sandboxes, reading.listed, now, batch, arrivals)
         self._rollouts.take(target, reading, now, batch, arrivals)
-        arrivals.health.append(health(self._health_ok(target, reading, now, seconds, batch)))
+        arrivals.health.append(self._health_ok(target, reading, now, seconds, batch))
         return batch, arrivals
 
     def records(self, target: Target, reading: Reading, now: float) -> tuple[Batch, Arrivals]:
@@ -532,26 +532,26 @@ class Ingest:
         """Processes a failed scrape: `up` is 0 with the cause; earlier values remain."""
         batch = Batch(run=self.run, histograms=self._histogram_throttle.rest(target.name))
         before = self._health.get(target.name)
-        row = TargetRow(
-            name=target.name, collector=target.collector, actor=target.actor, up=False, last_ts=_ms(now),
+        row = TargetState(
+            name=target.name, collector=target.collector, actor=target.actor, up=False, last_ts=round(now, 3),
             last_ok_ts=before.last_ok_ts if before else None, error=str(error), error_kind=error.kind,
             scrape_seconds=seconds, interval_seconds=target.interval_seconds,
             unmapped=before.unmapped if before else {}, dropped=before.dropped if before else 0,
         )  # fmt: skip
         self._note_health(target, row, batch, now)
-        return batch, Arrivals(health=[health(row)])
+        return batch, Arrivals(health=[row])
 
     def push_health(self, target: Target, last: float | None, now: float) -> tuple[Batch, Arrivals]:
         """Records a pushing target that is in time. ``last``: its newest push (None: none yet, and none due yet)."""
         batch, before = Batch(run=self.run), self._health.get(target.name)
-        row = TargetRow(
-            name=target.name, collector=target.collector, actor=target.actor, up=True, last_ts=_ms(now),
-            last_ok_ts=_ms(last) if last is not None else None, error="" if last is not None else "no push yet",
+        row = TargetState(
+            name=target.name, collector=target.collector, actor=target.actor, up=True, last_ts=round(now, 3),
+            last_ok_ts=round(last, 3) if last is not None else None, error="" if last is not None else "no push yet",
             interval_seconds=target.interval_seconds, unmapped=before.unmapped if before else {},
             dropped=before.dropped if before else 0,
         )  # fmt: skip
         self._note_health(target, row, batch, now)
-        return batch, Arrivals(health=[health(row)])
+        return batch, Arrivals(health=[row])
 
     def gone(self, names: Iterable[str], now: float) -> tuple[Batch, Arrivals]:
         """Records targets that discovery no longer lists. Targets that were never read are skipped."""
@@ -559,13 +559,13 @@ class Ingest:
         for before in filter(None, map(self._health.get, names)):
             removed = before.origin and f"{before.origin.source} no longer lists it"
             reason = removed or "it reported another name and continues under that name"
-            row = replace(before, up=False, last_ts=_ms(now), error=reason, error_kind=GONE)
+            row = structs.replace(before, up=False, last_ts=round(now, 3), error=reason, error_kind=GONE)
             batch.targets.append(self.remember(row))
             batch.histograms += self._histogram_throttle.rest(row.name)
-            arrivals.health.append(health(row))
+            arrivals.health.append(row)
         return batch, arrivals
 
-    def remember(self, row: TargetRow) -> TargetRow:
+    def remember(self, row: TargetState) -> TargetState:
         """Caches a health row that was made outside this class."""
         self._health[row.name] = row
         return row
@@ -680,7 +680,7 @@ class Ingest:
         self._gauge_sources[key] = (target, step)
         return True
 
-    def _health_ok(self, target: Target, reading: Reading, now: float, seconds: float, batch: Batch) -> TargetRow:
+    def _health_ok(self, target: Target, reading: Reading, now: float, seconds: float, batch: Batch) -> TargetState:
         before = self._health.get(target.name)
         unmapped = dict(before.unmapped) if before and reading.cursor is not None else {}
         for key, count in reading.unmapped.items():
@@ -690,17 +690,17 @@ class Ingest:
         kind = IMPLAUSIBLE if own and not other and values_only(reading) else ""
         note = corrected(reading) if not own and not other else ""
         kind = CORRECTED if note else kind
-        row = TargetRow(
-            name=target.name, collector=target.collector, actor=target.actor, up=True, last_ts=_ms(now),
-            last_ok_ts=_ms(now), error=own or other or note, error_kind=kind, scrape_seconds=seconds,
+        row = TargetState(
+            name=target.name, collector=target.collector, actor=target.actor, up=True, last_ts=round(now, 3),
+            last_ok_ts=round(now, 3), error=own or other or note, error_kind=kind, scrape_seconds=seconds,
             samples=reading.samples_scraped, dropped=(before.dropped if before else 0) + reading.dropped,
             interval_seconds=target.interval_seconds, unmapped=unmapped,
         )  # fmt: skip
         self._note_health(target, row, batch, now)
         return row
 
-    def _note_health(self, target: Target, row: TargetRow, batch: Batch, now: float) -> None:
-        batch.targets.append(self.remember(replace(row, origin=self.origins.get(target.name))))
+    def _note_health(self, target: Target, row: TargetState, batch: Batch, now: float) -> None:
+        batch.targets.append(self.remember(structs.replace(row, origin=self.origins.get(target.name))))
         values = (float(row.up), row.scrape_seconds, float(row.samples))
         for series, value in zip(self._series_ids.numbers(target.name, HEALTH_SERIES), values, strict=True):
             batch.samples.append((series, _ms(now), value))
@@ -710,20 +710,6 @@ def reads_files(collector: str) -> bool:
     """Does the collector read files that a run writes? Files often appear late, so a missing record is not a zero."""
     plugin = collectors.load().get(collector)
     return plugin is not None and plugin.tail is not None
-
-
-def health(row: TargetRow) -> TargetHealth:
-    """Returns a stored health row as the type that signals use.
-
-    An answer with a complaint is incomplete, except if only values were dropped that their unit rules out, or if its
-    times were corrected: all other values are complete.
-    """
-    ok = row.last_ok_ts / 1000 if row.last_ok_ts is not None else None
-    complete = row.up and (not row.error or row.error_kind in (IMPLAUSIBLE, CORRECTED))
-    return TargetHealth(
-        row.name, row.collector, row.actor, row.up, row.last_ts / 1000, ok, row.interval_seconds, complete, row.gone,
-        row.error, row.error_kind == "no_metrics",
-    )  # fmt: skip
 
 
 def _ms(seconds: float) -> int:

@@ -31,11 +31,12 @@ from server.query.steps import StepReader
 from server.query.types import RunSummary, SignalNow, Status, TargetTrust
 from server.query.verdicts import NO_VERDICT, VerdictReader, summary
 from server.query.what_if import Changes, WhatIfEstimate
+from server.signals.model import UNKNOWN, Origin, TargetState
 from server.signals.window import TRAINER
 from server.store import Store
 from server.store.generators import TargetHealth
 from server.store.retention import StoreSize
-from server.store.types import UNKNOWN, Origin, RunRow, TargetRow
+from server.store.types import RunRow
 
 # Removed targets are shown for a day.
 GONE_SECONDS = 86_400.0
@@ -153,7 +154,7 @@ class Reader:
         return self._preflight(stored_run(self._store, run).name)
 
 
-def _health(targets: Sequence[TargetRow], now: float) -> TargetHealth:
+def _health(targets: Sequence[TargetState], now: float) -> TargetHealth:
     """As `FleetStore.targets` computes it for all runs at once."""
     present = [target for target in targets if not target.gone]
     answered = max((target.last_ok_ts for target in present if target.last_ok_ts is not None), default=None)
@@ -161,32 +162,32 @@ def _health(targets: Sequence[TargetRow], now: float) -> TargetHealth:
     return TargetHealth(up, len(present), answered, max((target.last_ts for target in present), default=None))
 
 
-def _unread(row: TargetRow, now: float) -> bool:
-    return not row.gone and now - row.last_ts / 1000 > TICK_STALE_SECONDS + 3 * row.interval_seconds
+def _unread(row: TargetState, now: float) -> bool:
+    return not row.gone and now - row.last_ts > TICK_STALE_SECONDS + 3 * row.interval_seconds
 
 
-def _trust(run: str, row: TargetRow, now: float, state: RunState | None) -> TargetTrust:
-    age = now - row.last_ok_ts / 1000 if row.last_ok_ts is not None else None
+def _trust(run: str, row: TargetState, now: float, state: RunState | None) -> TargetTrust:
+    age = now - row.last_ok_ts if row.last_ok_ts is not None else None
     lost = state is not None and state.name == "not_collected"
     # A catch-up reads targets at times of the history; a collector that is gone makes the state `not_collected`.
     catches = state is not None and state.name == "catching_up"
     silent = (_unread(row, now) and not catches) or (lost and not row.gone)
-    read = duration_text(max(0.0, now - row.last_ts / 1000))
+    read = duration_text(max(0.0, now - row.last_ts))
     error = f"not read for {read}: no collector follows this run" if silent else row.error
     up = row.up and not silent
     health = (row.scrape_seconds, row.samples, row.dropped, row.unmapped)
     origin = row.origin or Origin("")
     return TargetTrust(
         row.name, run, row.collector, row.actor, up, age, error, *health, origin.source, origin.job,
-        dict(origin.labels), row.last_ts / 1000 if row.gone else None, row.collector in record_formats(),
+        dict(origin.labels), row.last_ts if row.gone else None, row.collector in record_formats(),
     )  # fmt: skip
 
 
-def _is_shown(row: TargetRow, now: float) -> bool:
+def _is_shown(row: TargetState, now: float) -> bool:
     """Whether to show a target. Removed targets are shown for a day: fleets that are replaced hourly have many.
 
     A target of unknown kind is hidden once it is identified or removed.
     """
     if row.collector == UNKNOWN:
-        return not row.gone and now - row.last_ts / 1000 <= TICK_STALE_SECONDS + 3 * row.interval_seconds
-    return not row.gone or now - row.last_ts / 1000 <= GONE_SECONDS
+        return not row.gone and now - row.last_ts <= TICK_STALE_SECONDS + 3 * row.interval_seconds
+    return not row.gone or now - row.last_ts <= GONE_SECONDS

@@ -147,7 +147,6 @@ def state_of(
 ) -> RunState:
     """The state of a stored run. ``newest``, ``patience``: as in `Facts`; ``stepped``: the trainer's newest step."""
     collected = _collected_at(row, health.read_at)
-    answered = None if health.answered_at is None else health.answered_at / 1000
     return run_state(
         Facts(
             now,
@@ -158,7 +157,7 @@ def state_of(
             patience,
             health.targets,
             health.up,
-            answered,
+            health.answered_at,
             stepped if row.facts.get("times_copied") else None,
         )
     )
@@ -169,14 +168,15 @@ def stored_catch_up(row: "RunRow") -> CatchUp | None:
     return loads(row.catch_up)
 
 
-def _collected_at(row: "RunRow", read_at: int | None) -> float | None:
+def _collected_at(row: "RunRow", read_at: float | None) -> float | None:
     """When a collector last worked on a run (epoch s).
 
-    A store written before this was recorded shows it by its newest tick and its newest read (``read_at``, ms).
+    A store written before this was recorded shows it by its newest tick and its newest read (``read_at``).
     """
-    stamps = [row.collected_at] if row.collected_at is not None else [row.watermark, read_at]
-    reported = [ts for ts in stamps if ts is not None]
-    return max(reported) / 1000 if reported else None
+    if row.collected_at is not None:
+        return row.collected_at / 1000
+    tick_at = None if row.watermark is None else row.watermark / 1000
+    return max((ts for ts in (tick_at, read_at) if ts is not None), default=None)
 
 
 class UnknownRun(KeyError):

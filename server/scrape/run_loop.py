@@ -14,11 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from msgspec import structs
+
 import collectors
 from collectors.model import Limits, Position, Reading, ScrapeError, Target
 from server.alerts.settings import AlertSettings
 from server.derive.driver import PipelineSettings, RunPipeline, RunTargets
-from server.ingest.readings import Arrivals, Ingest, health
+from server.ingest.readings import Arrivals, Ingest
 from server.lib.clock import CatchUp, CatchUpClock, Clock, dumps, stopped_within
 from server.push.heartbeats import HeartbeatSettings, HeartbeatWatch
 from server.push.inbox import Outcome
@@ -32,10 +34,10 @@ from server.scrape.target_reader import (
     TargetReader,
     readers_of,
 )
-from server.signals.model import TICK_SECONDS
+from server.signals.model import TICK_SECONDS, UNKNOWN, TargetState
 from server.signals.window import TRAINER
 from server.store import Store, StoreError, Writer
-from server.store.types import UNKNOWN, Batch, TargetRow
+from server.store.types import Batch
 from server.store.writer import WriterClosed, is_transient, words_of
 from server.targets.discovery import TargetDiscovery, TargetList
 from server.targets.model import Attached
@@ -138,7 +140,7 @@ class StatusRows:
 
     roster: TargetDiscovery
     waiting: PendingSources
-    _last_rows: dict[str, TargetRow] = field(default_factory=dict)
+    _last_rows: dict[str, TargetState] = field(default_factory=dict)
     _at: float = float("-inf")
 
     def batch(self, ingest: Ingest, removed: list[str], now: float) -> tuple[Batch, Arrivals]:
@@ -150,32 +152,33 @@ class StatusRows:
         is_due = not self._at <= now < self._at + REPEATED_SECONDS
         for name, row in rows.items():
             before = self._last_rows.get(name)
-            if is_due or before is None or replace(row, last_ts=before.last_ts, last_ok_ts=before.last_ok_ts) != before:
+            times = {} if before is None else {"last_ts": before.last_ts, "last_ok_ts": before.last_ok_ts}
+            if is_due or structs.replace(row, **times) != before:
                 batch.targets.append(ingest.remember(row))
                 # Configured sources and lists count for alerts; discovered targets of unknown kind do not.
                 if row.actor == DISCOVERY or row in awaited:
-                    arrivals.health.append(health(row))
+                    arrivals.health.append(row)
         self._last_rows, self._at = rows, now if is_due else self._at
         return batch, arrivals
 
-    def _lists(self, now: float) -> list[TargetRow]:
-        return [self._list(source, round(now * 1000)) for source in self.roster.sources]
+    def _lists(self, now: float) -> list[TargetState]:
+        return [self._list(source, round(now, 3)) for source in self.roster.sources]
 
-    def _list(self, source: TargetList, now: int) -> TargetRow:
+    def _list(self, source: TargetList, now: float) -> TargetState:
         name, error = name_of(source), self.roster.error(source)
         before = self._last_rows.get(name)
         read = source.answered and not source.listing.error
-        return TargetRow(
+        return TargetState(
             name, source.settings.kind, DISCOVERY, not error, now,
             now if read else before.last_ok_ts if before else None, error or self.roster.note(source),
             "garbage" if error else "", samples=self.roster.count(source),
             interval_seconds=source.settings.refresh_seconds,
         )  # fmt: skip
 
-    def _unknown(self, now: float) -> list[TargetRow]:
+    def _unknown(self, now: float) -> list[TargetState]:
         return [
-            TargetRow(
-                target.name, UNKNOWN, UNKNOWN, False, round(now * 1000), None,
+            TargetState(
+                target.name, UNKNOWN, UNKNOWN, False, round(now, 3), None,
                 f"{error}; its kind is not known yet", kind or "unreachable",
                 interval_seconds=target.source.settings.interval_seconds, origin=target.origin,
             )

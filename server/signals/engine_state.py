@@ -12,7 +12,7 @@ from statistics import fmean
 
 from collectors.model import Labels
 from server.signals.aggregates import step_mean
-from server.signals.model import TICK_WINDOW_SECONDS, TargetHealth, Value, View
+from server.signals.model import TICK_WINDOW_SECONDS, TargetState, Value, View
 from server.signals.window import KEPT_STEPS, Gauge
 
 # Seconds. Longer than the longest prefill and than a usual weight update, short against an hour of idle GPUs.
@@ -160,7 +160,7 @@ def labels_above(labels: Labels) -> list[Labels]:
     return [one for one in dict.fromkeys(((), replica)) if one != labels]
 
 
-def _engine(view: View, key: Key, pages: Pages, under: Mapping[Key, int], health: TargetHealth | None) -> Engine:
+def _engine(view: View, key: Key, pages: Pages, under: Mapping[Key, int], health: TargetState | None) -> Engine:
     target, labels = key
     if health is not None and not health.up:
         return Engine(target, labels, {}, "silent" if health.alive else "down")
@@ -329,11 +329,11 @@ def _missed(view: View, found: list[Engine]) -> Iterator[Engine]:
         yield from (Engine(target, gauge.labels, {}, "silent") for gauge in series[come:])
 
 
-def _lost(view: View, health: TargetHealth) -> Iterator[Engine]:
+def _lost(view: View, health: TargetState) -> Iterator[Engine]:
     """Engines of a target without fresh series: down, or silent where the target answers without metrics."""
     state = "silent" if health.up or health.alive else "down"
     gauges = view.gauges.get("generator_requests_running", ())
     last = sorted({gauge.labels for gauge in gauges if gauge.target == health.name})
-    if not last and health.kind in KINDS and (state == "down" or health.alive or health.last_ok_ts is not None):
+    if not last and health.collector in KINDS and (state == "down" or health.alive or health.last_ok_ts is not None):
         last = [()]
     return (Engine(health.name, labels, {}, state) for labels in last)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from collectors.model import Labels
 from server.rollouts.window import RolloutBook
 from server.signals.observed_histograms import Pool
@@ -66,30 +68,72 @@ HEARTBEAT = "heartbeat"
 SKEW_SECONDS = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class TargetHealth:
-    """The last answer of a target.
+class Origin(Struct, frozen=True):
+    """The discovery list that a target comes from.
+
+    Attributes:
+        source: name of the list ([[run.NAME.discover]]).
+        job, labels: from the discovery list.
+        key: digest of the address, because an address may contain a secret.
+    """
+
+    source: str
+    job: str = ""
+    labels: Labels = ()
+    key: str = ""
+
+
+UNKNOWN = "unknown"
+"""Collector and actor of what does not answer and was never known."""
+
+GONE = "gone"
+"""`TargetState.error_kind` of a target that no list contains since `last_ts`: not down, and not missed."""
+
+IMPLAUSIBLE = "implausible_value"
+"""`TargetState.error_kind` of a complete answer, but for single values that their unit rules out."""
+
+CORRECTED = "corrected_clock"
+"""`TargetState.error_kind` of a complete answer whose times were corrected because its clock is off."""
+
+
+class TargetState(Struct, frozen=True):
+    """The last answer of a target. Times are epoch seconds, in whole milliseconds. Key: (run, name).
 
     Attributes:
         last_ts, last_ok_ts: event times of the last scrape and the last that succeeded (None: never).
-        complete: nothing of the last answer was cut or broken, and its clock is not ahead of ours. A single value that
-            its unit rules out leaves the answer complete.
-        gone: no list contains it since `last_ts`: its series end, and it does not count as missing.
-        problem: why the last answer failed or is incomplete, or which single values were dropped; "" for none.
-        alive: it is not up, because its metrics page fails, but the system itself answers.
+        error: why the last answer failed or is incomplete, or which single values were dropped; "" for none.
+        origin: None if it was configured by hand.
     """
 
     name: str
-    kind: str
+    collector: str
     actor: str
     up: bool
     last_ts: float
-    last_ok_ts: float | None
-    interval_seconds: float
-    complete: bool = True
-    gone: bool = False
-    problem: str = ""
-    alive: bool = False
+    last_ok_ts: float | None = None
+    error: str = ""
+    error_kind: str = ""
+    scrape_seconds: float = 0.0
+    samples: int = 0
+    dropped: int = 0
+    interval_seconds: float = 5.0
+    unmapped: Mapping[str, int] = {}
+    origin: Origin | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether no list contains it since `last_ts`: its series end, and it does not count as missing."""
+        return self.error_kind == GONE
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing of the last answer was cut or broken, and its clock is not ahead of ours."""
+        return self.up and (not self.error or self.error_kind in (IMPLAUSIBLE, CORRECTED))
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is not up, because its metrics page fails, but the system itself answers."""
+        return self.error_kind == "no_metrics"
 
     def known(self, now: float) -> bool:
         """Whether it was polled recently; otherwise its state is unknown. Failed targets are polled rarely."""
@@ -115,7 +159,7 @@ class View:
     facts: Mapping[str, str | float]
     gauges: Mapping[str, Collection[Gauge]] = field(default_factory=dict)
     steps: StepBook = field(default_factory=StepBook)
-    targets: Collection[TargetHealth] = ()
+    targets: Collection[TargetState] = ()
     sandboxes: SandboxBook = field(default_factory=SandboxBook)
     # When the run last began to run (or a new incarnation of its trainer began), and when its newest step was first
     # seen.

@@ -40,7 +40,7 @@ def trusted_targets_ratio(view: View) -> Answer:
     """Share of an actor's targets that answered within three intervals, completely and with a correct clock."""
     found: dict[str, list[bool]] = {}
     for target in view.targets:
-        if target.kind == HEARTBEAT or target.actor not in ACTORS or not target.known(view.now):
+        if target.collector == HEARTBEAT or target.actor not in ACTORS or not target.known(view.now):
             continue  # a heartbeat and a list give no numbers; of one not asked lately nothing is known
         found.setdefault(target.actor, []).append(target.trusted(view.now))
     values = [Value(sum(good) / len(good), (("actor", actor),)) for actor, good in sorted(found.items())]

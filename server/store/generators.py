@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, TextClause, bindparam, case, func, select, text
 
 from collectors.model import Labels
+from server.signals.model import GONE
 from server.store.bulk import unpack_labels
 from server.store.engine import Engines
 from server.store.retention import expired_before
@@ -14,7 +15,7 @@ from server.store.rollup import MINUTE_MS, floor
 from server.store.runs import one_run, rolled_until
 from server.store.samples import buckets
 from server.store.tables import SLOT_MS, latest, runs, series, signal_state, steps, targets
-from server.store.types import GONE, Bucket, LatestRow, PointState, SeriesKey
+from server.store.types import Bucket, LatestRow, PointState, SeriesKey
 
 RECENT_MS = 300_000
 """How old a sample may be to be one of now."""
@@ -155,13 +156,13 @@ Latest = list[tuple[SeriesKey, LatestRow]]
 class TargetHealth:
     """A run's targets, without those that no list names any more: ``up`` of them answer.
 
-    ``answered_at``: when one of them last answered; ``read_at``: when one of them was last read (epoch ms).
+    ``answered_at``: when one of them last answered; ``read_at``: when one of them was last read (epoch s).
     """
 
     up: int
     targets: int
-    answered_at: int | None
-    read_at: int | None
+    answered_at: float | None
+    read_at: float | None
 
 
 NO_TARGETS = TargetHealth(0, 0, None, None)
@@ -228,4 +229,7 @@ class FleetStore:
         query = select(c.run, answers, func.count(), func.max(c.last_ok_ts), func.max(c.last_ts))
         query = query.where(c.run.in_(ids), c.error_kind != GONE).group_by(c.run)
         with self._engines.reading() as connection:
-            return {run: TargetHealth(int(up), *rest) for run, up, *rest in connection.execute(query)}
+            return {
+                run: TargetHealth(int(up), n, *(ts if ts is None else ts / 1000 for ts in times))
+                for run, up, n, *times in connection.execute(query)
+            }

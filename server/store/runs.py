@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import BindParameter, Connection, bindparam, case, func, select
 
 from collectors.model import Event
+from server.signals.model import Origin, TargetState
 from server.store.bulk import clean, unpack_labels, upsert
 from server.store.engine import Engines
 from server.store.tables import (
@@ -24,7 +25,7 @@ from server.store.tables import (
     targets,
     verdicts,
 )
-from server.store.types import LatestRow, Origin, PointState, RunRow, SeriesKey, TargetRow, VerdictRow
+from server.store.types import LatestRow, PointState, RunRow, SeriesKey, VerdictRow
 
 _RUN = (
     runs.c.id,
@@ -95,7 +96,7 @@ class RunStore:
         with self._engines.reading() as connection:
             return {target: cursor for target, cursor in connection.execute(query.where(runs.c.name == run))}
 
-    def targets(self, run: str | None = None) -> list[tuple[str, TargetRow]]:
+    def targets(self, run: str | None = None) -> list[tuple[str, TargetState]]:
         """(run, target) of one run or of all, by name."""
         with self._engines.reading() as connection:
             rows = connection.execute(_TARGETS) if run is None else connection.execute(_TARGETS_OF_ONE, {"name": run})
@@ -200,9 +201,11 @@ def rolled_of_series(connection: Connection, number: int) -> tuple[int | None, i
     return (None, 0) if row is None else (row[0], row[1])
 
 
-def _target(values: list[Any]) -> TargetRow:
+def _target(values: list[Any]) -> TargetState:
     named: dict[str, Any] = dict(zip((column.name for column in _TARGET), values, strict=True))
-    return TargetRow(**{**named, "unmapped": json.loads(named["unmapped"]), "origin": _origin(named["origin"])})
+    times = {name: named[name] / 1000 for name in ("last_ts", "last_ok_ts") if named[name] is not None}
+    unmapped, origin = json.loads(named["unmapped"]), _origin(named["origin"])
+    return TargetState(**{**named, **times, "unmapped": unmapped, "origin": origin})
 
 
 def _origin(text: str) -> Origin | None:

@@ -5,7 +5,6 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Self
@@ -14,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, case, delete, literal,
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
+from server.signals.model import TargetState
 from server.store import alerts, histograms, removal, rollouts, rollup, sandboxes, schema
 from server.store import runs as store_runs
 from server.store.alerts import AlertStore
@@ -48,7 +48,7 @@ from server.store.tables import (
     steps,
     targets,
 )
-from server.store.types import Batch, PointState, RunRow, TargetRow
+from server.store.types import Batch, PointState, RunRow
 
 # ---- write
 # One batch into the database, in the caller's transaction.
@@ -57,7 +57,7 @@ RUN_FIELDS = frozenset({"framework", "mode", "lifecycle", "watermark", "generati
 """What `Batch.run_fields` may set."""
 
 _TWO, _THREE = itemgetter(0, 1), itemgetter(0, 1, 2)
-_TARGET_COLUMNS = tuple(field.name for field in fields(TargetRow))
+_TARGET_COLUMNS = TargetState.__struct_fields__
 
 
 def write_batch(connection: Connection, batch: Batch, layouts: dict[histograms.Edges, int]) -> int:
@@ -225,9 +225,11 @@ def _targets(connection: Connection, batch: Batch, run: int) -> None:
     upsert(connection, targets, ("run", *_TARGET_COLUMNS), rows, _TARGET_COLUMNS[1:])
 
 
-def _target_values(target: TargetRow) -> Iterable[object]:
+def _target_values(target: TargetState) -> Iterable[object]:
     for name in _TARGET_COLUMNS:
         value = getattr(target, name)
+        if name in ("last_ts", "last_ok_ts") and value is not None:
+            value = round(value * 1000)
         if name == "unmapped":
             value = _as_text(tuple(value.items()))
         if name == "origin":

@@ -15,6 +15,7 @@ from msgspec import Struct
 from collectors.model import Event, Histogram, Labels, Sandbox
 from server.alerts.model import Alert
 from server.rollouts.model import RolloutGroupRow, RolloutRow
+from server.signals.model import TargetState
 
 # ---- types
 # Rollouts as the store holds them: rows, groups, and increments of what is counted.
@@ -49,10 +50,6 @@ class RolloutBin(Struct, frozen=True, gc=False):
     n: int
 
 
-UNKNOWN = "unknown"
-"""Collector and actor of what does not answer and was never known."""
-
-
 def _token() -> str:
     return secrets.token_hex(8)
 
@@ -83,56 +80,6 @@ class StepStamp:
     incarnation: int
     step: int
     ts: int
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The discovery list that a target comes from.
-
-    Attributes:
-        source: name of the list ([[run.NAME.discover]]).
-        job, labels: from the discovery list.
-        key: digest of the address, because an address may contain a secret.
-    """
-
-    source: str
-    job: str = ""
-    labels: Labels = ()
-    key: str = ""
-
-
-GONE = "gone"
-"""`TargetRow.error_kind` of a target that no list names any more, since `last_ts`: not down, and not missed."""
-
-IMPLAUSIBLE = "implausible_value"
-"""`TargetRow.error_kind` of a target whose answer is whole but for single values that their unit rules out."""
-
-CORRECTED = "corrected_clock"
-"""`TargetRow.error_kind` of a target whose answer is whole, and whose times were corrected because its clock is off."""
-
-
-@dataclass(frozen=True, slots=True)
-class TargetRow:
-    """Health of a target after its last scrape. ``origin``: None when it was configured by hand."""
-
-    name: str
-    collector: str
-    actor: str
-    up: bool
-    last_ts: int
-    last_ok_ts: int | None = None
-    error: str = ""
-    error_kind: str = ""
-    scrape_seconds: float = 0.0
-    samples: int = 0
-    dropped: int = 0
-    interval_seconds: float = 5.0
-    unmapped: Mapping[str, int] = field(default_factory=dict)
-    origin: Origin | None = None
-
-    @property
-    def gone(self) -> bool:
-        return self.error_kind == GONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +264,7 @@ class Batch:
     events: list[tuple[int, Event]] = field(default_factory=list)  # ts, event
     incarnations: list[tuple[int, int]] = field(default_factory=list)  # (incarnation, start in ms) of restarts
     facts: dict[str, str | float] = field(default_factory=dict)
-    targets: list[TargetRow] = field(default_factory=list)
+    targets: list[TargetState] = field(default_factory=list)
     cursors: dict[str, str] = field(default_factory=dict)  # target -> cursor as JSON text
     points: list[tuple[int, int, float | None, int]] = field(default_factory=list)  # series, ts, value, PointState
     latest: list[LatestRow] = field(default_factory=list)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import collectors
 from collectors.model import Limits, ScrapeError, Target
 from collectors.transport import http as failures
-from server.store.types import Origin, TargetRow
+from server.signals.model import Origin, TargetState
 from server.targets import naming
 from server.targets.lists import close, provider, renamed
 from server.targets.model import BY_URL, REFRESH_MOST, TARGETS, DiscoverSettings, Found, Listing, Provider
@@ -192,7 +192,8 @@ class TargetDiscovery:
 
     def __init__(
         self, run: str, settings: Sequence[DiscoverSettings], ask: Ask, *, by_hand: Iterable[Target] = (),
-        rows: Iterable[TargetRow] = (), taken: Callable[[str], bool] = lambda name: False, limits: Limits | None = None,
+        rows: Iterable[TargetState] = (), taken: Callable[[str], bool] = lambda name: False,
+        limits: Limits | None = None,
     ) -> None:  # fmt: skip
         self._run, self.sources = run, [TargetList(entry, provider(entry)) for entry in settings]
         self._by_hand = {naming.digest(entry.url) for entry in by_hand if entry.url}

@@ -18,7 +18,7 @@ import collectors
 from collectors.model import Target
 from server.lib.errors import ConfigError
 from server.lib.file_thread import FileReadThread, StillReadingError
-from server.store.types import UNKNOWN, TargetRow
+from server.signals.model import UNKNOWN, TargetState
 from server.targets import naming
 from server.targets.model import Attached, DiscoverSettings, PendingSource, RunSettings
 
@@ -36,8 +36,8 @@ PATH_BACKOFF_MOST_SECONDS = 10.0
 FURTHER_SECONDS = 15.0
 # Duration of these scans, s. A trainer may write its first rollout traces only after some twenty steps.
 FURTHER_MOST_SECONDS = 1800.0
-# Rows of two collectors of one page differ at most this much in time, ms; a failing page is requested every minute.
-TOGETHER_MS = 120_000
+# Rows of two collectors of one page differ at most this much in time, s; a failing page is requested every minute.
+TOGETHER_SECONDS = 120.0
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class PendingSources:
     """
 
     def __init__(
-        self, awaited: Sequence[PendingSource], attach: Callable[[RunSettings], Attached], rows: Iterable[TargetRow],
+        self, awaited: Sequence[PendingSource], attach: Callable[[RunSettings], Attached], rows: Iterable[TargetState],
         taken: Collection[str],
     ) -> None:  # fmt: skip
         self._attach = attach
@@ -106,7 +106,7 @@ class PendingSources:
         """URLs of pending sources, which discovery must not add too."""
         return [source.awaited.source.source for source in self._sources if source.awaited.source.is_url]
 
-    def _remembered(self, source: PendingSource, rows: Mapping[str, TargetRow]) -> list[Target]:
+    def _remembered(self, source: PendingSource, rows: Mapping[str, TargetState]) -> list[Target]:
         """Returns targets that this source was according to the store."""
         if not source.source.is_url:
             return []
@@ -117,8 +117,8 @@ class PendingSources:
             named = self._attach(run).targets
             targets += [target for target in named if target.name in rows and rows[target.name].collector == kind]
         # An engine of another kind may have used the address earlier.
-        newest = max((rows[target.name].last_ts for target in targets), default=0)
-        return [target for target in targets if rows[target.name].last_ts >= newest - TOGETHER_MS]
+        newest = max((rows[target.name].last_ts for target in targets), default=0.0)
+        return [target for target in targets if rows[target.name].last_ts >= newest - TOGETHER_SECONDS]
 
     async def look(self, now: float, taken: Collection[str], *, patient: bool = False) -> IdentifiedSource:
         """Retries due sources. ``taken``: names of the run's targets. ``patient``: wait for every answer."""
@@ -183,11 +183,11 @@ class PendingSources:
         result.lists += targets.discover
         result.gone += sorted({source.name, *was} - {target.name for target in named})
 
-    def rows(self, now: float) -> list[TargetRow]:
+    def rows(self, now: float) -> list[TargetState]:
         """Returns a row for each source of unknown kind."""
         return [
-            TargetRow(
-                source.name, UNKNOWN, UNKNOWN, False, round(now * 1000), None,
+            TargetState(
+                source.name, UNKNOWN, UNKNOWN, False, round(now, 3), None,
                 f"{source.error}; tried again at least every {_most_seconds(source):.0f} s",
                 "unreachable" if source.awaited.source.is_url else "missing",
                 interval_seconds=source.awaited.source.interval_seconds,

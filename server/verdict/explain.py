@@ -396,4 +396,4 @@ def _in_part(seen: VerdictInput, name: str) -> str:
         for target in seen.targets
         if target.up and not target.complete and not target.gone and target.actor == actor
     ]
-    return f"target {partial[0].name} answers, but its response is incomplete: {partial[0].problem}" if partial else ""
+    return f"target {partial[0].name} answers, but its response is incomplete: {partial[0].error}" if partial else ""

@@ -190,7 +190,7 @@ def no_progress(case: Situation) -> RuleResult:
 
 def silent_trainer(case: Situation) -> RuleResult:
     """Names a trainer whose heartbeat is missing."""
-    beats = [target for target in case.seen.targets if target.kind == HEARTBEAT and not target.gone]
+    beats = [target for target in case.seen.targets if target.collector == HEARTBEAT and not target.gone]
     silent = bool(beats) and not any(target.up for target in beats)
     return ("stalled", "dead_trainer", INFERRED) if silent else None
 

@@ -9,7 +9,7 @@ from math import log
 from typing import Any, Literal, Protocol
 
 from collectors.model import Labels
-from server.signals.model import SYNC_MODES, TargetHealth
+from server.signals.model import SYNC_MODES, TargetState
 from server.signals.window import Step
 
 Outcome = Literal[
@@ -253,7 +253,7 @@ class VerdictInput:
     lifecycle: str = "running"
     facts: Mapping[str, str | float] = field(default_factory=dict)
     signals: Mapping[str, Mapping[Labels, ReportedValue]] = field(default_factory=dict)
-    targets: Collection[TargetHealth] = ()
+    targets: Collection[TargetState] = ()
     stale: Callable[[str, float], str] = lambda name, ts: ""
     running_since: float | None = None
     steps: Sequence[Step] = ()

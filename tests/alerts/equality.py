@@ -25,7 +25,7 @@ from server.api.metrics import LIFECYCLES
 from server.cli import export
 from server.config.alerts import load_rules
 from server.lib.errors import Problems
-from server.signals.model import TargetHealth
+from server.signals.model import TargetState
 from server.signals.window import StepBook
 from tests.alerts.support import T0, OneFrame, labels, table
 
@@ -273,13 +273,13 @@ class _Source:
     def frame(self, now: float, phase: Phase) -> RunFrame:
         self.rows = list(self._rows(phase))
         signals: dict[str, dict[tuple[tuple[str, str], ...], SignalState]] = {}
-        health: dict[str, TargetHealth] = {}
+        health: dict[str, TargetState] = {}
         for name, series, value in self.rows:
             if name == TARGET_UP:
                 kind, target = dict(labels(series))["kind"], dict(labels(series))["target"]
                 up = value == "1"
                 if value != ENDED:
-                    health[target] = TargetHealth(target, kind, "generator", up, now, now if up else None, 5.0)
+                    health[target] = TargetState(target, kind, "generator", up, now, now if up else None)
             else:
                 number = None if value in (GAP, ENDED) else float(value)
                 signals.setdefault(name, {})[labels(series)] = SignalState(now, number, "why", value == ENDED)

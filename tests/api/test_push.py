@@ -27,9 +27,10 @@ from server.push import metrics, otlp
 from server.push.inbox import unpack_body
 from server.push.targets import TOO_MANY
 from server.query import Reader
+from server.signals.model import TargetState
 from server.store import Store
 from server.store import inbox as store_inbox
-from server.store.types import Batch, TargetRow
+from server.store.types import Batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*httpx.*:DeprecationWarning")
 
@@ -186,7 +187,7 @@ def test_targets_of_a_run_are_bounded_and_those_we_read_are_ours(web: Web, monke
     monkeypatch.setattr(api_push, "TARGETS", 2)
     assert [web.write("queue_samples 1\n", f"run=r&target={n}").status_code for n in "abab"] == [200] * 4
     assert web.write("queue_samples 1\n", "run=r&target=c").status_code == 429
-    web.store.write(Batch("r", targets=[TargetRow("engine-0", "vllm", "generator", True, 1)]))
+    web.store.write(Batch("r", targets=[TargetState("engine-0", "vllm", "generator", True, 1)]))
     answer = web.write("queue_samples 1\n", "run=r&target=engine-0")
     assert answer.status_code == 409 and "engine-0" in answer.json()["detail"]
 

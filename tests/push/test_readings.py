@@ -23,9 +23,10 @@ from server.lib.clock import ScaledClock
 from server.push import inbox as readings
 from server.push.inbox import Outcome
 from server.query import Reader
+from server.signals.model import TargetState
 from server.store import Store
 from server.store import inbox as store_inbox
-from server.store.types import Batch, TargetRow
+from server.store.types import Batch
 from tests.push.test_pushed_targets import T0
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*httpx.*:DeprecationWarning")
@@ -303,7 +304,7 @@ def test_a_full_inbox_takes_no_number(web: Web, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_target_has_one_teller(web: Web) -> None:
-    row = TargetRow("local", "vllm", "generator", True, round(T0 * 1000))
+    row = TargetState("local", "vllm", "generator", True, T0)
     web.store.write(Batch("run", targets=[row]))
     (body,) = readings.bodies(Outcome(T0, 0.1, step(1)))
     assert web.post(body, **{**QUERY, "target": "local"}).status_code == 409

@@ -12,8 +12,9 @@ from server.api.runs import add_engines
 from server.lib.clock import ScaledClock
 from server.query.reader import Reader
 from server.query.run_state import UnknownRun
+from server.signals.model import TargetState
 from server.store import Store
-from server.store.types import Batch, SeriesKey, StepStamp, TargetRow
+from server.store.types import Batch, SeriesKey, StepStamp
 from tests.store.helpers import MINUTE, T0
 
 RUN = "run"
@@ -38,7 +39,8 @@ def engine(store: Store, name: str, running: float = 60.0, labels: Labels = RANK
 
 
 def target(store: Store, name: str, up: bool = True) -> None:
-    row = TargetRow(name, "vllm", "generator", up, NOW, NOW if up else NOW - 900_000, error="" if up else "refused")
+    now = NOW / 1000
+    row = TargetState(name, "vllm", "generator", up, now, now if up else now - 900, error="" if up else "refused")
     store.write(Batch(RUN, targets=[row]))
 
 

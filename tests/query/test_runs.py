@@ -6,8 +6,9 @@ from typing import Any
 from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.query.steps import joined
+from server.signals.model import TargetState
 from server.store import Store
-from server.store.types import Batch, Bucket, LatestRow, PointState, SeriesKey, StepStamp, StepTime, TargetRow
+from server.store.types import Batch, Bucket, LatestRow, PointState, SeriesKey, StepStamp, StepTime
 
 NOW = 1_790_000_000.0
 MS = round(NOW * 1000)
@@ -44,10 +45,10 @@ def put(store: Store, run: str, lifecycle: str, wait: float | None, age: float, 
 
 
 def test_every_run_with_what_holds_it_back(store: Store) -> None:
-    up = TargetRow("a", "vllm", "generator", True, MS - 2000)
-    down = TargetRow("b", "vllm", "generator", False, MS - 2000, error="refused", error_kind="unreachable")
-    silent = TargetRow("c", "vllm", "generator", True, MS - 80_000)  # a minute and three intervals are 75 s
-    gone = TargetRow("d", "vllm", "generator", False, MS - 2000, error_kind="gone")
+    up = TargetState("a", "vllm", "generator", True, NOW - 2)
+    down = TargetState("b", "vllm", "generator", False, NOW - 2, error="refused", error_kind="unreachable")
+    silent = TargetState("c", "vllm", "generator", True, NOW - 80)  # a minute and three intervals are 75 s
+    gone = TargetState("d", "vllm", "generator", False, NOW - 2, error_kind="gone")
     steps = [StepStamp("trainer", 0, n, MS - 400_000 + 40_000 * n) for n in range(9)]
     steps += [StepStamp("trainer", 1, n, MS - 40_000 + 10_000 * n) for n in (4, 5)] + [StepStamp("orch", 0, 99, MS)]
     put(store, "b", "running", 0.62, 10, steps=steps, targets=[up, down, silent, gone],
@@ -75,7 +76,7 @@ def test_every_run_with_what_holds_it_back(store: Store) -> None:
 
 def test_without_new_data_only_a_stall_describes_the_present(store: Store) -> None:
     """A dead engine's totals are computed each tick: they made the run look live, with a limiter of an hour ago."""
-    up = TargetRow("a", "vllm", "generator", True, MS - 2000)
+    up = TargetState("a", "vllm", "generator", True, NOW - 2)
     for run, outcome in (("bound", "reward_bound"), ("stuck", "stalled")):
         put(store, run, "running", 0.57, 4000, targets=[up], states={"verdict": verdict(outcome, NOW - 5)})
         [number] = store.series.intern(run, [SeriesKey("", "generator_generated_tokens_total")])

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from collectors.model import Histogram, Labels
-from server.signals.model import TargetHealth, View
+from server.signals.model import TargetState, View
 from server.signals.observed_histograms import Histograms
 from server.signals.window import Gauge, StepBook
 
@@ -47,15 +47,15 @@ def histogram(
         histograms.read(ts, target, Histogram(metric, edges, tuple(counts), total, labels), carry=15.0)
 
 
-def health(name: str, actor: str, ok_age: float | None, *, up: bool = True, complete: bool = True) -> TargetHealth:
+def health(name: str, actor: str, ok_age: float | None, *, up: bool = True, complete: bool = True) -> TargetState:
     """A target asked every 5 s; ``ok_age``: seconds since its last good answer (None: never)."""
     last_ok = NOW - ok_age if ok_age is not None else None
-    return TargetHealth(name, "vllm", actor, up, NOW, last_ok, 5.0, complete)
+    return TargetState(name, "vllm", actor, up, NOW, last_ok, "" if complete else "cut")
 
 
 def view(
     *gauges: Gauge, steps: StepBook | None = None, mode: str = "async", lifecycle: str = "running",
-    targets: tuple[TargetHealth, ...] = (), histograms: Histograms | None = None, **facts: float | str,
+    targets: tuple[TargetState, ...] = (), histograms: Histograms | None = None, **facts: float | str,
 ) -> View:  # fmt: skip
     by_metric: dict[str, list[Gauge]] = {}
     for one in gauges:

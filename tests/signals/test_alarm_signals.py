@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from server.signals.generator import generator_frozen as FROZEN
 from server.signals.generator import generator_preemption_ratio as PREEMPTIONS
@@ -230,7 +231,7 @@ def test_trust_is_a_share_per_actor() -> None:
         health("e2", "generator", 16.0),  # beyond three intervals
         health("e3", "generator", 1.0, complete=False),
         health("t", "trainer", 1.0),
-        replace(health("beat", "trainer", None), kind="heartbeat"),  # gives no numbers
+        structs.replace(health("beat", "trainer", None), collector="heartbeat"),  # gives no numbers
     )
     assert values(TRUSTED.compute(view(targets=targets))) == {
         (("actor", "generator"),): 0.5,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from msgspec import structs
 
 from collectors.model import Labels
 from server.signals import engines as signals_engines
@@ -259,8 +260,7 @@ def test_each_engine_is_in_one_state() -> None:
 
 def test_without_engines_nothing_is_counted_and_a_router_is_none() -> None:
     assert "no engine is a target" in why(signals_engines.generator_engines.compute(view()))
-    router = health("router", "generator", 1.0)
-    object.__setattr__(router, "kind", "sglang_router")
+    router = structs.replace(health("router", "generator", 1.0), collector="sglang_router")
     assert "no engine is a target" in why(signals_engines.generator_engines.compute(view(targets=(router,))))
     assert isinstance(signals_engines.generator_engine_state.compute(view(*engine(running=0, tokens=2))), NotApplicable)
 

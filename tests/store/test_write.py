@@ -4,17 +4,20 @@ import threading
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from sqlalchemy.exc import DBAPIError
 
 from collectors.model import Event, Histogram
+from server.signals.model import TargetState
 from server.store import Store
-from server.store.types import Batch, HistogramDelta, LatestRow, PointState, SeriesKey, StepRow, StepStamp, TargetRow
+from server.store.types import Batch, HistogramDelta, LatestRow, PointState, SeriesKey, StepRow, StepStamp
 from tests.store.helpers import FOREVER, SCRAPED, SIGNAL, T0, one, put
 
 STEP = SeriesKey("trainer", "step_seconds", (), "trainer")
-TARGET = TargetRow(
-    "trainer", "prime_rl", "trainer", False, T0, T0 - 5, "refused", "unreachable", 0.5, 3, 1, 5.0, {"new/key": 2}
-)
+TARGET = TargetState(
+    "trainer", "prime_rl", "trainer", False, T0 / 1000, T0 / 1000 - 5, "refused", "unreachable", 0.5, 3, 1, 5.0,
+    {"new/key": 2},
+)  # fmt: skip
 NEWEST = LatestRow(2, T0, None, PointState.UNKNOWN, "log rollouts", "trainer")
 
 
@@ -256,7 +259,7 @@ def test_strange_text_does_not_stop_its_batch(store: Store) -> None:
     strange = "a\0b\ud800c"
     key = SeriesKey("t", "m", (("path", strange),))
     (series,) = store.series.intern("run", [key])
-    target = replace(TARGET, error=strange, unmapped={strange: 1})
+    target = structs.replace(TARGET, error=strange, unmapped={strange: 1})
     why = LatestRow(series, T0, None, PointState.UNKNOWN, strange)
     store.write(Batch("run", events=[(T0, Event("eval", strange, None, strange))], targets=[target], latest=[why]))
     assert store.series.listed("run") == [(series, key)]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from collectors.model import Labels
-from server.signals.model import TargetHealth
+from server.signals.model import TargetState
 from server.signals.window import Step
 from server.verdict.model import VerdictInput
 
@@ -84,7 +84,7 @@ def steps(*waits: float, seconds: float = 30.0) -> list[Step]:
 
 def seen(
     *told: Mapping[str, float | None], mode: str = "async", lifecycle: str = "running", now: float = NOW,
-    last: Sequence[Step] = (), targets: Sequence[TargetHealth] = (), old: float = 2.0, **facts: float,
+    last: Sequence[Step] = (), targets: Sequence[TargetState] = (), old: float = 2.0, **facts: float,
 ) -> VerdictInput:  # fmt: skip
     """The last word on each series counts; None takes it away, and ``name*`` with None all that begin with it.
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from msgspec import structs
+
 from server.derive.results import NO_LONGER
-from server.signals.model import TargetHealth
+from server.signals.model import TargetState
 from server.verdict.explain import NO_LONGER as LEFT
 from server.verdict.model import VERDICT_OUTCOMES, Verdict, from_json
 from server.verdict.rules import judge, remember
@@ -215,12 +217,16 @@ def test_idle_dollars_of_one_pool_alone_say_so() -> None:
 
 def test_what_a_clock_that_is_ahead_hides_is_not_to_be_logged() -> None:
     clock = "its clock is 40 s ahead of this machine's"
-    ahead = TargetHealth("rank0", "verl", "trainer", True, NOW, NOW, 5.0, complete=False, problem=clock)
-    engine = replace(ahead, name="e0", actor="generator")
+    ahead = TargetState("rank0", "verl", "trainer", True, NOW, NOW, clock)
+    engine = structs.replace(ahead, name="e0", actor="generator")
     blind: Told = {"trainer_wait_ratio": None, "capacity_samples_per_second": None}
     text = f"trainer_wait_ratio: target rank0 answers, but its response is incomplete: {clock}"
     assert judge(seen(HEALTHY, blind, targets=[ahead])).missing[0] == text
-    for other in ([engine], [replace(ahead, complete=True)], [replace(ahead, gone=True)]):
+    for other in (
+        [engine],
+        [structs.replace(ahead, error_kind="corrected_clock")],
+        [structs.replace(ahead, error_kind="gone")],
+    ):
         assert judge(seen(HEALTHY, blind, targets=other)).missing == (
             "trainer_wait_ratio: log the trainer's wait next to its step time",
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from server.signals.model import TargetHealth
+from server.signals.model import TargetState
 from tests.verdict.support import HEALTHY, NOW, STARVED, steps
 
 Told = Mapping[str, float | None]
@@ -69,5 +69,5 @@ def of(what: str, *told: Told, said: str, why: str, sure: bool | None = None, st
     return Row(what, told, outcome, cause, why, sure, given, stands)
 
 
-def beat(up: bool) -> TargetHealth:
-    return TargetHealth("beat", "heartbeat", "trainer", up, NOW - 5, NOW - 5, 60.0)
+def beat(up: bool) -> TargetState:
+    return TargetState("beat", "heartbeat", "trainer", up, NOW - 5, NOW - 5, interval_seconds=60.0)
