@@ -32,7 +32,7 @@ from server.query.types import (
     Sort,
 )
 from server.rollouts.groups import OUTCOMES
-from server.rollouts.state import CENSUS, ENDED, EXITS
+from server.rollouts.model import CENSUS, ENDED, EXITS
 from server.store import Store
 from server.store.inbox import InboxFull
 from server.store.rollout_pages import BadKey

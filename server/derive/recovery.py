@@ -14,7 +14,7 @@ from server.derive.deriver import STARTED, Deriver
 from server.ingest.arrivals import RolloutArrival
 from server.ingest.readings import SampleArrival, StepArrival, implausible_reason
 from server.ingest.rollouts import ALWAYS, CLOSED, LEFT, PUBLISHED, TIERS, leaves, versions
-from server.rollouts import state as rollouts_state
+from server.rollouts import model as rollouts_model
 from server.rollouts.groups import OUTCOMES
 from server.rollouts.model import RolloutGroupRow, RolloutRow
 from server.rollouts.staleness import KEPT_VERSIONS as PUBLICATIONS
@@ -176,7 +176,7 @@ def _count(store: Store, run: str, deriver: Deriver, pending: Iterable[RolloutAr
 
 
 _COUNTED: Mapping[str, tuple[str, Sequence[str]]] = {
-    "rollout_left": (LEFT, rollouts_state.EXITS), "group_closed": (CLOSED, OUTCOMES),
+    "rollout_left": (LEFT, rollouts_model.EXITS), "group_closed": (CLOSED, OUTCOMES),
 }  # fmt: skip
 
 

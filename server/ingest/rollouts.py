@@ -26,7 +26,7 @@ from server.ingest.incarnations import (
     with_incarnation,
 )
 from server.rollouts import groups as rollouts_groups
-from server.rollouts import state as rollouts_state
+from server.rollouts import model as rollouts_model
 from server.rollouts.environments import Ages, Environments, basis, sandboxes, start, when
 from server.rollouts.groups import OUTCOMES, Member
 from server.rollouts.merge import cleaned, merged, stripped, told_last
@@ -84,7 +84,7 @@ def _closed(group: RolloutGroupRow) -> bool:
 
 def leaves(row: RolloutRow) -> bool:
     """Does the rollout count among the exits: made for training, and from a source that reports every rollout?"""
-    return row.state in rollouts_state.EXITS and not row.sampled and row.purpose in (None, "train")
+    return row.state in rollouts_model.EXITS and not row.sampled and row.purpose in (None, "train")
 
 
 def root_bin(value: float) -> int:
@@ -101,7 +101,7 @@ def left_at(row: RolloutRow) -> int:
 
 def ended_at(row: RolloutRow) -> int:
     """Returns when the rollout's generation ended (epoch ms); its newest time if no end is reported."""
-    at = row.finished_at if row.finished_at is not None else rollouts_state.ended_at(row)
+    at = row.finished_at if row.finished_at is not None else rollouts_model.ended_at(row)
     return _ms(row.moved_at if at is None else at)
 
 
@@ -126,7 +126,7 @@ class RolloutTotals:
     def change(self, before: RolloutRow | None, row: RolloutRow) -> None:
         """Counts a changed rollout. Rollouts of a source that reports only a sample count nowhere."""
         if leaves(row) and not (before is not None and leaves(before)):
-            self._bins[(TIERS[1], 0, LEFT, rollouts_state.EXITS.index(row.state))] += 1
+            self._bins[(TIERS[1], 0, LEFT, rollouts_model.EXITS.index(row.state))] += 1
         if before is not None and not before.sampled:
             self._count(before, -1)
         if not row.sampled:
@@ -163,11 +163,11 @@ class RolloutTotals:
         return [RolloutBin(*cell, n) for cell, n in found.items() if n]
 
     def _count(self, row: RolloutRow, sign: int) -> None:
-        if row.state in rollouts_state.OVER:
+        if row.state in rollouts_model.OVER:
             self._sum(row, sign)
         if row.purpose not in (None, "train"):
             return
-        if rollouts_state.left(row) is not None or rollouts_state.finished(row):
+        if rollouts_model.left(row) is not None or rollouts_model.finished(row):
             at, minutes = ended_at(row) // TIERS[0] * TIERS[0], self._minutes
             if row.response_tokens is not None:
                 minutes[at, "response_tokens", root_bin(row.response_tokens)] += sign
@@ -315,11 +315,11 @@ def keeps_details(record: Rollout, mixed: bool | None, state: str, before: Rollo
     Decided once, when the rollout ends. Later updates do not change it: deferring the decision would double the writes,
     and details that appear when a file is read again would change rows.
     """
-    if state not in rollouts_state.OVER:
+    if state not in rollouts_model.OVER:
         return True
-    if before is not None and before.state in rollouts_state.OVER:
+    if before is not None and before.state in rollouts_model.OVER:
         return before.detailed
-    notable = bool(mixed or record.error or record.exit in rollouts_state.FAILED or slow)
+    notable = bool(mixed or record.error or record.exit in rollouts_model.FAILED or slow)
     return notable or zlib.crc32(record.rollout_id.encode("utf-8", "surrogatepass")) % ONE_OF == 0
 
 
@@ -586,7 +586,7 @@ class RolloutIngest:
         self._known.setdefault(name, {})[row.life] = row
         self._known.move_to_end(name)
         self._live.pop(key, None)
-        if row.state not in rollouts_state.OVER:
+        if row.state not in rollouts_model.OVER:
             self._live[key] = None
         # A record without times is dated by its reading, which is too late for a history, so it is left out.
         if row.moved_at != row.first_seen:
@@ -785,9 +785,9 @@ class RolloutIngest:
         group = self._groups.get((record.group_id, made_in)) if record.group_id else None
         alone = group is None or self._groups.size(group) == 1
         complete = group is not None and group.complete
-        state = state or rollouts_state.state(record, grouped=not alone, complete=complete)
-        if before is not None and before.state == rollouts_state.ENDED and state not in rollouts_state.EXITS:
-            state = rollouts_state.ENDED
+        state = state or rollouts_model.state(record, grouped=not alone, complete=complete)
+        if before is not None and before.state == rollouts_model.ENDED and state not in rollouts_model.EXITS:
+            state = rollouts_model.ENDED
         seen = _to_ms(now)
         first, seen = (before.first_seen, max(seen, before.seen_at)) if before is not None else (seen, seen)
         moved = _moved(record, before, first)
@@ -817,7 +817,7 @@ class RolloutIngest:
         lost = {(row.rollout_id, row.life): row for row in (*surplus, *filter(self._lost, rows))}
         for key, row in lost.items():
             source = structs.replace(target, name=row.target)
-            self._settle(source, key, row, now, changes, totals, rollouts_state.ENDED)
+            self._settle(source, key, row, now, changes, totals, rollouts_model.ENDED)
 
     def _lost(self, row: RolloutRow) -> bool:
         if current_incarnation(self.incarnations, row) < self._newest_incarnation:

@@ -20,8 +20,7 @@ from server.query.types import (
     RolloutPage,
     Sort,
 )
-from server.rollouts.model import RolloutGroupRow, RolloutRow
-from server.rollouts.state import CENSUS
+from server.rollouts.model import CENSUS, RolloutGroupRow, RolloutRow
 from server.signals.gpus import NO_PRICE, Fleet, fleet
 from server.store import Store
 from server.store.rollout_pages import BadKey

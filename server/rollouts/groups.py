@@ -6,7 +6,7 @@ from math import ceil, fsum, hypot, sqrt
 from msgspec import Struct
 
 from collectors.model import Rollout
-from server.rollouts import state as rollouts_state
+from server.rollouts import model as rollouts_model
 
 ZERO_ADVANTAGE = ("all_solved", "none_solved", "equal_unknown", "too_few_valid")
 """Outcomes without any gradient, by cause."""
@@ -43,11 +43,11 @@ def member(record: Rollout) -> Member:
     An advantage or a consumption shows that the group was complete (``settled``).
     """
     uses = [use.version for use in record.consumptions if use.version is not None]
-    reward = None if record.exit in rollouts_state.FAILED else record.reward
+    reward = None if record.exit in rollouts_model.FAILED else record.reward
     settled = bool(record.consumptions) or record.advantage is not None
     begun = [at for at in (record.dispatched_at, record.started_at) if at is not None]
     return Member(
-        reward, record.max_reward, record.solved, rollouts_state.ended(record), rollouts_state.ended_at(record),
+        reward, record.max_reward, record.solved, rollouts_model.ended(record), rollouts_model.ended_at(record),
         min(begun, default=None), finish(record), record.group_size, record.group_complete_at, settled,
         min(uses, default=None), bool(record.consumptions) or record.exit == "trained", record.sampled,
         record.exit == "aborted_oversample",

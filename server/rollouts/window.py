@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct, structs
 
 from collectors.model import Rollout
-from server.rollouts import state as rollouts_state
+from server.rollouts import model as rollouts_model
 from server.rollouts.groups import ZERO_ADVANTAGE, joined
 from server.rollouts.model import RolloutGroupRow, RolloutRow
 from server.rollouts.staleness import Use, VersionClock, ages_of, made_by, uses
@@ -66,16 +66,16 @@ class Note(Struct, frozen=True):
     bound: bool = False
 
 
-_ABORTED = frozenset(("aborted_oversample", *rollouts_state.FAILED))
+_ABORTED = frozenset(("aborted_oversample", *rollouts_model.FAILED))
 
 
 def rollout_note(row: RolloutRow) -> Note:
     """A rollout since it ended."""
-    ended = row.finished_at if row.finished_at is not None else rollouts_state.ended_at(row)
+    ended = row.finished_at if row.finished_at is not None else rollouts_model.ended_at(row)
     turns = _turns_by_age(row)
     return Note(
         row.moved_at if ended is None else ended, None, row.state,
-        rollouts_state.finished(row) and row.exit not in _ABORTED, row.environment, row.difficulty,
+        rollouts_model.finished(row) and row.exit not in _ABORTED, row.environment, row.difficulty,
         (row.group_id, row.life) if row.group_id else None, row.sampled, row.response_tokens, row.seconds,
         row.turn_count, row.tool_calls, row.reward,
         None if row.advantage is None else abs(row.advantage) < 1e-12, row.mixed, row.unknown, None, None, {}, turns,
@@ -101,7 +101,7 @@ def _turns_by_age(row: RolloutRow) -> dict[int, int]:
 
 def _age(record: Rollout, use: Use) -> float | None:
     """What is dated by something else than its own end, or its use, has no age: 0 would be invented."""
-    ended = rollouts_state.generated_at(record)
+    ended = rollouts_model.generated_at(record)
     return None if use.at is None or ended is None else max(0.0, use.at - ended)
 
 
@@ -440,7 +440,7 @@ def _values(name: str, notes: Iterable[Note]) -> list[float]:
 
 # Exits of rollouts that were never in a batch. Batch files contain only the others, so that no failure in them
 # does not mean that none failed.
-_LOST = frozenset(rollouts_state.EXITS) - {"trained", "zero_advantage"}
+_LOST = frozenset(rollouts_model.EXITS) - {"trained", "zero_advantage"}
 # Consumed versions in a window.
 WINDOW_VERSIONS = 10
 # With fewer consumed versions there is no window yet.
@@ -642,16 +642,16 @@ class RolloutBook:
         self.alone = self.alone or row.group_size == 1
         self._put_live(key, row)
         self.failures_told = self.failures_told or self.watched or (row.state in _LOST and not row.sampled)
-        self.end_told = self.end_told or (rollouts_state.generated_at(row) is not None and not row.sampled)
+        self.end_told = self.end_told or (rollouts_model.generated_at(row) is not None and not row.sampled)
         begun = row.dispatched_at if row.dispatched_at is not None else row.started_at
         if begun is not None and not row.sampled:
             self.begin_told = True
             self.dispatched.put(key, begun, None)
-        if rollouts_state.finished(row) or row.state in rollouts_state.OVER:
+        if rollouts_model.finished(row) or row.state in rollouts_model.OVER:
             note = rollout_note(row)
             self.ended.put(key, note.at, note)
             self._put_uses(key, row, note)
-        if row.state in rollouts_state.EXITS and not row.sampled:
+        if row.state in rollouts_model.EXITS and not row.sampled:
             used = min((use.at for use in row.consumptions if use.at is not None), default=None)
             self.left.put(key, used if row.state == "trained" and used is not None else row.moved_at, row.state)
         if group is not None:
@@ -663,11 +663,11 @@ class RolloutBook:
 
     def _put_live(self, key: Key, row: RolloutRow) -> None:
         self.live.pop(key, None)
-        if row.state in rollouts_state.OVER:
+        if row.state in rollouts_model.OVER:
             return
-        since = rollouts_state.generated_at(row) if rollouts_state.finished(row) else None
+        since = rollouts_model.generated_at(row) if rollouts_model.finished(row) else None
         self.live[key] = InFlight(row.state, row.moved_at, row.life, since, row.sandbox_ids, row.sampled)
-        self.watched = self.watched or not (rollouts_state.finished(row) or row.sampled)
+        self.watched = self.watched or not (rollouts_model.finished(row) or row.sampled)
         if len(self.live) > LIVE_MOST:
             del self.live[next(iter(self.live))]
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from server.rollouts.groups import quantile
-from server.rollouts.state import CENSUS, EXITS, WAITS
+from server.rollouts.model import CENSUS, EXITS, WAITS
 from server.rollouts.window import NO_RECORDS, Window
 from server.signals.aggregates import average, last_sum, mean, single, stats, too_few, window
 from server.signals.engine_state import current

@@ -29,7 +29,7 @@ from server.cli.demo import Cluster
 from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.rollouts.merge import merged
-from server.rollouts.state import EXITS
+from server.rollouts.model import EXITS
 from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer
 from server.targets.model import Attached

@@ -24,7 +24,7 @@ from server.ingest.rollouts import (
     RolloutIngest,
     root_bin,
 )
-from server.rollouts import state as rollouts_state
+from server.rollouts import model as rollouts_model
 from server.rollouts.model import RolloutGroupRow, RolloutRow
 
 T = 1_800_000_000.0
@@ -66,7 +66,7 @@ class Table:
 
     def restart(self) -> None:
         """Only what is live is read back; everything else when it is met."""
-        live = [row for row in self.rows.values() if row.state not in rollouts_state.OVER]
+        live = [row for row in self.rows.values() if row.state not in rollouts_model.OVER]
         named = {key[3] for key in self.sums}
         self.ingest = RolloutIngest(live, facts=self.facts, environments=named)
 
@@ -204,7 +204,7 @@ def test_sums_by_exit_count_the_rows_by_exit() -> None:
     by_exit: Counter[str] = Counter()
     for (tier, _, name, _, _), held in table.sums.items():
         by_exit[name] += int(held[0]) if tier == 60_000 else 0
-    assert by_exit == Counter(row.state for row in table.rows.values() if row.state in rollouts_state.OVER)
+    assert by_exit == Counter(row.state for row in table.rows.values() if row.state in rollouts_model.OVER)
     assert by_exit == {"trained": 3, "infra_error": 1, "stale": 1, "ended": 2}
     assert table.rows[("r6", 0)].state == "queued"  # its sibling was trained: the group is complete
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from collectors.model import Consumption, Exit, Rollout, Turn
-from server.rollouts import state as rollouts_state
+from server.rollouts import model as rollouts_model
 from server.rollouts.environments import HINT, Environments
 from server.rollouts.environments import OTHER_LIFE as OTHER_STATE
 from server.rollouts.groups import completed_at, member, outcome, solved, version_complete
@@ -316,12 +316,12 @@ def test_a_group_is_complete_with_its_last_member_and_at_its_version() -> None:
     ],
 )
 def test_census(told: dict[str, Any], state: str) -> None:
-    assert rollouts_state.state(rollout(**told), grouped=True, complete=False) == state
+    assert rollouts_model.state(rollout(**told), grouped=True, complete=False) == state
 
 
 def test_a_complete_group_queues() -> None:
-    assert rollouts_state.state(rollout(reward=1.0), grouped=True, complete=True) == "queued"
-    assert rollouts_state.state(rollout(reward=1.0), grouped=False, complete=False) == "queued"
+    assert rollouts_model.state(rollout(reward=1.0), grouped=True, complete=True) == "queued"
+    assert rollouts_model.state(rollout(reward=1.0), grouped=False, complete=False) == "queued"
 
 
 @pytest.mark.parametrize(
@@ -331,9 +331,9 @@ def test_open_spans_say_what_it_waits_for(kind: Any, state: str) -> None:
     from collectors.model import Span  # noqa: PLC0415  only here
 
     record = rollout(started_at=1.0, spans=(Span("queued", 0.0, 1.0), Span(kind, 1.0)))
-    assert rollouts_state.state(record, grouped=True, complete=False) == state
+    assert rollouts_model.state(record, grouped=True, complete=False) == state
     ended = structs.replace(record, spans=(Span(kind, 1.0, 2.0),))
-    assert rollouts_state.state(ended, grouped=True, complete=False) == "generating"
+    assert rollouts_model.state(ended, grouped=True, complete=False) == "generating"
 
 
 # ---- the clock
