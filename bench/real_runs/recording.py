@@ -120,8 +120,10 @@ def load(source: str | Path) -> Recording:
     with _unpacked(folder) as files:
         engines = tuple(_pages(engine) for engine in sorted(files.glob("vllm*")) if engine.is_dir())
         log = _log(files / "trainer", engines[0][0].at)
-    phases = tuple(_phase(item) for item in truth["phases"] if "t0" in item)
-    begins = {event["event"]: event["ts"] for event in truth["events"]}
+    phases = tuple(_phase(item) for item in truth.get("phases", ()) if "t0" in item)
+    whole = Phase("all", engines[0][0].at, engines[0][-1].at, (), scored=False)
+    phases = phases or (whole,)
+    begins = {event["event"]: event["ts"] for event in truth.get("events", ())}
     started = [begins[name] for name in STARTED_EVENTS if name in begins]
     return Recording(truth["regime"], engines, log, phases, max(started, default=engines[0][0].at))
 

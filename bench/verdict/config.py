@@ -35,7 +35,8 @@ class Config:
     """One run.
 
     Attributes:
-        slots: requests an engine runs at once; token_s, load_s: seconds per token and request, alone and per neighbour.
+        slots: requests an engine runs at once; token_s, load_s: seconds per token and request, alone and per neighbour
+            to the power `bend`.
         kv_tokens: of one engine's cache; prompt, tokens: of a rollout; sigma: spread of their logarithm.
         score: seconds of a rollout, or of a group where `scorers` take one group at a time (0: all in parallel).
         cap: rollouts in flight; oversample: more of a group are begun than needed, the last are aborted.
@@ -50,6 +51,7 @@ class Config:
             the row lacks the groups' outcomes; 0: no records, exact outcomes in each row.
         burst_every, burst: engines stand still for `burst` seconds after every `burst_every` (0: never).
         resumes: seconds after which a trainer that was stopped goes on.
+        trainer_gpus, generator_gpus: of each side; 0: the run does not state them.
     """
 
     seed: int
@@ -59,6 +61,7 @@ class Config:
     slots: int = 64
     token_s: float = 0.01
     load_s: float = 0.0
+    bend: float = 1.0
     kv_tokens: float = 1e9
     prompt: float = 300.0
     tokens: float = 1000.0
@@ -99,6 +102,8 @@ class Config:
     burst_every: float = 0.0
     burst: float = 0.0
     resumes: float = math.inf
+    trainer_gpus: int = 0
+    generator_gpus: int = 0
 
     @property
     def overhead(self) -> float:

@@ -34,6 +34,7 @@ class Engine:
     token_s: float
     load_s: float
     capacity: float
+    bend: float = 1.0
     at: float = 0.0
     progress: float = 0.0
     running: int = 0
@@ -57,7 +58,7 @@ class Engine:
         """Tokens per second of each request."""
         if self.paused or self.frozen or not self.running:
             return 0.0
-        return 1.0 / (self.token_s + self.load_s * self.running)
+        return 1.0 / (self.token_s + self.load_s * self.running**self.bend)
 
     def advance(self, now: float) -> None:
         made = (now - self.at) * self.speed()

@@ -80,8 +80,13 @@ class Feed:
         }  # fmt: skip
         if not c.sync and self.missing != "zero":
             facts["filters_zero_advantage"] = float(c.filtered)
+        if c.boot or c.tool:
+            facts["has_sandbox"] = 1.0
         if c.row_only:
             facts["max_in_flight"] = c.cap
+        if c.trainer_gpus:
+            facts |= {"trainer_gpus": c.trainer_gpus, "generator_gpus": c.generator_gpus}
+            facts |= {"max_staleness_versions": c.bound} if c.policy in ("gate", "drop") else {}
         self.records = RolloutIngest(facts=facts)
         self.deriver.facts.update(facts)
         self.deriver.mode = "sync_split" if c.sync else "async"

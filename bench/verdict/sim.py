@@ -28,8 +28,7 @@ class Sim:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._order = count()
         self.now = 0.0
-        one = config
-        self.engines = [Engine(one.slots, one.token_s, one.load_s, one.kv_tokens) for _ in range(one.engines)]
+        self.engines = [self._new_engine() for _ in range(config.engines)]
         self.census: Counter[str] = Counter()
         self.rows: list[Row] = []
         self.pages: list[Page] = []
@@ -49,6 +48,7 @@ class Sim:
         self._gone: list[Engine] = []
         self._stopped_until = 0.0
         self._numbers = count(1)
+        self._staleness = 0.0
         self._new_step(0.0)
 
     # ---- the clock
@@ -91,8 +91,16 @@ class Sim:
         self.pages.append(Page(self.now, tuple(told) if not self._dead else (), dict(self.census), waiting))
         self.at(self.now + self.c.page, self._page)
 
+    def _new_engine(self) -> Engine:
+        return Engine(self.c.slots, self.c.token_s, self.c.load_s, self.c.kv_tokens, self.c.bend, at=self.now)
+
     def _change(self, name: str, value: float) -> None:
         self.c = self.c.changed(**{name: value})
+        while len(self.engines) - len(self._gone) < self.c.engines:
+            self.engines.append(self._new_engine())
+        for one in reversed(self.engines):
+            if len(self.engines) - len(self._gone) > self.c.engines and one not in self._gone and name == "engines":
+                self._lose(one)
         for one in self.engines:
             one.advance(self.now)
             one.slots, one.token_s, one.load_s = self.c.slots, self.c.token_s, self.c.load_s
@@ -360,6 +368,7 @@ class Sim:
         batch = [self.queue.popleft() for _ in range(self.c.batch // self.c.group)]
         useful = sum(self.useful.pop(id(one)) * one.need for one in batch)
         self._ready = False
+        self._staleness = sum(self.version - one.version for one in batch) / len(batch)
         self._train(self.now - self._step_start, useful, tuple((one.number, one.dull, one.version) for one in batch))
         self._pump()
 
@@ -405,6 +414,8 @@ class Sim:
     def _logged(self) -> dict[str, float]:
         """Values that the orchestrator adds to a step's row."""
         c, told = self.c, {"policy_version": float(self.version)}
+        if c.trainer_gpus and not c.sync:
+            told["staleness_versions_mean"] = self._staleness
         if c.policy == "gate":
             told["dispatch_gate_wait_seconds"] = self._held
         elif c.policy in ("queue", "drop") and self._held:

@@ -105,7 +105,10 @@ def judged(config: Config, gains: dict[str, float]) -> Truth:
     """The outcomes that are right."""
     firm = {name: gain for name, gain in gains.items() if not _soft(config, name, gain)}
     best = max(firm.values(), default=1.0)
-    right = set(_near(firm)) if best >= BALANCED else set()
+    # More rollouts at once help against any slowness: what else gains most may be named as well.
+    actors = {name: gain for name, gain in firm.items() if name != "cap"}
+    right = {outcome for gains in (firm, actors) if max(gains.values(), default=1.0) >= BALANCED
+             for outcome in _near(gains)}  # fmt: skip
     if best < CLEARLY:
         right.add("balanced")
     # A general remedy, an uneven curriculum or a common tail with the largest gain may be named, but need not be.
@@ -120,9 +123,9 @@ def _middle() -> float:
 
 
 def _soft(config: Config, name: str, gain: float) -> bool:
-    """Reliefs that name no actor, which help against any slowness: more rollouts at once, curriculum, common tail."""
+    """Reliefs that name no actor, which help against any slowness: an uneven curriculum, a common tail."""
     uneven = name == "zero" and not config.filtered and config.zero < UNEVEN + UNEVEN_BAND
-    return name == "cap" or uneven or (name == "tail" and gain < TAIL * TAIL_BAND)
+    return uneven or (name == "tail" and gain < TAIL * TAIL_BAND)
 
 
 def _common(config: Config, name: str, gain: float) -> bool:

@@ -125,10 +125,17 @@ def _is_shown(verdict: VerdictJson, item: Mapping[str, Any]) -> bool:
     return item.get("signal") != "trainer_wait_ratio" and line.lower() not in str(verdict.get("summary") or "").lower()
 
 
+def advised(one: Mapping[str, Any]) -> str:
+    """``Raise the rollouts in flight from 330 to 660. 1.2x to 1.9x``: a change with its gain."""
+    gain = one.get("gain")
+    cost = {"restart": ", needs a restart", "money": ", costs money"}.get(str(one.get("cost")), "")
+    return tight(f"{one['text']} Gain {gain[0]:.2g}× to {gain[2]:.2g}×{cost}." if gain else str(one["text"]))
+
+
 def next_steps(verdict: VerdictJson) -> list[str]:
     """The advice and the next limit; empty if the verdict has none."""
     beyond = verdict.get("next")
-    found = [tight(str(verdict.get("advice") or ""))]
+    found = [advised(one) for one in (verdict.get("advice") or ())[:1]]
     if beyond:
         gain = f", up to {beyond['gain']:.2g}× overall" if beyond.get("gain", 1.0) > 1.0 else ""
         limit = f"Next limit: {named(str(beyond['outcome']), beyond['cause']).lower().replace('kv ', 'KV ')}{gain}."

@@ -67,10 +67,21 @@ def verdict_lines(verdict: Mapping[str, Any], now: float, lifecycle: str = "runn
     yield from _listed("in doubt", [*verdict.get("disagreements", ()), *contradictions])
     if beyond := verdict.get("next"):
         yield f"  next limiter: {_limiter(beyond)}"
-    if advice := verdict.get("advice"):
-        yield f"  change first: {advice}"
+    yield from _changes(verdict)
     yield from _idle(verdict)
     yield from _listed("for more confidence, log", list(verdict.get("missing", ())))
+
+
+def _changes(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """The changes to make, best first, with their gains and costs."""
+    for place, one in enumerate(verdict.get("advice") or ()):
+        gain, words = one["gain"], [] if one["cost"] == "setting" else [_COSTS[one["cost"]]]
+        words = [f"{gain[0]:.2g}x to {gain[2]:.2g}x", *words] if gain is not None else words
+        known = f" ({', '.join(words)})" if words else ""
+        yield f"  {'or' if place else 'change first'}: {one['text']}{known}"
+
+
+_COSTS = {"restart": "needs a restart", "money": "costs money"}
 
 
 def brief(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") -> Iterator[str]:
@@ -81,8 +92,7 @@ def brief(verdict: Mapping[str, Any], now: float, lifecycle: str = "running") ->
     if verdict.get("outcome") == "unknown" and (missing := verdict.get("missing")):
         more = [f"and {len(missing) - _BRIEF_MISSING} more"] if len(missing) > _BRIEF_MISSING else []
         yield from _listed("to find it, log", [*missing[:_BRIEF_MISSING], *more])
-    if advice := verdict.get("advice"):
-        yield f"  change first: {advice}"
+    yield from list(_changes(verdict))[:1]
     yield from _idle(verdict)
 
 

@@ -65,6 +65,24 @@ class LastVerdict(TypedDict):
     as_of: float
 
 
+class SideEffectInfo(TypedDict("_SideEffect", {"from": float, "to": float})):
+    """See `server.verdict.model.SideEffect`."""
+
+    signal: str
+
+
+class AdviceInfo(TypedDict("_Advice", {"from": float | None, "to": float | None})):
+    """See `server.verdict.model.Advice`."""
+
+    lever: str
+    unit: str
+    gain: tuple[float, float, float] | None
+    cost: str
+    side_effects: list[SideEffectInfo]
+    why: str
+    text: str
+
+
 class VerdictInfo(TypedDict, total=False):
     """A verdict as stored; see `server.verdict.model.Verdict`.
 
@@ -85,7 +103,7 @@ class VerdictInfo(TypedDict, total=False):
     rule: str
     completeness: float
     limiters: list[LimiterInfo]
-    advice: str
+    advice: list[AdviceInfo]
     numbers: Mapping[str, float | None]
     missing: list[str]
     disagreements: list[str]

@@ -62,7 +62,7 @@ def current_verdict(text: str | None, state: RunState, now: float) -> VerdictInf
     if text is None:
         return None
     stored = json.loads(text)
-    verdict = cast(VerdictInfo, {**stored["verdict"], "as_of": stored["as_of"]})
+    verdict = cast(VerdictInfo, {**_read(stored["verdict"]), "as_of": stored["as_of"]})
     if state.over:
         return verdict
     if state.name == "catching_up":
@@ -78,11 +78,16 @@ def current_verdict(text: str | None, state: RunState, now: float) -> VerdictInf
 
 
 def _span(row: VerdictRow, end: float | None) -> VerdictSpan:
-    body: VerdictInfo = json.loads(row.body)
+    body = cast(VerdictInfo, _read(json.loads(row.body)))
     return VerdictSpan(
         row.ts / 1000, end, row.since / 1000, row.outcome, row.cause or None, row.rule, row.confidence, body["summary"],
         row.rules_version, row.replayed, body,
     )  # fmt: skip
+
+
+def _read(stored: dict[str, object]) -> dict[str, object]:
+    """Reads a stored verdict; rules before version 10 stored a sentence as advice."""
+    return stored if isinstance(stored.get("advice"), list) else {**stored, "advice": []}
 
 
 def _withheld(verdict: VerdictInfo, why: str) -> VerdictInfo:
@@ -93,7 +98,7 @@ def _withheld(verdict: VerdictInfo, why: str) -> VerdictInfo:
     named = str(verdict["outcome"]) + (f" ({verdict['cause']})" if verdict["cause"] else "")
     last = {key: verdict.get(key) for key in LastVerdict.__annotations__}
     unseen = {"outcome": "unknown", "cause": "incomplete", "confidence": 0.0, "since": verdict["as_of"], "last": last}
-    nothing = {"usd_per_hour": None, "usd_lacks": "", "advice": "", "next": None}
+    nothing: dict[str, object] = {"usd_per_hour": None, "usd_lacks": "", "advice": [], "next": None}
     summary = f"{why} {named}: {verdict['summary']}"
     return cast(VerdictInfo, {**verdict, **unseen, **nothing, "summary": summary})
 

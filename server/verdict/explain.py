@@ -6,11 +6,10 @@ their text states that window, and they name no signal.
 
 from collections.abc import Iterator, Mapping
 
-from server.verdict.model import Evidence, Limiter, Outcome, VerdictInput
+from server.verdict.model import Advice, Evidence, Limiter, Outcome, VerdictInput
 from server.verdict.steps import Late
 from server.verdict.thresholds import (
     DISAGREE,
-    FULL_QUOTA,
     HALF_LIMIT,
     IN_HOURS_SECONDS,
     IN_MINUTES_SECONDS,
@@ -96,6 +95,8 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("overhead_bound", "eval"): "Evaluate less often, on fewer tasks, or on separate engines.",
     ("orchestrator_bound", "staleness_gate"): "Production is held while the trainer waits: raise the staleness bound "
     "or publish more often.",
+    ("orchestrator_bound", "concurrency_cap"): "Raise the rollouts in flight: the engines have room and none waits.",
+    ("generator_bound", "max_num_seqs"): "Raise max_num_seqs: requests wait while the KV cache has room.",
     ("orchestrator_bound", "prompts"): "Dispatch prompts faster: the in-flight limit is not reached.",
     ("orchestrator_bound", "tool_calls"): "Make tool calls faster or run more rollouts at once: the engines wait for "
     "them.",
@@ -162,17 +163,34 @@ def summary(outcome: Outcome, cause: str, n: Numbers, first: Limiter | None) -> 
     return title
 
 
-def advice(outcome: Outcome, cause: str, n: Numbers) -> str:
+def advised(outcome: Outcome, cause: str, n: Numbers, changes: tuple[Advice, ...]) -> tuple[Advice, ...]:
+    """Returns what to do: a repair first, where something is broken; else the changes, by gain per cost."""
+    if outcome in ("unknown", "balanced") and cause != "missing":
+        return () if outcome == "unknown" else changes
     dead = n.engines.get("down", 0.0) + n.engines.get("hung", 0.0)
-    if (outcome, cause) == ("generator_bound", "too_few_engines") and dead:
-        return "Restart the engines that do not work before moving any GPUs."
+    words = ADVICE.get((outcome, cause), "")
     if cause == "slow_engine" and n.slow:
         name = min(n.slow, key=lambda engine: n.slow[engine])
-        return f"Repair or remove engine {name}: requests wait for it while the other engines have room."
-    quota = max((value for _, value in n.seen.rows("sandbox_quota_used_ratio")), default=0.0)
-    if (outcome, cause) == ("sandbox_bound", "tool_time") and quota >= FULL_QUOTA:
-        return "Make tool calls faster: the engines wait for them, and the sandbox quota is used up."
-    return ADVICE.get((outcome, cause), "")
+        words = f"Repair or remove engine {name}: requests wait for it while the other engines have room."
+    if (outcome, cause) == ("generator_bound", "too_few_engines") and dead:
+        words = "Restart the engines that do not work before moving any GPUs."
+    elif outcome == "stalled" or (outcome, cause) == ("trainer_bound", "open_step"):
+        return (Advice("repair", text=words),)
+    elif cause not in ("slow_engine", "init_failures"):
+        # Without a change whose gain follows from the numbers, the usual one of this cause.
+        return changes or ((Advice(LEVER_OF.get(cause, "repair"), text=words),) if words else ())
+    return (Advice("repair", text=words), *changes)
+
+
+LEVER_OF: Mapping[str, str] = {
+    "kv_capacity": "kv_cache", "preemption": "kv_cache", "long_tail": "oversampling", "too_few_engines": "engines",
+    "drift": "response_length", "spin_up": "warm_pool", "starting_limit": "sandbox_limit", "quota": "sandbox_limit",
+    "tool_time": "tool_workers", "tool_calls": "tool_workers", "scoring": "reward_workers", "too_easy": "curriculum",
+    "too_hard": "curriculum", "equal_rewards": "curriculum", "compute": "trainer_gpus", "eval": "eval_interval",
+    "weight_sync": "weight_sync_mode", "checkpoint": "checkpoint_interval", "staleness_gate": "max_staleness",
+    "prompts": "dispatch", "concurrency_cap": "rollouts_in_flight", "max_num_seqs": "max_num_seqs",
+}  # fmt: skip
+"""Cause -> the lever that usually removes it."""
 
 
 # Windows of signals, as their help texts define them.

@@ -59,7 +59,7 @@ def _outside(n: Numbers, share: float) -> float:
     Below the in-flight limit another rollout could have started meanwhile, so the share costs nothing.
     """
     left = 1 - min(share, MOST_SHARE)
-    return 1.0 if _waits_for_prompts(n) else _filled(n, 1 / left, min(1.0, n.time_shares.get("generating", 1.0) / left))
+    return 1.0 if waits_for_prompts(n) else _filled(n, 1 / left, min(1.0, n.time_shares.get("generating", 1.0) / left))
 
 
 def _filled(n: Numbers, factor: float, inside: float) -> float:
@@ -109,7 +109,7 @@ def _sandboxes(n: Numbers) -> Iterator[Limiter]:
 
 def _tools(n: Numbers) -> tuple[Outcome, str]:
     """Returns outcome and cause of tool time; without sandboxes the orchestrator runs the tools."""
-    return ("orchestrator_bound", "tool_calls") if n.seen.fact("has_sandbox") == 0 else ("sandbox_bound", "tool_time")
+    return ("sandbox_bound", "tool_time") if n.uses_sandboxes else ("orchestrator_bound", "tool_calls")
 
 
 def _limit(n: Numbers) -> str:
@@ -123,6 +123,9 @@ def _limit(n: Numbers) -> str:
 def _outside_engines(n: Numbers) -> Iterator[Limiter]:
     """Names tools by elimination: the in-flight limit is used, and no source places most of the rollouts."""
     share = 1.0 - n.placed
+    turns, calls = n.seen.get("turns", stat="mean"), n.seen.get("tool_calls", stat="mean")
+    if (turns is not None and turns <= 1.0 and not calls) or (calls is not None and calls <= 0.0):
+        return  # these rollouts call no tools
     if n.saturated is False and n.time_shares and share >= MOST_UNTOLD and (n.places or 0.0) >= BELOW_CAP:
         text = f"rollouts spend {share:.0%} of their time outside the engines; no source reports where: likely in tools"
         yield _limiter(n, *_tools(n), _outside(n, share), text)
@@ -284,11 +287,11 @@ def _orchestrator(n: Numbers) -> Iterator[Limiter]:
     if (n.gated or 0.0) >= HOLDS:
         text = f"{used}, and dispatch is held while the trainer waits"
         yield _limiter(n, "orchestrator_bound", "staleness_gate", factor, text)
-    elif _waits_for_prompts(n):
+    elif waits_for_prompts(n):
         yield _limiter(n, "orchestrator_bound", "prompts", factor, used)
 
 
-def _waits_for_prompts(n: Numbers) -> bool:
+def waits_for_prompts(n: Numbers) -> bool:
     """Returns whether slots below the in-flight limit are free and nothing holds production."""
     if n.places is None or n.wait is None or n.saturated or n.seen.synchronous:
         return False
@@ -326,10 +329,19 @@ def _rest(n: Numbers, candidates: list[Limiter]) -> Iterator[Limiter]:
         f"{more}{left:.2g} times the generation throughput would keep the trainer busy" if left >= LEAST_FACTOR else ""
     )
     gain = max(1.0, min(gap, left if twice_factor is None else twice_factor))
-    if _waits_for_prompts(n) and n.hold_ratio is not None:
+    if waits_for_prompts(n) and n.hold_ratio is not None:
         gain = 1.0  # more rollouts could have started: faster engines would only be emptier
-    cause = "too_few_engines" if n.saturated is not None else "not_told"
-    yield Limiter("generator_bound", cause, max(LEAST_FACTOR, 1.0 if n.quiet else left), gain, text=text)
+    factor = max(LEAST_FACTOR, 1.0 if n.quiet else left)
+    if n.idle_room:
+        text = f"engines run {n.running:.0f} requests, {n.waiting or 0.0:.0f} wait, and they have room for more"
+        busy = n.extra.get("scoring_busy_ratio") or LEAST_SHARE
+        gain = max(1.0, min(gain, 1 / busy))  # twice the rollouts gain about what twice the engines do
+        yield Limiter("orchestrator_bound", "concurrency_cap", factor, gain, text=text)
+        return
+    cause = "not_told" if n.saturated is None else "max_num_seqs" if n.few_seats else "too_few_engines"
+    if cause == "max_num_seqs":
+        text = f"{n.waiting:.0f} requests wait while the KV cache is {n.kv:.0%} full"
+    yield Limiter("generator_bound", cause, factor, gain, text=text)
 
 
 def twice_the_engines(n: Numbers) -> float | None:

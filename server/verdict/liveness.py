@@ -3,7 +3,7 @@
 Numbered in `server.verdict.rules`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -42,11 +42,17 @@ FILTERED = ("curriculum_bound", True)
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """One instant. ``limiters``: by gain. ``stands``: the outcome of the current verdict, "" if there is none."""
+    """One instant.
+
+    Attributes:
+        limiters: by gain; stands: the outcome of the current verdict, "" if there is none.
+        speeds: of the engines, as the run has shown them (`server.verdict.advice.Bins`).
+    """
 
     n: Numbers
     limiters: tuple[Limiter, ...]
     stands: str = ""
+    speeds: Sequence[Sequence[float]] = ()
 
     @property
     def seen(self) -> VerdictInput:

@@ -31,6 +31,7 @@ CAUSES: Mapping[Outcome, tuple[str, ...]] = {
         "long_tail",
         "preemption",
         "slow_engine",
+        "max_num_seqs",
         "too_few_engines",
         "drift",
         "not_told",
@@ -40,7 +41,7 @@ CAUSES: Mapping[Outcome, tuple[str, ...]] = {
     "curriculum_bound": ("too_easy", "too_hard", "equal_rewards"),
     "trainer_bound": ("compute", "other", "open_step"),
     "overhead_bound": ("weight_sync", "checkpoint", "eval"),
-    "orchestrator_bound": ("staleness_gate", "prompts", "tool_calls", "not_told"),
+    "orchestrator_bound": ("concurrency_cap", "staleness_gate", "prompts", "tool_calls", "not_told"),
     "balanced": (),
     "unknown": ("missing", "incomplete", "starting", "paused", "over"),
 }
@@ -49,7 +50,7 @@ CAUSES: Mapping[Outcome, tuple[str, ...]] = {
 VERDICT_OUTCOMES: tuple[Outcome, ...] = tuple(CAUSES)
 """Every outcome, in the order of docs/concepts/verdict.md."""
 
-RULES_VERSION = 9
+RULES_VERSION = 10
 """Increases with every change of a rule or threshold that can change a verdict; stored with each verdict."""
 
 
@@ -98,6 +99,63 @@ class Limiter:
     text: str = ""
 
 
+Cost = Literal["setting", "restart", "money"]
+"""What a change costs: nothing but a setting while the run goes on, a restart of a part of the run, or money."""
+Range = tuple[float, float, float]
+"""(least, most likely, most)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideEffect:
+    """A signal that a change moves."""
+
+    signal: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One change to the run.
+
+    Attributes:
+        lever: one of `server.verdict.advice.LEVERS`.
+        before, after: the lever's value now and after the change, in `unit`; None: the lever has no number, or it is
+            not reported.
+        gain: factor of trainable samples/s, as a range; None: it does not follow from what is reported.
+        why: the numbers behind it; `text`: the change as an imperative.
+    """
+
+    lever: str
+    before: float | None = None
+    after: float | None = None
+    unit: str = ""
+    gain: Range | None = None
+    cost: Cost = "setting"
+    side_effects: tuple[SideEffect, ...] = ()
+    why: str = ""
+    text: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object of the status contract."""
+        effects = [{"signal": one.signal, "from": one.before, "to": one.after} for one in self.side_effects]
+        return {
+            "lever": self.lever, "from": self.before, "to": self.after, "unit": self.unit,
+            "gain": None if self.gain is None else list(self.gain), "cost": self.cost, "side_effects": effects,
+            "why": self.why, "text": self.text,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Advice":
+        """The reverse of `to_json`."""
+        effects = (SideEffect(one["signal"], one["from"], one["to"]) for one in stored["side_effects"])
+        return cls(
+            stored["lever"], stored["from"], stored["to"], stored["unit"],
+            None if stored["gain"] is None else tuple(stored["gain"]), stored["cost"], tuple(effects), stored["why"],
+            stored["text"],
+        )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The limiter of a run and its confidence. Ratios 0..1, times epoch seconds.
@@ -109,7 +167,7 @@ class Verdict:
         since: when this outcome and cause were first found without interruption.
         summary: one sentence.
         limiters: by gain, the verdict's own first; the next one is ``limiters[1]``.
-        advice: the first change to make, as an imperative; "" if there is none.
+        advice: the changes to make, by gain per cost.
         numbers: the arithmetic: capacity, delivered, predicted and reported wait, gap factor, ... None: not reported.
         missing: missing signals that would decide or confirm the verdict, with what to log.
         disagreements: reported numbers that differ from what follows from other numbers.
@@ -128,7 +186,7 @@ class Verdict:
     summary: str = ""
     evidence: tuple[Evidence, ...] = ()
     limiters: tuple[Limiter, ...] = ()
-    advice: str = ""
+    advice: tuple[Advice, ...] = ()
     numbers: Mapping[str, float | None] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     disagreements: tuple[str, ...] = ()
@@ -165,7 +223,7 @@ class Verdict:
             "rule": self.rule,
             "completeness": self.completeness,
             "limiters": [_plain(item) for item in self.limiters],
-            "advice": self.advice,
+            "advice": [one.to_json() for one in self.advice],
             "numbers": dict(self.numbers),
             "missing": list(self.missing),
             "disagreements": list(self.disagreements),
@@ -192,8 +250,7 @@ def _plain(item: Evidence | Limiter | Contradiction) -> dict[str, Any]:
 def from_json(stored: Mapping[str, Any]) -> Verdict:
     """Reads a stored verdict; fields of later versions are ignored."""
     plain = (
-        "outcome", "rule", "confidence", "completeness", "since", "summary", "advice", "numbers", "usd_per_hour",
-        "buffer",
+        "outcome", "rule", "confidence", "completeness", "since", "summary", "numbers", "usd_per_hour", "buffer",
     )  # fmt: skip
     return Verdict(
         cause=stored["cause"] or "",
@@ -202,6 +259,7 @@ def from_json(stored: Mapping[str, Any]) -> Verdict:
         missing=tuple(stored["missing"]),
         disagreements=tuple(stored["disagreements"]),
         contradictions=tuple(Contradiction(**item) for item in stored.get("contradictions", ())),
+        advice=tuple(Advice.from_json(item) for item in stored["advice"]),
         rules_version=stored["rules_version"],
         usd_lacks=stored.get("usd_lacks", ""),
         **{name: stored[name] for name in plain},

@@ -10,6 +10,7 @@ from statistics import stdev
 from typing import Any
 
 from server.verdict import explain, steps, throughput
+from server.verdict.advice import Bins, advise, load_share, remember_speed, speed_point
 from server.verdict.limiters import limiters, slow_by
 from server.verdict.liveness import (
     STARVING,
@@ -358,8 +359,13 @@ def generation(case: Situation) -> RuleResult:
         if limiter.outcome == "generator_bound" and limiter.cause not in UNEXPLAINED
     )
     first = next((limiter for limiter in explained if limiter.gain >= WORTH), None) or case.best("generator_bound")
+    idle = next((limiter for limiter in case.limiters if limiter.cause == "concurrency_cap"), None)
+    if idle is not None and (first is None or first.gain <= idle.gain):
+        first = idle
     if not case.starved or first is None:
         return None
+    if first is idle:
+        return first.outcome, first.cause, _room_is_idle(case)
     if n.saturated or (n.time_shares.get("generating", 0.0) >= MOST_OF):
         # Rollouts count as generating from their dispatch on: engines that are not reported may have room for all.
         # With free slots, room in the engines and no report of a hold, a gate may be the cause.
@@ -372,6 +378,15 @@ def generation(case: Situation) -> RuleResult:
         return "generator_bound", first.cause, UNPROVEN
     # The engines have room, and no source places the rollouts: any limiter before the engines is possible.
     return ("generator_bound", first.cause, HALF) if n.saturated is False else None
+
+
+def _room_is_idle(case: Situation) -> float:
+    """Returns the confidence that more rollouts in flight would fill the room of the engines."""
+    n = case.n
+    if not n.time_shares and n.places is None:
+        return HALF
+    proven = n.places is not None and n.time_shares.get("generating", 0.0) >= MOST_OF
+    return 1.0 if proven else UNPROVEN
 
 
 def starved_somehow(case: Situation) -> RuleResult:
@@ -484,10 +499,17 @@ RULES: tuple[tuple[str, Rule], ...] = (
 """In the order of evaluation."""
 
 
-def situation(seen: VerdictInput, stands: str = "") -> Situation:
-    """Computes the situation of one instant. ``stands``: the outcome of the current verdict."""
+def situation(seen: VerdictInput, stands: str = "", speeds: Bins = ()) -> Situation:
+    """Computes the situation of one instant.
+
+    Args:
+        stands: the outcome of the current verdict; speeds: of the engines, as the run has shown them.
+    """
     n = numbers(seen)
-    return Situation(n, limiters(n), stands)
+    engines = n.engines.get("up", 0.0)
+    if n.running and engines and len(speeds) > 1:
+        n = replace(n, load_share=load_share(speeds, n.running / engines))
+    return Situation(n, limiters(n), stands, speeds)
 
 
 def judge(seen: VerdictInput, stands: str = "") -> Verdict:
@@ -530,7 +552,7 @@ def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: f
         summary=explain.summary(outcome, cause, n, own_limiter),
         evidence=explain.evidence(n, ranked, own_limiter),
         limiters=ranked,
-        advice=explain.advice(outcome, cause, n),
+        advice=explain.advised(outcome, cause, n, () if liveness else advise(n, case.speeds)),
         numbers=n.table(),
         missing=explain.missing(n),
         disagreements=disagreements,
@@ -548,6 +570,7 @@ def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: f
 Memory = dict[str, Any]
 """JSON: ``outcome``, ``cause``, ``since`` and ``rule`` of the current verdict; ``other``: since when the rules find
 another outcome; ``next`` = [outcome, cause, since] of the newest result; ``samples`` of the queue; ``recent`` instants;
+``speeds`` of the engines (`server.verdict.advice.Bins`);
 ``first`` = [incarnation, number] of the first step of the present; ``hung``: since when most engines hang; ``down``:
 since when no engine answers."""
 
@@ -566,7 +589,8 @@ def remember(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict
     current["down"] = current.get("down") or seen.now if is_down(seen) else None
     first_step = (first[0], first[1]) if first else None
     seen = replace(seen, instants=window, first=first_step, hung_since=current["hung"], down_since=current["down"])
-    case = situation(seen, current.get("outcome", ""))
+    case = situation(seen, current.get("outcome", ""), current.get("speeds", ()))
+    current["speeds"] = remember_speed(current.get("speeds", ()), speed_point(case.n))
     if case.n.first is not None and case.n.first != seen.first:
         current["first"] = list(case.n.first)
     verdict, current["samples"], buffer = _with_queue(verdict_for(case), current.get("samples", []), seen)

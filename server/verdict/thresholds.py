@@ -143,6 +143,10 @@ PREEMPTED = 0.10
 """Preemptions per request. One request in ten computed again shows in throughput."""
 BATCH_PART = 0.25
 """Share of a token's time that depends on the other requests in the batch, at the cap of requests."""
+FULL_COMPUTE = 0.85
+"""Share of a token's time that depends on the batch. Beyond it twice the requests make a tenth more tokens or less."""
+FREE_CACHE = 0.7
+"""Share of the KV cache. Below it requests that wait do not wait for room in it."""
 MOST_ENGINES = 0.5
 """Share of the engines. With half of them dead the run crawls."""
 FROZEN_SECONDS = 60.0
@@ -335,3 +339,50 @@ SHARPEST = 1e6
 """Upper end of the search for a parameter."""
 HALVINGS = 80
 """Halvings of the search: more than the digits of a float."""
+
+# ---- advice
+
+COSTS: Mapping[str, float] = {"setting": 1.0, "restart": 1.2, "money": 3.0}
+"""Divisor of a change's log gain in the order of changes: a restart loses minutes, and money is spent last."""
+FEW_MORE = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
+"""Factors of the rollouts in flight that are compared."""
+MORE_IN_FLIGHT = 8.0
+"""Factor. More at once is tried in a second change."""
+MOST_OF_GAIN = 0.97
+"""Share of the best log gain of a lever: the smallest change that brings it is the one to make."""
+LOAD_SHARES = (0.7, 0.3, 0.08)
+"""Share of a token's time that depends on the other requests of the batch, where the run does not show it: most,
+likely, least, of recorded engines."""
+SHARPNESS = (5.0, 12.0, 40.0)
+"""Exponent of how trainer and production share a queue: they wait for each other more (5) or less (40) at equal
+rates."""
+NOISE = 1.06
+"""Factor. What a rate differs by from one half hour to the next of a run that does not change."""
+SCALING = (0.5, 0.8, 1.0)
+"""Exponent of a trainer's speed over its GPUs, of published runs: least, likely, most."""
+SHARED_TIME = (0.125, 0.25, 0.5)
+"""Shares of one side's GPUs whose move to the other is compared."""
+MORE_CACHE = 2.0
+"""Factor of the KV cache: a smaller type of its entries, or the memory of fewer others."""
+MORE_VERSIONS = (1.0, 2.0, 3.0, 4.0)
+"""Versions by which a wider staleness bound is compared."""
+STILL_STALE = 0.5
+"""Share of what is dropped as stale that is still dropped with one version more."""
+UNSURE_LEVER = 0.7
+"""Factor of the log gain in the order of changes, of a lever whose effect depends on tasks or on programs of others."""
+TWO_DIGITS = 10.0
+"""From here on a value is shown as a whole number."""
+KEPT_MARGIN = 0.9
+"""Share of the staleness bound that a change may use."""
+RARER = 4.0
+"""Factor of an interval: checkpoints and evaluations a quarter as often."""
+WARM = 0.9
+"""Share of a boot that a warm pool saves."""
+SPEED_BINS = 16
+"""Numbers of requests per engine whose speed is kept, half powers of two."""
+SPEED_LEAST = 24.0
+"""Ticks. Engines that ran a number of requests for less than two minutes were on their way to another."""
+SPEED_WEIGHT = 120.0
+"""Ticks. The speed at a number of requests is the mean of about ten minutes at it."""
+SPEED_SPREAD = 1.4
+"""Ratio of the most to the fewest requests per engine from which a fit of its speed says something."""

@@ -15,6 +15,7 @@ from server.verdict.model import Contradiction, VerdictInput
 from server.verdict.steps import Late, Present, open_since, present
 from server.verdict.thresholds import (
     ALL_PLACED,
+    AT_CAP,
     BEYOND_LIMIT,
     BUSY_SCORER,
     CONTRADICTED,
@@ -24,7 +25,9 @@ from server.verdict.thresholds import (
     FILTER_KEEPS,
     FILTER_SHOWS,
     FILTERED_EXITS,
+    FREE_CACHE,
     FULL,
+    FULL_COMPUTE,
     HOLDS,
     LEAST_SHARE,
     LEAST_STARTING,
@@ -39,6 +42,7 @@ from server.verdict.thresholds import (
     MUCH_STALE,
     NEAR_LINE,
     NORMAL_95,
+    PLAINLY_QUEUED,
     PLATEAU_SECONDS,
     PLATEAU_SPREAD,
     QUEUE_GAP,
@@ -519,6 +523,8 @@ class Numbers:
         changed: the last ten steps contain a clear change, and the numbers cover the steps after it.
         first: the first step that belongs to the present as a whole, as `VerdictInput.first`.
         begun: time of the first instant of the means of requests and rollouts; None: these are the signals' values.
+        load_share: share of a token's time that depends on the other requests of its batch; None: the run has not shown
+            its engines at different loads.
     """
 
     seen: VerdictInput
@@ -555,6 +561,7 @@ class Numbers:
     first: tuple[int, int] | None = None
     begun: float | None = None
     extra: Mapping[str, float | None] = field(default_factory=dict)
+    load_share: float | None = None
 
     @property
     def potential(self) -> float | None:
@@ -676,6 +683,32 @@ class Numbers:
             return None
         queued = (self.waiting or 0.0) >= max(1.0, QUEUED * (self.running or 0.0))
         return (self.kv or 0.0) >= FULL or queued or (self.busy or 0.0) >= FULL
+
+    @property
+    def computes_fully(self) -> bool:
+        """Whether more requests would hardly make more tokens: the engines compute as fast as they can."""
+        return self.load_share is not None and self.load_share >= FULL_COMPUTE
+
+    @property
+    def idle_room(self) -> bool:
+        """Whether the engines could run more requests and none waits: whoever starts rollouts limits them."""
+        full = self.places is None or self.places >= AT_CAP
+        return self.saturated is False and not self.computes_fully and full and bool(self.running)
+
+    @property
+    def few_seats(self) -> bool:
+        """Whether requests wait while the cache has room: the engine's own limit on requests (max_num_seqs) is low."""
+        waits = (self.waiting or 0.0) >= max(PLAINLY_QUEUED, QUEUED * (self.running or 0.0))
+        return waits and self.kv is not None and self.kv < FREE_CACHE
+
+    @property
+    def uses_sandboxes(self) -> bool:
+        """Whether the run has sandboxes, as far as any source shows."""
+        stated = self.seen.fact("has_sandbox")
+        if stated is not None:
+            return stated != 0
+        shown = self.time_shares.get("booting") or self.in_flight.starting is not None
+        return bool(shown) or any(name.startswith("sandbox") for name in self.seen.signals)
 
     @property
     def quiet(self) -> bool | None:

@@ -9,7 +9,7 @@ import pytest
 from server.cli import status as command
 from server.lib.errors import ConfigError
 from server.store import Store
-from server.verdict.model import Evidence, Limiter, Verdict, shared
+from server.verdict.model import Advice, Evidence, Limiter, SideEffect, Verdict, shared
 from tests.derive.test_verdict_tracker import engine
 from tests.driven_run import T0, bench
 
@@ -18,7 +18,10 @@ FULL = Verdict(
     "generator_bound", "long_tail", "V12", 0.86, 0.9, T0 - 720, "The trainer waits 74 % of each step for rollouts",
     (Evidence("p99 of a rollout is 3.4 x its p50", "tail_index_ratio", 3.4), Evidence("KV cache 97 % full")),
     shared((Limiter("generator_bound", "long_tail", 2.0, 1.8), SPIN_UP)),
-    "Cut the tail", {"capacity_samples_per_second": 5.4, "trained_samples_per_second": 1.9, "gap_factor": 2.84,
+    (Advice("oversampling", 0.4, 0.2, "ratio", (1.1, 1.3, 1.5), "setting",
+            (SideEffect("staleness_versions", 2.0, 1.5),), "40% are aborted", "Cut the tail"),
+     Advice("engines", 4.0, 8.0, "engines", (1.2, 1.4, 1.6), "money", (), "engines run 30 requests", "Add engines")),
+    {"capacity_samples_per_second": 5.4, "trained_samples_per_second": 1.9, "gap_factor": 2.84,
                      "reported_wait_ratio": 0.74, "predicted_wait_ratio": 0.65, "kv_cache_usage_ratio": None},
     ("queue_samples: log the queue",), ("the trainer says 74 %",), 12.5,
 )  # fmt: skip
@@ -36,7 +39,8 @@ verdict: generator-bound (long tail), for 12 min, high confidence (0.86)
   in doubt:
     - the trainer says 74 %
   next limiter: sandbox-bound (spin up), worth 1.2x: 2 min to start
-  change first: Cut the tail
+  change first: Cut the tail (1.1x to 1.5x)
+  or: Add engines (1.2x to 1.6x, costs money)
   idle now: $12.50/h
   for more confidence, log:
     - queue_samples: log the queue
@@ -59,7 +63,7 @@ verdict: generator-bound (long tail), for 12 min, high confidence (0.86)
   The trainer waits 74 % of each step for rollouts
     - p99 of a rollout is 3.4 x its p50
     - KV cache 97 % full
-  change first: Cut the tail
+  change first: Cut the tail (1.1x to 1.5x)
   idle now: $12.50/h
 flagged signals:
   kv_cache_usage_ratio{stat="max"}                                 0.97 ratio      CRITICAL

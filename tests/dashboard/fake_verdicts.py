@@ -3,7 +3,7 @@
 from typing import Any
 
 from server.query.types import VerdictSpan
-from server.verdict.model import Evidence, Limiter, Outcome, Verdict, shared
+from server.verdict.model import Advice, Evidence, Limiter, Outcome, Verdict, shared
 from tests.dashboard.fake import NOW, RICH
 from tests.dashboard.memory_reader import MemoryReader
 
@@ -29,7 +29,7 @@ NOW_IS = Verdict(
         Evidence(f"Engines of {NASTY} run 512 requests, 1204 wait", "generator_requests", 512.0, "requests"),
     ),
     LIMITERS,
-    "Give generation more KV memory: move GPUs to it, shorten the responses, or quantise the cache.",
+    (Advice("kv_cache", text="Give generation more KV memory: move GPUs to it, shorten responses, or quantise it."),),
     {"gap_factor": 2.77},
     ("tail_index_ratio: push rollout records",),
     ("the trainer says it waits 74% of its step; 52% follows from what arrives",),

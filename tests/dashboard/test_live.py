@@ -227,7 +227,7 @@ def test_a_run_that_catches_up_has_no_verdict(reader: MemoryReader) -> None:
         "as_of": at,
     }
     withheld = {"outcome": "unknown", "cause": "incomplete", "summary": "history is read", "last": last, "as_of": at,
-                "evidence": [{"text": "old"}], "advice": ""}  # fmt: skip
+                "evidence": [{"text": "old"}], "advice": []}  # fmt: skip
     reader.set_verdict(fake.RICH, withheld)
     reader.set_state(fake.RICH, RunState("catching_up", at - 1200, at, 0.41, 38.4, fake.NOW))
     found = cells(reader)

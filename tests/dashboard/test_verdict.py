@@ -63,7 +63,7 @@ def test_idle_dollars_that_are_not_all_are_at_least_so_many(reader: MemoryReader
 
 def test_what_to_try_first_and_what_is_met_then(reader: MemoryReader) -> None:
     found = overview(reader)
-    assert found["f.next.0"] == NOW_IS.advice
+    assert found["f.next.0"] == NOW_IS.advice[0].text
     assert (
         found["f.next.1"]
         == f"Next limit: sandbox-bound (spin up), up to 1.2× overall. p95 of a start is 140 s on {NASTY}"

@@ -56,7 +56,7 @@ def test_a_collective_that_timed_out(tmp_path: Path) -> None:
         assert verdict["confidence"] >= 0.9
         assert verdict["since"] == pytest.approx(HUNG - 600.013)
         assert "ALLREDUCE, ranks 0 to 3, after 600 s; it began 12 min ago" in verdict["summary"]
-        assert "hangs in a collective" in verdict["advice"]
+        assert "hangs in a collective" in verdict["advice"][0]["text"]
         assert firing(product) == ["TrainerFault"]
         events = product.reader.runs.events(RUN, HUNG - 86_400, HUNG + 86_400, ["fault"], 10)
         assert [(event.ts, event.detail) for event in events] == [

@@ -42,7 +42,7 @@ MORE: list[Row] = [
        why="1.5 times if they do, as most: 1.33 is all the trainer could take"),
     of("weights take a third, engines with room go on meanwhile", HEALTHY, STARVED,
        {'trainer_overhead_seconds{phase="weight_sync"}': 10.0, "trainer_wait_ratio": 0.25,
-        'generator_weight_stall_seconds{stat="mean"}': 2.0}, said="generator_bound/too_few_engines",
+        'generator_weight_stall_seconds{stat="mean"}': 2.0}, said="orchestrator_bound/concurrency_cap",
        why="two seconds of five minutes are nothing"),
     # ---- held, and nobody behind
     of("held for half of the time beside a queue short of a batch", HEALTHY, {"trainer_wait_ratio": 0.06,

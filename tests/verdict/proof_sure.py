@@ -28,7 +28,7 @@ SURE: list[Row] = [
        'generator_requests{state="running"}': 36.0, "kv_concurrency_limit": 46.8,
        'in_flight_rollouts{state="generating"}': 36.0, 'in_flight_rollouts{state="booting"}': 64.0,
        'in_flight_rollouts{state="in_tool"}': 0.0, 'in_flight_rollouts{state="scoring"}': 0.0},
-       said="generator_bound/too_few_engines", sure=False,
+       said="orchestrator_bound/concurrency_cap", sure=False,
        why="1.3 times as many in them make 1.3 / (1 + 0.3 / 4) = 1.21; engines twice as fast 1 / (1 - 0.18) = 1.22"),
     # ---- a source is missing
     of("engines and filtered groups, nobody tells of the queue", HEALTHY, STARVED, FULL, FILTERED, NO_QUEUE,

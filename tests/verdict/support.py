@@ -88,7 +88,7 @@ def seen(
 ) -> VerdictInput:  # fmt: skip
     """The last word on each series counts; None takes it away, and ``name*`` with None all that begin with it.
 
-    ``old``: seconds since all of it was told.
+    ``old``: seconds since all of it was told. The task uses sandboxes unless `has_sandbox` says otherwise.
     """
     numbers: dict[str, float] = {}
     for part in told:
@@ -101,7 +101,7 @@ def seen(
     for series, value in numbers.items():
         name, labels = key(series)
         signals.setdefault(name, {})[labels] = Answer(now - old, value)
-    return VerdictInput(now, mode, lifecycle, dict(facts), signals, targets, steps=last)
+    return VerdictInput(now, mode, lifecycle, {"has_sandbox": 1.0, **facts}, signals, targets, steps=last)
 
 
 def _matches(pattern: str, series: str) -> bool:

@@ -86,7 +86,8 @@ def test_a_contradiction_shows_both_numbers_and_lowers_confidence() -> None:
 def test_a_task_without_sandboxes_is_never_bound_by_them() -> None:
     told = (HEALTHY, STARVED, QUIET, {'generator_requests{state="running"}': 330.0, "kv_concurrency_limit": 1300.0})
     found = judge(seen(*told, NO_BOX, has_sandbox=0.0))
-    assert found.outcome == "generator_bound" and found.numbers["time_booting_ratio"] == 0.0
+    assert (found.outcome, found.cause) == ("orchestrator_bound", "concurrency_cap")
+    assert found.numbers["time_booting_ratio"] == 0.0
     tools: Told = {'in_flight_rollouts{state="booting"}': 0.0, 'in_flight_rollouts{state="in_tool"}': 990.0,
                    'in_flight_rollouts{state="generating"}': 330.0}  # fmt: skip
     found = judge(seen(*told, NO_BOX, tools, has_sandbox=0.0))
@@ -155,7 +156,7 @@ def test_a_provider_that_is_read_late_counts_from_its_first_sandboxes() -> None:
         told = seen(HEALTHY, STARVED, QUIET, engines, LOG, ENDED, boxes, quota, now=NOW + tick)
         memory, verdict = remember(memory, told)
         found.append((tick, verdict))
-    assert found[59][1].cause == "tool_time" and "more rollouts" not in found[59][1].advice
+    assert found[59][1].cause == "tool_time" and "more rollouts" not in found[59][1].advice[0].text
     late = [(tick, verdict) for tick, verdict in found if tick >= 300]
     assert late[0][1].numbers["time_booting_ratio"] == pytest.approx(680 / 960)
     open_ = [verdict for tick, verdict in late if tick < 390]

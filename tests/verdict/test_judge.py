@@ -116,7 +116,7 @@ def test_a_flicker_does_not_show() -> None:
 
 def test_one_that_is_not_sure_waits_longer() -> None:
     found = run((50.0, [HEALTHY, NO_PLACE]), (400.0, [HEALTHY, STARVED, SOME, NO_PLACE]))
-    assert changed(found, "generator_bound") == 50.0 + UNSURE_SECONDS
+    assert changed(found, "orchestrator_bound") == 50.0 + UNSURE_SECONDS
 
 
 def test_data_that_is_missing_for_a_while_blanks_nothing() -> None:

@@ -163,7 +163,7 @@ TABLE = [
        "in_flight_ratio": 0.2}, said="orchestrator_bound/staleness_gate", sure=True,
        why="the trainer waits and the generator is held: neither is slow"),
     of("a gate that costs nothing", HEALTHY, STARVED, {'generation_held_ratio{by="gate"}': 0.3, "in_flight_ratio": 0.9},
-       said="generator_bound/too_few_engines", sure=True,
+       said="orchestrator_bound/concurrency_cap", sure=True,
        why="90 % of what may be is under way all the same, and all of it in the engines"),
     of("a gate, and nobody tells what is under way", HEALTHY, STARVED, NO_PLACE,
        {'generation_held_ratio{by="gate"}': 0.3}, said="orchestrator_bound/staleness_gate", sure=False,
@@ -222,7 +222,7 @@ TABLE = [
        'zero_advantage_group_ratio{basis="completed",cause="none_solved"}': 0.05},
        said="curriculum_bound/too_easy", why="70 % made and thrown away, all of the gap"),
     of("a fifth is thrown away, slow decoding", HEALTHY, STARVED, {'zero_advantage_ratio{basis="completed"}': 0.2,
-       'zero_advantage_ratio{basis="admitted"}': 0.02}, said="generator_bound/too_few_engines", sure=True,
+       'zero_advantage_ratio{basis="admitted"}': 0.02}, said="orchestrator_bound/concurrency_cap", sure=True,
        why="without those 1.25 times as much; rollouts spend all their time decoding: up to twice as much"),
     of("most is thrown away, engines are not seen", HEALTHY, STARVED, NO_ENGINES, {
        'zero_advantage_ratio{basis="completed"}': 0.7, 'zero_advantage_ratio{basis="admitted"}': 0.02,
@@ -307,7 +307,8 @@ TABLE = [
        sure=False, why="it could be anything before the queue"),
     of("starved, engines unknown, census of boots", HEALTHY, STARVED, BOOTING, NO_ENGINES,
        said="sandbox_bound/spin_up", why="records tell where rollouts are"),
-    of("starved, engines with room, place unknown", HEALTHY, STARVED, NO_PLACE, said="generator_bound/too_few_engines",
+    of("starved, engines with room, place unknown", HEALTHY, STARVED, NO_PLACE,
+       said="orchestrator_bound/concurrency_cap",
        sure=False, why="room in the engines, and nobody tells what else there is"),
     of("starved, engines full, place unknown", HEALTHY, STARVED, FULL, NO_PLACE,
        said="generator_bound/too_few_engines", sure=True, why="full is full"),
@@ -390,7 +391,7 @@ def test_the_table(row: Row) -> None:
 def test_a_slow_engine_is_named() -> None:
     row = next(row for row in TABLE if row.what == "one slow engine of two")
     found = judge(seen(*row.told))
-    assert found.advice == "Repair or remove engine e1: requests wait for it while the other engines have room."
+    assert found.advice[0].text == "Repair or remove engine e1: requests wait for it while the other engines have room."
     assert "engine e1 generates 20% of the tokens per request of the other engines" in found.summary
 
 
@@ -400,7 +401,13 @@ def test_a_synchronous_run_is_told_of_no_queue(row: Row) -> None:
     made = {'production_samples_per_second{stage="delivered"}': 4.0, "capacity_samples_per_second": 9.0}
     for more in (made, made | {'rollout_exit_ratio{exit="stale"}': 0.3, "trainer_stall_ratio": 0.9}):
         found = judge(seen(*row.told, more, **row.given))
-        words = [found.summary, found.advice, *found.missing, *found.disagreements, *(e.text for e in found.evidence)]
+        words = [
+            found.summary,
+            *(one.text + one.why for one in found.advice),
+            *found.missing,
+            *found.disagreements,
+            *(e.text for e in found.evidence),
+        ]
         assert not [one for one in words if "queue" in one]
         assert found.numbers["arrivals_samples_per_second"] is None
 

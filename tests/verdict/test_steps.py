@@ -172,4 +172,4 @@ def test_a_wait_in_the_open_step_alone_is_not_believed() -> None:
     """Nine steps without a wait, then an open step that has waited for 99 s: 0.95 x 0.5 at most."""
     queue = {"queue_samples_now": 10.0, "trainer_wait_ratio": 0.0}
     found = judge(seen(HEALTHY, queue, now=NOW + 129.0, last=steps(*[0.0] * 10), batch_samples=256.0))
-    assert found.outcome == "generator_bound" and found.confidence <= 0.475
+    assert found.cause == "concurrency_cap" and found.confidence <= 0.475

@@ -1,0 +1,660 @@
+"""The changes to make, best first: each with its gain as a range, its cost and its side effects. Pure.
+
+Every change is made in one model of the run: rollouts in flight go through engines, sandboxes, tools and scoring to a
+queue, from which the trainer takes batches. What is not known of the run (how much the engines slow down when they run
+more requests, how far trainer and production wait for each other) is taken at its least and its most, which gives the
+range. A change whose inputs are not reported is left out, and `lacks` says what to log.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import ceil, log, sqrt
+
+from server.verdict import steps
+from server.verdict.limiters import waits_for_prompts
+from server.verdict.model import Advice, Cost, Range, SideEffect
+from server.verdict.thresholds import (
+    ABORTED,
+    BELOW_CAP,
+    COSTS,
+    FEW_MORE,
+    FREE_CACHE,
+    FULL,
+    FULL_QUOTA,
+    HALVINGS,
+    HOLDS,
+    KEPT_MARGIN,
+    LEAST_FACTOR,
+    LEAST_SHARE,
+    LEAST_USED,
+    LOAD_SHARES,
+    MORE_CACHE,
+    MORE_IN_FLIGHT,
+    MORE_VERSIONS,
+    MOST_OF_GAIN,
+    MOST_SHARE,
+    MUCH_STALE,
+    NOISE,
+    PREEMPTED,
+    QUEUED,
+    RARER,
+    SCALING,
+    SHARED_TIME,
+    SHARPNESS,
+    SPEED_BINS,
+    SPEED_LEAST,
+    SPEED_SPREAD,
+    SPEED_WEIGHT,
+    STILL_STALE,
+    TWICE,
+    TWO_DIGITS,
+    UNSURE_LEVER,
+    WARM,
+    ZERO_ADVANTAGE,
+)
+from server.verdict.throughput import Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """What can be changed: the imperative, the unit of its values, and its cost."""
+
+    text: str
+    unit: str
+    cost: Cost
+
+
+LEVERS: Mapping[str, Lever] = {
+    "rollouts_in_flight": Lever("Raise the rollouts in flight", "rollouts", "setting"),
+    "max_num_seqs": Lever("Raise the requests that an engine runs at once (max_num_seqs)", "requests", "restart"),
+    "kv_cache": Lever("Give the KV cache more memory", "tokens", "restart"),
+    "gpu_split_generator": Lever("Move GPUs from training to generation: generator GPUs", "GPUs", "restart"),
+    "gpu_split_trainer": Lever("Move GPUs from generation to training: trainer GPUs", "GPUs", "restart"),
+    "engines": Lever("Add engines", "engines", "money"),
+    "trainer_gpus": Lever("Add GPUs to the trainer", "GPUs", "money"),
+    "max_staleness": Lever("Raise the staleness bound", "versions", "setting"),
+    "queue_bound": Lever("Raise the bound of the queue", "batches", "setting"),
+    "response_length": Lever("Cap the response length", "tokens", "setting"),
+    "group_filter": Lever("Filter groups without a gradient before training", "", "setting"),
+    "curriculum": Lever("Choose tasks that are neither always nor never solved: share of groups without a gradient",
+                        "ratio", "setting"),
+    "oversampling": Lever("Begin fewer surplus rollouts per group", "ratio", "setting"),
+    "warm_pool": Lever("Keep sandboxes warm, so that a rollout waits less for one", "", "money"),
+    "sandbox_limit": Lever("Have the provider raise the number of sandboxes that start at once", "sandboxes", "money"),
+    "reward_workers": Lever("Score in parallel: reward workers", "workers", "setting"),
+    "tool_workers": Lever("Make tool calls faster, or run more of them at once", "", "setting"),
+    "checkpoint_interval": Lever("Save checkpoints less often: every n-th as many", "times", "setting"),
+    "eval_interval": Lever("Evaluate less often: every n-th as many", "times", "setting"),
+    "weight_sync_mode": Lever("Publish weights while the engines generate", "", "restart"),
+    "asynchronous": Lever("Generate while the trainer computes (one step off, or asynchronous)", "", "restart"),
+    "dispatch": Lever("Dispatch prompts faster", "", "setting"),
+    "repair": Lever("Restore what does not work", "", "setting"),
+}  # fmt: skip
+
+
+# ---- engine speed
+# Seconds per token of a request, as a function of the requests that run beside it in its engine.
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpeed:
+    """The law of the engines: a token takes `alone` + `neighbour` * running seconds.
+
+    Attributes:
+        running: requests per engine now.
+        half: requests at which a token takes twice as long as alone, as a range (most, likely, least).
+        points: (requests per engine, tokens/s per engine) that the run has shown, ascending.
+        fitted: the law follows from these points; otherwise from what engines show in general.
+    """
+
+    running: float
+    half: Range
+    points: tuple[tuple[float, float], ...] = ()
+    fitted: bool = False
+
+
+def speed_point(n: Numbers) -> tuple[float, float] | None:
+    """Returns (requests, tokens/s) of a mean engine over the last five minutes; None: not reported."""
+    engines = n.engines.get("up", 0.0)
+    running = n.seen.total("generator_requests", state="running")
+    tokens = n.seen.get("generator_tokens_per_second")
+    if not engines or not running or not tokens or running < engines / 2:
+        return None
+    return running / engines, tokens / engines
+
+
+Bins = Sequence[Sequence[float]]
+"""[weight, mean of the requests per engine, mean of its tokens/s], by requests; at most one per half power of two."""
+
+
+def remember_speed(bins: Bins, point: tuple[float, float] | None) -> list[list[float]]:
+    """Adds a point to the speeds that the run has shown."""
+    found = {_bin(row[1]): list(row) for row in bins}
+    if point is not None:
+        weight, running, tokens = found.get(_bin(point[0]), (0.0, *point))
+        weight = min(weight + 1.0, SPEED_WEIGHT)
+        share = 1.0 / weight
+        found[_bin(point[0])] = [weight, running + share * (point[0] - running), tokens + share * (point[1] - tokens)]
+    newest = [found[at] for at in sorted(found)]
+    return newest[-SPEED_BINS:]
+
+
+def _bin(running: float) -> int:
+    return round(2 * log(max(running, LEAST_SHARE), 2))
+
+
+def engine_speed(bins: Bins, running: float) -> EngineSpeed:
+    """Returns the law at ``running`` requests per engine, fitted to the points where these differ enough."""
+    # A number of requests that was passed through in a minute is no operating point.
+    rows = [(row[0], row[1], row[1] / row[2]) for row in bins if row[0] >= SPEED_LEAST]
+    points = tuple((row[1], row[2]) for row in bins if row[0] >= SPEED_LEAST)
+    general = EngineSpeed(running, _half_of(running, LOAD_SHARES), points)
+    if len(rows) < 2 or rows[-1][1] < SPEED_SPREAD * rows[0][1]:
+        return general
+    # Least squares of seconds per token against requests, weighted by the time that each point was seen.
+    total = sum(weight for weight, _, _ in rows)
+    mean_x = sum(weight * x for weight, x, _ in rows) / total
+    mean_y = sum(weight * y for weight, _, y in rows) / total
+    spread = sum(weight * (x - mean_x) ** 2 for weight, x, _ in rows)
+    slope = sum(weight * (x - mean_x) * (y - mean_y) for weight, x, y in rows) / spread
+    now = mean_y + slope * (running - mean_x)
+    if now <= 0:
+        return general
+    share = min(MOST_SHARE, max(LEAST_SHARE, slope * running / now))
+    # Of a few points: the likely share is nearer to the fit, its bounds are half way to what engines show in general.
+    shares = tuple(sqrt(share * one) for one in LOAD_SHARES)
+    return EngineSpeed(running, _half_of(running, (shares[0], sqrt(share * shares[1]), shares[2])), points, True)
+
+
+def load_share(bins: Bins, running: float) -> float | None:
+    """Returns the share of a token's time that depends on the other requests; None: the run has not shown it."""
+    speed = engine_speed(bins, running)
+    return running / (running + speed.half[1]) if speed.fitted else None
+
+
+def _half_of(running: float, shares: Range) -> Range:
+    """Returns the requests at which a token takes twice as long as alone, from the load's share of a token's time."""
+    low, mid, high = (max(running, LEAST_SHARE) * (1 - share) / share for share in shares)
+    return low, mid, high
+
+
+# ---- the model
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change in the model: factors, 1 where nothing changes.
+
+    Attributes:
+        in_flight: rollouts in flight; engines: their number; seats: requests that one may run at once.
+        outside: seconds of a rollout outside the engines; removed: share of a rollout's time that goes.
+        made: rollouts that production makes of what it begins; trained: samples that carry a gradient, of those made.
+        capacity: samples/s that the trainer could take.
+    """
+
+    in_flight: float = 1.0
+    engines: float = 1.0
+    seats: float = 1.0
+    removed: float = 0.0
+    made: float = 1.0
+    useful: float = 1.0
+    capacity: float = 1.0
+    scorer: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A run as the model sees it; rates are multiples of what is trained now.
+
+    Attributes:
+        wait: share of the trainer's capacity that production does not deliver; surplus: what production could make.
+        inside: share of a rollout's time in which its request runs; queued: in which it waits in the engine.
+        running: requests per engine; seats: how many it can run at once; None: nothing shows a limit.
+        scorer: busy share of a scorer that is never idle; fed: prompts come as fast as rollouts may begin.
+    """
+
+    wait: float
+    surplus: float | None
+    inside: float
+    queued: float
+    running: float | None
+    seats: float | None
+    scorer: float | None = None
+    fed: bool = True
+
+    def rate(self, change: Change, half: float, sharp: float) -> float:
+        """Trained samples/s after a change, as a factor of today's.
+
+        Args:
+            half: of `EngineSpeed`. sharp: how little trainer and production wait for each other at equal rates.
+        """
+        trainer = 1.0 / max(LEAST_SHARE, 1.0 - self.wait)
+        made = self._production(trainer, sharp)
+        before = _both(made, trainer, sharp)
+        factor = self._produced(change, half) * change.made
+        return _both(made * factor, trainer * change.capacity, sharp) / before * change.useful
+
+    def _production(self, trainer: float, sharp: float) -> float:
+        """What production could make now. A trainer that waits takes all; the less it waits the more could come."""
+        if self.surplus is not None:
+            return self.surplus
+        used = min(1.0 - LEAST_USED, 1.0 / trainer)
+        implied: float = (1.0 - used**sharp) ** (-1.0 / sharp)
+        return implied
+
+    def _produced(self, change: Change, half: float) -> float:
+        """Rollouts per second after a change, over today's: Little's law, with engines that slow down when fuller."""
+        if not self.fed:
+            return 1.0
+        outside = max(0.0, 1.0 - self.inside - self.queued - change.removed)
+        most = change.scorer / self.scorer if self.scorer else None
+        if self.running is None or self.inside <= 0:
+            found = change.in_flight / max(LEAST_SHARE, 1.0 - change.removed)
+            return found if most is None else min(found, most)
+        running, now = self.running, 1.0 + self.running / half
+        seats = self.seats * change.seats if self.seats is not None else None
+        found = self._at(change, half, running, now, outside, seats)
+        return found if most is None else min(found, most)
+
+    def _at(
+        self, change: Change, half: float, running: float, now: float, outside: float, seats: float | None
+    ) -> float:  # fmt: skip
+        full = None
+        if seats is not None and seats > 0:
+            full = seats / running * change.engines * now / (1.0 + seats / half)
+        low, high = 0.0, MORE_IN_FLIGHT * MORE_IN_FLIGHT * change.engines
+        for _ in range(HALVINGS):
+            rate = (low + high) / 2
+            load = rate * running / now / change.engines
+            # Requests r in an engine at this rate: r / (1 + r / half) = load.
+            if load >= half * MOST_SHARE:
+                high = rate
+                continue
+            slower = 1.0 / (1.0 - load / half) / now
+            if rate * (outside + self.inside * slower) > change.in_flight:
+                high = rate
+            else:
+                low = rate
+        return low if full is None else min(low, full)
+
+
+def _both(made: float, taken: float, sharp: float) -> float:
+    """The rate of two sides with a queue between them: the slower one's, and less where they are alike."""
+    scale = min(made, taken)
+    found: float = scale * ((scale / made) ** sharp + (scale / taken) ** sharp) ** (-1.0 / sharp)
+    return found
+
+
+def plant(n: Numbers) -> Plant | None:
+    """Returns the model of a run; None: the trainer's wait or its rate is not reported."""
+    if n.wait is None or not n.trained or n.seen.synchronous:
+        return None
+    engines = n.engines.get("up", 0.0) or 1.0
+    inside = n.time_shares.get("generating", 1.0 if n.saturated and not n.time_shares else 0.0)
+    requests = (n.running or 0.0) + (n.waiting or 0.0)
+    queued = inside * (n.waiting or 0.0) / requests if requests else 0.0
+    running = n.running / engines if n.running else None
+    seats = None
+    if running is not None and n.saturated:
+        seats = running
+    elif running is not None and n.limit:
+        seats = max(running, n.limit / engines)
+    elif running is not None and n.kv and n.kv > LEAST_SHARE:
+        seats = running * max(1.0, FULL / n.kv)
+    busy = n.extra.get("scoring_busy_ratio")
+    return Plant(
+        n.lacking or 0.0, _surplus(n), inside - queued, queued, running, seats, busy if n.scorer_full else None,
+        fed=not waits_for_prompts(n),
+    )  # fmt: skip
+
+
+def _surplus(n: Numbers) -> float | None:
+    """Returns what production could make over what is trained; None: no source reports whether it is held.
+
+    Little's law: without the hold no more than the free slots would be added.
+    """
+    if n.hold_ratio is None or n.potential is None or not n.trained:
+        return None
+    most = 1.0 / max(LEAST_SHARE, n.places) if n.places is not None else MORE_IN_FLIGHT
+    return max(1.0, min(n.potential / n.trained, most))
+
+
+# ---- the levers
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A lever at one value, and what it changes."""
+
+    lever: str
+    before: float | None
+    after: float | None
+    change: Change
+    why: str
+    side_effects: tuple[SideEffect, ...] = ()
+    sure: float = 1.0
+    """How far the change is understood: its share of the gain's logarithm that is certain."""
+    least: Change | None = None
+    most: Change | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the levers look at."""
+
+    n: Numbers
+    plant: Plant
+    speed: EngineSpeed
+    lacks: dict[str, str] = field(default_factory=dict)
+
+    def gain(self, option: _Option) -> Range:
+        """The gain of an option, over all that is not known of the run."""
+        least, most = option.least or option.change, option.most or option.change
+        rates = [
+            self.plant.rate(change, half, sharp)
+            for change, half, sharp in product((least, option.change, most), self.speed.half, SHARPNESS)
+        ]
+        middle = self.plant.rate(option.change, self.speed.half[1], SHARPNESS[1])
+        low, high = min(rates) / NOISE, max(rates) * NOISE
+        return round(low, 2), round(middle, 2), round(high, 2)
+
+
+def advise(n: Numbers, bins: Bins = ()) -> tuple[Advice, ...]:
+    """Returns the changes that gain something, by gain per cost. ``bins``: speeds that the run has shown."""
+    return _advised(n, bins)[0]
+
+
+def lacking(n: Numbers, bins: Bins = ()) -> Mapping[str, str]:
+    """Returns the levers that cannot be judged -> what to log."""
+    return _advised(n, bins)[1]
+
+
+def _advised(n: Numbers, bins: Bins) -> tuple[tuple[Advice, ...], Mapping[str, str]]:
+    if n.seen.synchronous:
+        return _synchronous(n), {}
+    model = plant(n)
+    if model is None:
+        return (), {name: "log the trainer's wait next to its step time" for name in LEVERS if name != "repair"}
+    scene = Scene(n, model, engine_speed(bins, model.running or 1.0))
+    found: list[tuple[float, Advice]] = []
+    for make in _MAKERS:
+        options = [(scene.gain(option), option) for option in make(scene)]
+        options = [entry for entry in options if entry[0][1] >= LEAST_FACTOR]
+        if not options:
+            continue
+        best = max(gain[1] for gain, _ in options)
+        # The smallest change that brings most of the gain.
+        gain, option = next(entry for entry in options if log(entry[0][1]) >= MOST_OF_GAIN * log(best))
+        lever = LEVERS[option.lever]
+        advice = Advice(
+            option.lever, option.before, option.after, lever.unit, gain, lever.cost, option.side_effects, option.why,
+            _text(lever, option),
+        )  # fmt: skip
+        found.append((log(gain[1]) * option.sure / COSTS[lever.cost], advice))
+    return tuple(advice for _, advice in sorted(found, key=lambda entry: -entry[0])), scene.lacks
+
+
+def _text(lever: Lever, option: _Option) -> str:
+    """The change as an imperative."""
+    if option.after is None:
+        return f"{lever.text}."
+    before = f" from {_number(option.before)}" if option.before is not None else ""
+    return f"{lever.text}{before} to {_number(option.after)}."
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= TWO_DIGITS or value == int(value) else f"{value:.2g}"
+
+
+def _in_flight(scene: Scene) -> Iterator[_Option]:
+    """More rollouts at once, where engines have room and nothing but their number holds production."""
+    n = scene.n
+    limit = steps.limit(n.seen) or n.seen.fact("max_in_flight")
+    if n.running is None:
+        scene.lacks["rollouts_in_flight"] = "add the engines' /metrics as targets"
+    if not limit:
+        scene.lacks["rollouts_in_flight"] = "log rollouts in flight, or state max_in_flight in [run.NAME.facts]"
+        return
+    if n.saturated is not False or n.scorer_full or n.in_flight.starting_limit is not None:
+        return
+    if (n.places is not None and n.places < BELOW_CAP) or (n.gated or 0.0) >= HOLDS:
+        return
+    if max((used for _, used in n.seen.rows("sandbox_quota_used_ratio")), default=0.0) >= FULL_QUOTA:
+        return  # a further rollout would find no sandbox
+    stale = n.seen.get("staleness_versions", level="trajectory", stat="mean")
+    bound = n.seen.fact("max_staleness_versions")
+    most = MORE_IN_FLIGHT
+    if stale and bound and stale < bound and n.stale:
+        most = min(most, max(1.0, KEPT_MARGIN * bound / stale))
+    why = f"engines run {n.running or 0:.0f} requests, {n.waiting or 0:.0f} wait"
+    why += f", the KV cache is {n.kv:.0%} full" if n.kv is not None else ""
+    why += f", and {limit:.0f} rollouts are in flight, which is their limit"
+    for factor in FEW_MORE:
+        if factor > most:
+            break
+        to = round(limit * factor)
+        effects = (SideEffect("staleness_versions", round(stale, 2), round(stale * factor, 2)),) if stale else ()
+        yield _Option("rollouts_in_flight", limit, to, Change(in_flight=to / limit), why, effects)
+
+
+def _seats(scene: Scene) -> Iterator[_Option]:
+    """More requests per engine, where requests wait and the cache is free."""
+    n, running = scene.n, scene.plant.running
+    waiting = n.waiting or 0.0
+    if running is None or waiting < max(1.0, QUEUED * (n.running or 0.0)):
+        return
+    if n.kv is None:
+        scene.lacks["max_num_seqs"] = "add the engines' /metrics as targets: the use of their KV cache is not reported"
+        return
+    if n.kv >= FREE_CACHE:
+        return
+    seats = n.seen.fact("max_num_seqs") or ceil(running)
+    room = FULL / max(n.kv, LEAST_SHARE)
+    wanted = 1.0 + waiting / (n.running or 1.0)
+    to = ceil(running * min(room, wanted, MORE_IN_FLIGHT))
+    why = f"{waiting:.0f} requests wait in the engines, which run {n.running:.0f}; the KV cache is {n.kv:.0%} full"
+    yield _Option("max_num_seqs", seats, to, Change(seats=to / running), why)
+
+
+def _cache(scene: Scene) -> Iterator[_Option]:
+    """More cache, where it is full."""
+    n = scene.n
+    preempted = n.seen.get("generator_preemption_ratio") or 0.0
+    if n.kv is None or n.kv < FULL or not n.running:
+        return
+    wanted = 1.0 + (n.waiting or 0.0) / n.running + (preempted if preempted >= PREEMPTED else 0.0)
+    factor = min(MORE_CACHE, max(wanted, LEAST_FACTOR))
+    tokens = n.seen.get("live_sequence_length_tokens")
+    now = round(n.running * tokens / n.kv) if tokens else None
+    why = f"the KV cache is {n.kv:.0%} full: {n.running:.0f} requests run and {n.waiting or 0:.0f} wait"
+    waste = 1.0 + min(preempted, 1.0) if preempted >= PREEMPTED else 1.0
+    yield _Option(
+        "kv_cache", now, round(now * factor) if now else None, Change(seats=factor, made=sqrt(waste)), why,
+        least=Change(seats=sqrt(factor)), most=Change(seats=factor, made=waste),
+    )  # fmt: skip
+
+
+def _split(scene: Scene) -> Iterator[_Option]:
+    """GPUs from one side to the other."""
+    n = scene.n
+    trainer, generator = n.seen.fact("trainer_gpus"), n.seen.fact("generator_gpus")
+    if not trainer or not generator:
+        scene.lacks["gpu_split_generator"] = "state trainer_gpus and generator_gpus in [run.NAME.facts]"
+        return
+    sides = (("gpu_split_generator", generator, trainer), ("gpu_split_trainer", trainer, generator))
+    for lever, taking, giving in sides:
+        for share in SHARED_TIME:
+            moved = round(giving * share)
+            if not 0 < moved < giving:
+                continue
+            more, less = (taking + moved) / taking, (giving - moved) / giving
+            why = f"the trainer waits {n.wait or 0.0:.0%} of each step"
+
+            def change(power: float, lever: str = lever, more: float = more, less: float = less) -> Change:
+                if lever == "gpu_split_generator":
+                    return Change(engines=more, capacity=less**power)
+                return Change(engines=less, capacity=more**power)
+
+            low, mid, high = SCALING
+            yield _Option(
+                lever, taking, taking + moved, change(mid), why, least=change(low), most=change(high)
+            )  # fmt: skip
+
+
+def _engines(scene: Scene) -> Iterator[_Option]:
+    n, alive = scene.n, scene.n.engines.get("up", 0.0)
+    if not alive:
+        scene.lacks["engines"] = "add the engines' /metrics as targets"
+        return
+    to = max(alive + 1, round(TWICE * alive))
+    yield _Option("engines", alive, to, Change(engines=to / alive), f"engines run {n.running or 0:.0f} requests")
+
+
+def _trainer_gpus(scene: Scene) -> Iterator[_Option]:
+    n, gpus = scene.n, scene.n.seen.fact("trainer_gpus")
+    low, mid, high = (TWICE**power for power in SCALING)
+    why = f"the trainer waits {n.wait or 0.0:.0%} of each step"
+    yield _Option(
+        "trainer_gpus", gpus, TWICE * gpus if gpus else None, Change(capacity=mid), why, least=Change(capacity=low),
+        most=Change(capacity=high),
+    )  # fmt: skip
+
+
+def _staleness(scene: Scene) -> Iterator[_Option]:
+    """A wider bound, where it holds dispatch back, or drops what was made."""
+    n = scene.n
+    bound = n.seen.fact("max_staleness_versions")
+    stale = n.seen.get("staleness_versions", level="trajectory", stat="mean")
+    held, dropped = (n.gated or 0.0) >= HOLDS, n.stale or 0.0
+    if not held and dropped < MUCH_STALE:
+        return
+    batch = n.seen.fact("batch_samples") or (n.trained or 0.0) * (n.step or 0.0)
+    limit = steps.limit(n.seen) or n.seen.fact("max_in_flight")
+    places = n.places or 1.0
+    flying = limit * places if limit else batch
+    for more in MORE_VERSIONS:
+        to = None if bound is None else bound + more
+        effects = (
+            (SideEffect("staleness_versions", round(stale, 2), round(stale * (to + 1) / (bound + 1), 2)),)
+            if stale and to is not None and bound is not None else ()
+        )  # fmt: skip
+        if dropped >= MUCH_STALE:
+            # Each version more keeps a part of what is dropped now.
+            whole = 1 / (1 - min(dropped, MOST_SHARE) * (1 - STILL_STALE**more))
+            why = f"{dropped:.0%} of the samples were dropped as stale"
+            yield _Option(
+                "max_staleness", bound, to, Change(made=whole), why, effects, least=Change(made=sqrt(whole)),
+                most=Change(made=1 / (1 - min(dropped, MOST_SHARE))),
+            )  # fmt: skip
+            continue
+        factor = min(1 / max(places, LEAST_SHARE), (flying + batch * more) / max(flying, 1.0))
+        why = f"dispatch is held {n.gated or 0.0:.0%} of the time while the trainer waits"
+        yield _Option(
+            "max_staleness", bound, to, Change(in_flight=max(1.0, factor)), why, effects,
+            least=Change(in_flight=max(1.0, sqrt(factor))),
+        )  # fmt: skip
+
+
+def _curriculum(scene: Scene) -> Iterator[_Option]:
+    n, share = scene.n, scene.n.zero.share
+    if share is None:
+        scene.lacks["curriculum"] = "log the share of groups without a gradient, or push rollout records"
+        return
+    certain = min(n.zero.certain, MOST_SHARE)
+    if certain < LEAST_FACTOR - 1:
+        return
+    why = f"{share:.0%} of groups carry no gradient"
+    if not n.filtered:
+        # Filtered groups no longer occupy the trainer; production must make up for them.
+        kept = 1 - certain
+        yield _Option("group_filter", None, None, Change(made=kept, useful=1 / kept), why)
+        return
+    if certain >= ZERO_ADVANTAGE / 2:
+        after = round(certain / 2, 2)
+        yield _Option(
+            "curriculum", round(share, 2), after, Change(made=(1 - after) / (1 - certain)),
+            f"{why}, and are dropped before training", sure=UNSURE_LEVER,
+        )  # fmt: skip
+
+
+def _oversampling(scene: Scene) -> Iterator[_Option]:
+    share = scene.n.lost.get("aborted_oversample")
+    if share is None or share < ABORTED:
+        return
+    whole = 1 / (1 - min(share, MOST_SHARE))
+    why = f"{share:.0%} of rollouts are aborted once enough others of their group are done"
+    yield _Option(
+        "oversampling", round(share, 2), round(share / 2, 2), Change(made=sqrt(sqrt(whole))), why, sure=UNSURE_LEVER,
+        least=Change(made=1 / sqrt(whole)), most=Change(made=sqrt(whole)),
+    )  # fmt: skip
+
+
+def _boot(scene: Scene) -> Iterator[_Option]:
+    n, share = scene.n, scene.n.time_shares.get("booting", 0.0)
+    if n.seen.fact("has_sandbox") == 0 or share < LEAST_FACTOR - 1:
+        return
+    limit = n.in_flight.starting_limit
+    why = f"rollouts spend {share:.0%} of their time until their sandbox is ready"
+    if limit is not None:
+        yield _Option("sandbox_limit", limit, TWICE * limit, Change(removed=share / TWICE), why)
+    else:
+        yield _Option("warm_pool", None, None, Change(removed=WARM * share), why, least=Change(removed=share / TWICE))
+
+
+def _tools(scene: Scene) -> Iterator[_Option]:
+    share = scene.n.time_shares.get("in_tool", 0.0)
+    if share < LEAST_FACTOR - 1:
+        return
+    why = f"rollouts spend {share:.0%} of their time in tools"
+    yield _Option("tool_workers", None, None, Change(removed=share / TWICE), why, sure=UNSURE_LEVER)
+
+
+def _scoring(scene: Scene) -> Iterator[_Option]:
+    n, share = scene.n, scene.n.time_shares.get("scoring", 0.0)
+    if n.scorer_full:
+        busy = n.extra.get("scoring_busy_ratio") or 1.0
+        # Nearly all of the time at a scorer that is never idle is its queue, which a second one empties.
+        change = Change(scorer=TWICE * busy, removed=WARM * share)
+        yield _Option("reward_workers", 1, 2, change, f"the scorer is busy {min(busy, 1.0):.0%} of the time")
+    elif share >= LEAST_FACTOR - 1:
+        why = f"rollouts spend {share:.0%} of their time waiting for a reward"
+        yield _Option("reward_workers", None, None, Change(removed=share / TWICE), why, least=Change())
+
+
+def _overheads(scene: Scene, cause: str, lever: str, kept: float) -> Iterator[_Option]:
+    n, seconds = scene.n, scene.n.overheads.get(cause, 0.0)
+    if not n.step or seconds <= 0:
+        return
+    busy = n.step * (1 - (n.wait or 0.0))
+    saved = min(seconds * (1 - kept), busy * MOST_SHARE)
+    why = f"{cause.replace('_', ' ')} takes {seconds:.3g} s of a step of {n.step:.3g} s"
+    change = Change(capacity=busy / (busy - saved))
+    numbers = (1, RARER) if lever.endswith("_interval") else (None, None)
+    yield _Option(lever, numbers[0], numbers[1], change, why, least=Change(capacity=sqrt(change.capacity)))
+
+
+_MAKERS: tuple[Callable[[Scene], Iterator[_Option]], ...] = (
+    _in_flight, _seats, _cache, _split, _engines, _trainer_gpus, _staleness, _curriculum, _oversampling, _boot, _tools,
+    _scoring,
+    lambda scene: _overheads(scene, "checkpoint", "checkpoint_interval", 1 / RARER),
+    lambda scene: _overheads(scene, "eval", "eval_interval", 1 / RARER),
+    lambda scene: _overheads(scene, "weight_sync", "weight_sync_mode", LEAST_SHARE),
+)  # fmt: skip
+
+
+def _synchronous(n: Numbers) -> tuple[Advice, ...]:
+    """Generation beside training instead of before it: a step then takes the longer of the two."""
+    generation = n.seen.get("trainer_phase_seconds", phase="generation")
+    if not n.step or not generation or generation >= n.step:
+        return ()
+    rest = n.step - generation
+    bubble = n.extra.get("tail_bubble_ratio") or 0.0
+    least, most = n.step / max(generation, rest), n.step / max(generation * (1 - bubble), rest)
+    lever = LEVERS["asynchronous"]
+    gain = (round(least / NOISE, 2), round(sqrt(least * most), 2), round(most * NOISE, 2))
+    if gain[1] < LEAST_FACTOR:
+        return ()
+    why = f"generation takes {generation:.3g} s of a step of {n.step:.3g} s, and the trainer waits for it"
+    effects = (SideEffect("staleness_versions", 0.0, 1.0),)
+    return (Advice("asynchronous", None, None, lever.unit, gain, lever.cost, effects, why, f"{lever.text}."),)
