@@ -8,8 +8,7 @@ range. A change whose inputs are not reported is left out, and `lacks` says what
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from math import ceil, log, sqrt
+from math import ceil, inf, log, sqrt
 
 from server.verdict import steps
 from server.verdict.limiters import waits_for_prompts
@@ -17,12 +16,12 @@ from server.verdict.model import Advice, Cost, Range, SideEffect
 from server.verdict.thresholds import (
     ABORTED,
     BELOW_CAP,
+    CAUSE_FIRST,
     COSTS,
     FEW_MORE,
     FREE_CACHE,
     FULL,
     FULL_QUOTA,
-    HALVINGS,
     HOLDS,
     KEPT_MARGIN,
     LEAST_FACTOR,
@@ -91,6 +90,17 @@ LEVERS: Mapping[str, Lever] = {
     "dispatch": Lever("Dispatch prompts faster", "", "setting"),
     "repair": Lever("Restore what does not work", "", "setting"),
 }  # fmt: skip
+
+
+LEVER_OF: Mapping[str, str] = {
+    "kv_capacity": "kv_cache", "preemption": "kv_cache", "long_tail": "oversampling", "too_few_engines": "engines",
+    "drift": "response_length", "spin_up": "warm_pool", "starting_limit": "sandbox_limit", "quota": "sandbox_limit",
+    "tool_time": "tool_workers", "tool_calls": "tool_workers", "scoring": "reward_workers", "too_easy": "curriculum",
+    "too_hard": "curriculum", "equal_rewards": "curriculum", "compute": "trainer_gpus", "eval": "eval_interval",
+    "weight_sync": "weight_sync_mode", "checkpoint": "checkpoint_interval", "staleness_gate": "max_staleness",
+    "prompts": "dispatch", "concurrency_cap": "rollouts_in_flight", "max_num_seqs": "max_num_seqs",
+}  # fmt: skip
+"""Cause -> the lever that usually removes it."""
 
 
 # ---- engine speed
@@ -208,14 +218,15 @@ class Plant:
     """A run as the model sees it; rates are multiples of what is trained now.
 
     Attributes:
-        wait: share of the trainer's capacity that production does not deliver; surplus: what production could make.
+        wait: share of the trainer's capacity that production does not deliver; surplus: what production could make,
+            as a range; None: no source reports whether it is held.
         inside: share of a rollout's time in which its request runs; queued: in which it waits in the engine.
         running: requests per engine; seats: how many it can run at once; None: nothing shows a limit.
         scorer: busy share of a scorer that is never idle; fed: prompts come as fast as rollouts may begin.
     """
 
     wait: float
-    surplus: float | None
+    surplus: Range | None
     inside: float
     queued: float
     running: float | None
@@ -223,22 +234,21 @@ class Plant:
     scorer: float | None = None
     fed: bool = True
 
-    def rate(self, change: Change, half: float, sharp: float) -> float:
+    def rate(self, change: Change, half: float, sharp: float, surplus: float | None = None) -> float:
         """Trained samples/s after a change, as a factor of today's.
 
         Args:
-            half: of `EngineSpeed`. sharp: how little trainer and production wait for each other at equal rates.
+            half: of `EngineSpeed`; sharp: how little trainer and production wait for each other at equal rates.
+            surplus: what production could make; None: it follows from the trainer's wait.
         """
         trainer = 1.0 / max(LEAST_SHARE, 1.0 - self.wait)
-        made = self._production(trainer, sharp)
+        made = self._production(trainer, sharp) if surplus is None else surplus
         before = _both(made, trainer, sharp)
         factor = self._produced(change, half) * change.made
         return _both(made * factor, trainer * change.capacity, sharp) / before * change.useful
 
     def _production(self, trainer: float, sharp: float) -> float:
         """What production could make now. A trainer that waits takes all; the less it waits the more could come."""
-        if self.surplus is not None:
-            return self.surplus
         used = min(1.0 - LEAST_USED, 1.0 / trainer)
         implied: float = (1.0 - used**sharp) ** (-1.0 / sharp)
         return implied
@@ -248,35 +258,21 @@ class Plant:
         if not self.fed:
             return 1.0
         outside = max(0.0, 1.0 - self.inside - self.queued - change.removed)
-        most = change.scorer / self.scorer if self.scorer else None
+        most = change.scorer / self.scorer if self.scorer else inf
         if self.running is None or self.inside <= 0:
-            found = change.in_flight / max(LEAST_SHARE, 1.0 - change.removed)
-            return found if most is None else min(found, most)
+            return min(most, change.in_flight / max(LEAST_SHARE, 1.0 - change.removed))
         running, now = self.running, 1.0 + self.running / half
-        seats = self.seats * change.seats if self.seats is not None else None
-        found = self._at(change, half, running, now, outside, seats)
-        return found if most is None else min(found, most)
-
-    def _at(
-        self, change: Change, half: float, running: float, now: float, outside: float, seats: float | None
-    ) -> float:  # fmt: skip
-        full = None
-        if seats is not None and seats > 0:
-            full = seats / running * change.engines * now / (1.0 + seats / half)
-        low, high = 0.0, MORE_IN_FLIGHT * MORE_IN_FLIGHT * change.engines
-        for _ in range(HALVINGS):
-            rate = (low + high) / 2
-            load = rate * running / now / change.engines
-            # Requests r in an engine at this rate: r / (1 + r / half) = load.
-            if load >= half * MOST_SHARE:
-                high = rate
-                continue
-            slower = 1.0 / (1.0 - load / half) / now
-            if rate * (outside + self.inside * slower) > change.in_flight:
-                high = rate
-            else:
-                low = rate
-        return low if full is None else min(low, full)
+        if self.seats:
+            seats = self.seats * change.seats
+            most = min(most, seats / running * change.engines * now / (1.0 + seats / half))
+        # x times the rate loads each engine with x k of the requests at which it would stand still; x rollouts per
+        # second for outside + inside / (now (1 - x k)) seconds are the rollouts in flight: a quadratic equation.
+        load = running / now / change.engines / half
+        slope = outside + self.inside / now + change.in_flight * load
+        if outside * load < LEAST_USED * LEAST_USED:
+            return min(most, change.in_flight / slope)
+        root = sqrt(max(0.0, slope * slope - 4 * outside * load * change.in_flight))
+        return min(most, (slope - root) / (2 * outside * load))
 
 
 def _both(made: float, taken: float, sharp: float) -> float:
@@ -309,15 +305,19 @@ def plant(n: Numbers) -> Plant | None:
     )  # fmt: skip
 
 
-def _surplus(n: Numbers) -> float | None:
+def _surplus(n: Numbers) -> Range | None:
     """Returns what production could make over what is trained; None: no source reports whether it is held.
 
-    Little's law: without the hold no more than the free slots would be added.
+    Without the hold there would be as much more as it takes of the time. By Little's law no more than the free slots
+    would be added, but their count of a few minutes may have seen another part of the step.
     """
-    if n.hold_ratio is None or n.potential is None or not n.trained:
+    if n.hold_ratio is None or n.potential is None or n.arrivals is None or not n.trained:
         return None
-    most = 1.0 / max(LEAST_SHARE, n.places) if n.places is not None else MORE_IN_FLIGHT
-    return max(1.0, min(n.potential / n.trained, most))
+    arrivals = max(n.arrivals, n.trained) / n.trained
+    held = max(1.0, n.potential / n.trained)
+    most = arrivals / max(LEAST_SHARE, n.places) if n.places is not None else held
+    low, high = min(held, most), held
+    return low, sqrt(low * high), high
 
 
 # ---- the levers
@@ -350,19 +350,28 @@ class Scene:
 
     def gain(self, option: _Option) -> Range:
         """The gain of an option, over all that is not known of the run."""
-        least, most = option.least or option.change, option.most or option.change
+        rate, surplus = self.plant.rate, self.plant.surplus
+        middle = rate(option.change, self.speed.half[1], SHARPNESS[1], surplus[1] if surplus else None)
+        ends = (0, 2)
         rates = [
-            self.plant.rate(change, half, sharp)
-            for change, half, sharp in product((least, option.change, most), self.speed.half, SHARPNESS)
+            rate(change, self.speed.half[half], SHARPNESS[sharp], amount)
+            for change in (option.least or option.change, option.most or option.change)
+            for half in ends
+            for sharp in ends
+            for amount in ({surplus[0], surplus[2]} if surplus else (None,))
         ]
-        middle = self.plant.rate(option.change, self.speed.half[1], SHARPNESS[1])
-        low, high = min(rates) / NOISE, max(rates) * NOISE
+        low, high = min(*rates, middle) / NOISE, max(*rates, middle) * NOISE
         return round(low, 2), round(middle, 2), round(high, 2)
 
 
-def advise(n: Numbers, bins: Bins = ()) -> tuple[Advice, ...]:
-    """Returns the changes that gain something, by gain per cost. ``bins``: speeds that the run has shown."""
-    return _advised(n, bins)[0]
+def advise(n: Numbers, bins: Bins = (), cause: str = "") -> tuple[Advice, ...]:
+    """Returns the changes that gain something, by gain per cost.
+
+    Args:
+        bins: speeds that the run has shown; cause: of the verdict: of changes that are alike the one that removes it
+            comes first.
+    """
+    return _advised(n, bins, cause)[0]
 
 
 def lacking(n: Numbers, bins: Bins = ()) -> Mapping[str, str]:
@@ -370,7 +379,7 @@ def lacking(n: Numbers, bins: Bins = ()) -> Mapping[str, str]:
     return _advised(n, bins)[1]
 
 
-def _advised(n: Numbers, bins: Bins) -> tuple[tuple[Advice, ...], Mapping[str, str]]:
+def _advised(n: Numbers, bins: Bins, cause: str = "") -> tuple[tuple[Advice, ...], Mapping[str, str]]:
     if n.seen.synchronous:
         return _synchronous(n), {}
     model = plant(n)
@@ -391,7 +400,9 @@ def _advised(n: Numbers, bins: Bins) -> tuple[tuple[Advice, ...], Mapping[str, s
             option.lever, option.before, option.after, lever.unit, gain, lever.cost, option.side_effects, option.why,
             _text(lever, option),
         )  # fmt: skip
-        found.append((log(gain[1]) * option.sure / COSTS[lever.cost], advice))
+        named = CAUSE_FIRST if option.lever == LEVER_OF.get(cause) else 1.0
+        worth = (log(max(gain[0], LEAST_SHARE)) + 2 * log(gain[1])) / (1 + 2)
+        found.append((worth * option.sure * named / COSTS[lever.cost], advice))
     return tuple(advice for _, advice in sorted(found, key=lambda entry: -entry[0])), scene.lacks
 
 
@@ -574,7 +585,7 @@ def _curriculum(scene: Scene) -> Iterator[_Option]:
         after = round(certain / 2, 2)
         yield _Option(
             "curriculum", round(share, 2), after, Change(made=(1 - after) / (1 - certain)),
-            f"{why}, and are dropped before training", sure=UNSURE_LEVER,
+            f"{why}, and are dropped before training",
         )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ their text states that window, and they name no signal.
 
 from collections.abc import Iterator, Mapping
 
+from server.verdict.advice import LEVER_OF
 from server.verdict.model import Advice, Evidence, Limiter, Outcome, VerdictInput
 from server.verdict.steps import Late
 from server.verdict.thresholds import (
@@ -180,17 +181,6 @@ def advised(outcome: Outcome, cause: str, n: Numbers, changes: tuple[Advice, ...
         # Without a change whose gain follows from the numbers, the usual one of this cause.
         return changes or ((Advice(LEVER_OF.get(cause, "repair"), text=words),) if words else ())
     return (Advice("repair", text=words), *changes)
-
-
-LEVER_OF: Mapping[str, str] = {
-    "kv_capacity": "kv_cache", "preemption": "kv_cache", "long_tail": "oversampling", "too_few_engines": "engines",
-    "drift": "response_length", "spin_up": "warm_pool", "starting_limit": "sandbox_limit", "quota": "sandbox_limit",
-    "tool_time": "tool_workers", "tool_calls": "tool_workers", "scoring": "reward_workers", "too_easy": "curriculum",
-    "too_hard": "curriculum", "equal_rewards": "curriculum", "compute": "trainer_gpus", "eval": "eval_interval",
-    "weight_sync": "weight_sync_mode", "checkpoint": "checkpoint_interval", "staleness_gate": "max_staleness",
-    "prompts": "dispatch", "concurrency_cap": "rollouts_in_flight", "max_num_seqs": "max_num_seqs",
-}  # fmt: skip
-"""Cause -> the lever that usually removes it."""
 
 
 # Windows of signals, as their help texts define them.

@@ -552,7 +552,7 @@ def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: f
         summary=explain.summary(outcome, cause, n, own_limiter),
         evidence=explain.evidence(n, ranked, own_limiter),
         limiters=ranked,
-        advice=explain.advised(outcome, cause, n, () if liveness else advise(n, case.speeds)),
+        advice=explain.advised(outcome, cause, n, () if liveness else advise(n, case.speeds, cause)),
         numbers=n.table(),
         missing=explain.missing(n),
         disagreements=disagreements,
