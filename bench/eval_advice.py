@@ -3,10 +3,10 @@
     python -m bench.eval_advice [--tuning] [--worlds N] [--jobs N]
     python -m bench.eval_advice --seed N
 
-For each world the first advice is applied from the minute on in which it is given, with the same seed, and the trainable
-samples per second are measured over the next half hour (at least twelve steps); so is every other lever at several
-values. Worlds are drawn with hidden laws that the advice does not share (`bench.verdict.interventions`). Seeds of TUNING
-are looked at while rules change, those of JUDGING never.
+For each world the first advice is applied from the minute on in which it is given, with the same seed, and the
+trainable samples per second are measured over the next half hour (at least twelve steps); so is every other lever at
+several values. Worlds are drawn with hidden laws that the advice does not share (`bench.verdict.interventions`).
+Seeds of TUNING are looked at while rules change, those of JUDGING never.
 """
 
 import argparse

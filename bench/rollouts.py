@@ -86,7 +86,7 @@ def ingest(name: str, url: str, seconds: float, parts: int) -> None:
         address = next(line for line in process.stdout if line.startswith("Rollscope is at ")).split()[-1]
         run = f"ingest{parts}"
         with httpx.Client(base_url=address, timeout=60) as client:
-            bodies = _bodies(records(round(3 * RATE * seconds), time.time(), parts))
+            bodies = _bodies(records(round(6 * RATE * seconds), time.time(), parts))
             cpu, begun = cpu_seconds(process.pid), time.monotonic()
             sent, refused = _post(client, run, bodies, begun + seconds)
             store = Store.open(url)

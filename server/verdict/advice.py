@@ -7,8 +7,8 @@ range. A change whose inputs are not reported is left out, and `lacks` says what
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import ceil, inf, log, sqrt
+from dataclasses import dataclass, field, replace
+from math import ceil, floor, inf, log, log2, sqrt
 
 from server.verdict import steps
 from server.verdict.limiters import waits_for_prompts
@@ -33,6 +33,7 @@ from server.verdict.thresholds import (
     MORE_VERSIONS,
     MOST_OF_GAIN,
     MOST_SHARE,
+    MUCH_OVERHEAD,
     MUCH_STALE,
     NOISE,
     PREEMPTED,
@@ -86,6 +87,7 @@ LEVERS: Mapping[str, Lever] = {
     "checkpoint_interval": Lever("Save checkpoints less often: every n-th as many", "times", "setting"),
     "eval_interval": Lever("Evaluate less often: every n-th as many", "times", "setting"),
     "weight_sync_mode": Lever("Publish weights while the engines generate", "", "restart"),
+    "trainer_other": Lever("Cut what the trainer's step spends beside what it reports", "", "setting"),
     "asynchronous": Lever("Generate while the trainer computes (one step off, or asynchronous)", "", "restart"),
     "dispatch": Lever("Dispatch prompts faster", "", "setting"),
     "repair": Lever("Restore what does not work", "", "setting"),
@@ -96,9 +98,10 @@ LEVER_OF: Mapping[str, str] = {
     "kv_capacity": "kv_cache", "preemption": "kv_cache", "long_tail": "oversampling", "too_few_engines": "engines",
     "drift": "response_length", "spin_up": "warm_pool", "starting_limit": "sandbox_limit", "quota": "sandbox_limit",
     "tool_time": "tool_workers", "tool_calls": "tool_workers", "scoring": "reward_workers", "too_easy": "curriculum",
-    "too_hard": "curriculum", "equal_rewards": "curriculum", "compute": "trainer_gpus", "eval": "eval_interval",
-    "weight_sync": "weight_sync_mode", "checkpoint": "checkpoint_interval", "staleness_gate": "max_staleness",
-    "prompts": "dispatch", "concurrency_cap": "rollouts_in_flight", "max_num_seqs": "max_num_seqs",
+    "too_hard": "curriculum", "equal_rewards": "curriculum", "compute": "trainer_gpus", "other": "trainer_other",
+    "eval": "eval_interval", "weight_sync": "weight_sync_mode", "checkpoint": "checkpoint_interval",
+    "staleness_gate": "max_staleness", "prompts": "dispatch", "concurrency_cap": "rollouts_in_flight",
+    "max_num_seqs": "max_num_seqs",
 }  # fmt: skip
 """Cause -> the lever that usually removes it."""
 
@@ -151,7 +154,7 @@ def remember_speed(bins: Bins, point: tuple[float, float] | None) -> list[list[f
 
 
 def _bin(running: float) -> int:
-    return round(2 * log(max(running, LEAST_SHARE), 2))
+    return round(2 * log2(max(running, LEAST_SHARE)))
 
 
 def engine_speed(bins: Bins, running: float) -> EngineSpeed:
@@ -197,7 +200,8 @@ class Change:
     """A change in the model: factors, 1 where nothing changes.
 
     Attributes:
-        in_flight: rollouts in flight; engines: their number; seats: requests that one may run at once.
+        in_flight: rollouts in flight; engines: their number; seats: requests that one may run at once; most_seats: at
+            most so many, a number.
         outside: seconds of a rollout outside the engines; removed: share of a rollout's time that goes.
         made: rollouts that production makes of what it begins; trained: samples that carry a gradient, of those made.
         capacity: samples/s that the trainer could take.
@@ -206,6 +210,7 @@ class Change:
     in_flight: float = 1.0
     engines: float = 1.0
     seats: float = 1.0
+    most_seats: float = inf
     removed: float = 0.0
     made: float = 1.0
     useful: float = 1.0
@@ -262,8 +267,8 @@ class Plant:
         if self.running is None or self.inside <= 0:
             return min(most, change.in_flight / max(LEAST_SHARE, 1.0 - change.removed))
         running, now = self.running, 1.0 + self.running / half
-        if self.seats:
-            seats = self.seats * change.seats
+        seats = min((self.seats or inf) * change.seats, change.most_seats)
+        if seats < inf:
             most = min(most, seats / running * change.engines * now / (1.0 + seats / half))
         # x times the rate loads each engine with x k of the requests at which it would stand still; x rollouts per
         # second for outside + inside / (now (1 - x k)) seconds are the rollouts in flight: a quadratic equation.
@@ -311,9 +316,12 @@ def _surplus(n: Numbers) -> Range | None:
     Without the hold there would be as much more as it takes of the time. By Little's law no more than the free slots
     would be added, but their count of a few minutes may have seen another part of the step.
     """
-    if n.hold_ratio is None or n.potential is None or n.arrivals is None or not n.trained:
+    if n.potential is None or n.arrivals is None or not n.trained:
         return None
     arrivals = max(n.arrivals, n.trained) / n.trained
+    if n.hold_ratio is None:
+        # What is dropped as stale has been made.
+        return (arrivals, arrivals, arrivals) if n.dropped else None
     held = max(1.0, n.potential / n.trained)
     most = arrivals / max(LEAST_SHARE, n.places) if n.places is not None else held
     low, high = min(held, most), held
@@ -421,7 +429,7 @@ def _number(value: float) -> str:
 def _in_flight(scene: Scene) -> Iterator[_Option]:
     """More rollouts at once, where engines have room and nothing but their number holds production."""
     n = scene.n
-    limit = steps.limit(n.seen) or n.seen.fact("max_in_flight")
+    limit = steps.limit(n.seen)
     if n.running is None:
         scene.lacks["rollouts_in_flight"] = "add the engines' /metrics as targets"
     if not limit:
@@ -441,12 +449,19 @@ def _in_flight(scene: Scene) -> Iterator[_Option]:
     why = f"engines run {n.running or 0:.0f} requests, {n.waiting or 0:.0f} wait"
     why += f", the KV cache is {n.kv:.0%} full" if n.kv is not None else ""
     why += f", and {limit:.0f} rollouts are in flight, which is their limit"
+    running = scene.plant.running or 1.0
+    # The engines' own limit is often a power of two.
+    seats = n.seen.fact("max_num_seqs") or 2.0 ** (floor(log2(running)) + 1)
     for factor in FEW_MORE:
         if factor > most:
             break
         to = round(limit * factor)
         effects = (SideEffect("staleness_versions", round(stale, 2), round(stale * factor, 2)),) if stale else ()
-        yield _Option("rollouts_in_flight", limit, to, Change(in_flight=to / limit), why, effects)
+        change, needed = Change(in_flight=to / limit), ceil(running * factor)
+        more = f"; max_num_seqs must allow {needed} requests per engine" if needed > seats else ""
+        yield _Option(
+            "rollouts_in_flight", limit, to, change, why + more, effects, least=replace(change, most_seats=seats)
+        )  # fmt: skip
 
 
 def _seats(scene: Scene) -> Iterator[_Option]:
@@ -480,9 +495,11 @@ def _cache(scene: Scene) -> Iterator[_Option]:
     now = round(n.running * tokens / n.kv) if tokens else None
     why = f"the KV cache is {n.kv:.0%} full: {n.running:.0f} requests run and {n.waiting or 0:.0f} wait"
     waste = 1.0 + min(preempted, 1.0) if preempted >= PREEMPTED else 1.0
+    # Where samples are dropped as stale, more at once grow staler: then the least is nothing.
+    least = Change() if (n.stale or 0.0) >= MUCH_STALE else Change(seats=sqrt(factor))
     yield _Option(
         "kv_cache", now, round(now * factor) if now else None, Change(seats=factor, made=sqrt(waste)), why,
-        least=Change(seats=sqrt(factor)), most=Change(seats=factor, made=waste),
+        least=least, most=Change(seats=factor, made=waste),
     )  # fmt: skip
 
 
@@ -541,7 +558,7 @@ def _staleness(scene: Scene) -> Iterator[_Option]:
     if not held and dropped < MUCH_STALE:
         return
     batch = n.seen.fact("batch_samples") or (n.trained or 0.0) * (n.step or 0.0)
-    limit = steps.limit(n.seen) or n.seen.fact("max_in_flight")
+    limit = steps.limit(n.seen)
     places = n.places or 1.0
     flying = limit * places if limit else batch
     for more in MORE_VERSIONS:
@@ -585,7 +602,7 @@ def _curriculum(scene: Scene) -> Iterator[_Option]:
         after = round(certain / 2, 2)
         yield _Option(
             "curriculum", round(share, 2), after, Change(made=(1 - after) / (1 - certain)),
-            f"{why}, and are dropped before training",
+            f"{why}, and are dropped before training", sure=UNSURE_LEVER,
         )  # fmt: skip
 
 
@@ -625,8 +642,10 @@ def _scoring(scene: Scene) -> Iterator[_Option]:
     n, share = scene.n, scene.n.time_shares.get("scoring", 0.0)
     if n.scorer_full:
         busy = n.extra.get("scoring_busy_ratio") or 1.0
-        # Nearly all of the time at a scorer that is never idle is its queue, which a second one empties.
-        change = Change(scorer=TWICE * busy, removed=WARM * share)
+        # Nearly all of the time at a scorer that is never idle is its queue, which a second one empties; what no
+        # source places is there, too.
+        placed = n.placed - share
+        change = Change(scorer=TWICE * busy, removed=WARM * (1 - placed))
         yield _Option("reward_workers", 1, 2, change, f"the scorer is busy {min(busy, 1.0):.0%} of the time")
     elif share >= LEAST_FACTOR - 1:
         why = f"rollouts spend {share:.0%} of their time waiting for a reward"
@@ -641,8 +660,23 @@ def _overheads(scene: Scene, cause: str, lever: str, kept: float) -> Iterator[_O
     saved = min(seconds * (1 - kept), busy * MOST_SHARE)
     why = f"{cause.replace('_', ' ')} takes {seconds:.3g} s of a step of {n.step:.3g} s"
     change = Change(capacity=busy / (busy - saved))
+    most = change
+    if lever == "weight_sync_mode":
+        # Engines that stand still meanwhile make as much more.
+        whole = n.step / (n.step - min(saved, n.step * MOST_SHARE))
+        paused = n.seen.get("generator_weight_stall_seconds", stat="mean")
+        most = replace(change, made=whole)
+        change = replace(change, made=1.0 if paused == 0 else sqrt(whole))
     numbers = (1, RARER) if lever.endswith("_interval") else (None, None)
-    yield _Option(lever, numbers[0], numbers[1], change, why, least=Change(capacity=sqrt(change.capacity)))
+    least = Change(capacity=sqrt(change.capacity))
+    yield _Option(lever, numbers[0], numbers[1], change, why, least=least, most=most)
+
+
+def _unnamed(scene: Scene) -> Iterator[_Option]:
+    """The part of the step that the trainer does not name, where it is large."""
+    n = scene.n
+    if n.step and n.overheads.get("other", 0.0) >= MUCH_OVERHEAD * n.step and not n.overheads.get("eval"):
+        yield from _overheads(scene, "other", "trainer_other", LEAST_SHARE)
 
 
 _MAKERS: tuple[Callable[[Scene], Iterator[_Option]], ...] = (
@@ -650,7 +684,7 @@ _MAKERS: tuple[Callable[[Scene], Iterator[_Option]], ...] = (
     _scoring,
     lambda scene: _overheads(scene, "checkpoint", "checkpoint_interval", 1 / RARER),
     lambda scene: _overheads(scene, "eval", "eval_interval", 1 / RARER),
-    lambda scene: _overheads(scene, "weight_sync", "weight_sync_mode", LEAST_SHARE),
+    lambda scene: _overheads(scene, "weight_sync", "weight_sync_mode", LEAST_SHARE), _unnamed,
 )  # fmt: skip
 
 

@@ -352,16 +352,17 @@ def thrown_away(case: Situation) -> RuleResult:
 def generation(case: Situation) -> RuleResult:
     """Names the engines: no other limiter of production gains more."""
     n = case.n
-    # The unexplained part of a gap is often the largest, but an explained cause can be changed.
+    idle = next((limiter for limiter in case.limiters if limiter.cause == "concurrency_cap"), None)
+    # The unexplained part of a gap is often the largest, but an explained cause can be changed. Engines with room would
+    # run more of the rollouts that have become longer.
+    unexplained = (*UNEXPLAINED, "drift") if idle is not None else UNEXPLAINED
     explained = (
         limiter
         for limiter in case.limiters
-        if limiter.outcome == "generator_bound" and limiter.cause not in UNEXPLAINED
+        if limiter.outcome == "generator_bound" and limiter.cause not in unexplained
     )
-    first = next((limiter for limiter in explained if limiter.gain >= WORTH), None) or case.best("generator_bound")
-    idle = next((limiter for limiter in case.limiters if limiter.cause == "concurrency_cap"), None)
-    if idle is not None and (first is None or first.gain <= idle.gain):
-        first = idle
+    first = next((limiter for limiter in explained if limiter.gain >= WORTH), None)
+    first = first or idle or case.best("generator_bound")
     if not case.starved or first is None:
         return None
     if first is idle:

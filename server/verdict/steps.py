@@ -26,6 +26,8 @@ from server.verdict.thresholds import (
     MOST_INSTANTS,
     MOST_SECONDS,
     NEWER,
+    PLATEAU_SECONDS,
+    PLATEAU_SPREAD,
     SHARE_CHANGE,
     SHARE_SPREAD,
     SIGNIFICANT,
@@ -152,10 +154,32 @@ def cap(seen: VerdictInput) -> float | None:
 
 
 def limit(seen: VerdictInput) -> float | None:
-    """Returns the limit of rollouts in flight: their number by the used share, as `in_flight_ratio` counts them."""
+    """Returns the limit of rollouts in flight: their number by the used share, as `in_flight_ratio` counts them.
+
+    Else the limit that the run's configuration states, else the number that does not move (`flat_in_flight`).
+    """
     share = seen.get("in_flight_ratio")
     counts = [value for row, value in seen.rows("in_flight_rollouts") if row.get("state") not in UNCOUNTED]
-    return sum(counts) / share if counts and share else None
+    if counts and share:
+        return sum(counts) / share
+    return seen.fact("max_in_flight") or flat_in_flight(seen.instants, seen.now)
+
+
+def flat_in_flight(window: Sequence[Instant], now: float) -> float | None:
+    """Returns the rollouts in flight, or the requests, if their number did not move for a while; else None."""
+    since = now - PLATEAU_SECONDS
+    if not window or window[0][0] > since:
+        return None
+    recent = [values for ts, values in window if ts >= since]
+    for names in (ROLLOUTS, REQUESTS):
+        totals = [
+            sum(value for name, value in values.items()
+                if name.startswith(names) and name.removeprefix(names) not in ("waiting_group", "queued"))
+            for values in recent
+        ]  # fmt: skip
+        if len(totals) >= EARLIER and min(totals) > 0:
+            return max(totals) if max(totals) - min(totals) <= PLATEAU_SPREAD * max(totals) else None
+    return None
 
 
 def sandboxes(seen: VerdictInput) -> dict[str, float]:

@@ -370,7 +370,7 @@ MORE_VERSIONS = (1.0, 2.0, 3.0, 4.0)
 """Versions by which a wider staleness bound is compared."""
 STILL_STALE = 0.5
 """Share of what is dropped as stale that is still dropped with one version more."""
-UNSURE_LEVER = 0.7
+UNSURE_LEVER = 0.75
 """Factor of the log gain in the order of changes, of a lever whose effect depends on tasks or on programs of others."""
 TWO_DIGITS = 10.0
 """From here on a value is shown as a whole number."""
