@@ -589,20 +589,20 @@ def _curriculum(scene: Scene) -> Iterator[_Option]:
     if share is None:
         scene.lacks["curriculum"] = "log the share of groups without a gradient, or push rollout records"
         return
-    certain = min(n.zero.certain, MOST_SHARE)
-    if certain < LEAST_FACTOR - 1:
+    likely, low, high = (min(value, MOST_SHARE) for value in (share, n.zero.low, n.zero.high))
+    if min(likely, n.zero.certain) < LEAST_FACTOR - 1:
         return
     why = f"{share:.0%} of groups carry no gradient"
     if not n.filtered:
         # Filtered groups no longer occupy the trainer; production must make up for them.
-        kept = 1 - certain
-        yield _Option("group_filter", None, None, Change(made=kept, useful=1 / kept), why)
-        return
-    if certain >= ZERO_ADVANTAGE / 2:
-        after = round(certain / 2, 2)
+        changes = [Change(made=1 - part, useful=1 / (1 - part)) for part in (low, likely, high)]
+        yield _Option("group_filter", None, None, changes[1], why, least=changes[0], most=changes[2])
+    elif likely >= ZERO_ADVANTAGE / 2:
+        after = round(likely / 2, 2)
+        changes = [Change(made=(1 - part / 2) / (1 - part)) for part in (low, likely, high)]
         yield _Option(
-            "curriculum", round(share, 2), after, Change(made=(1 - after) / (1 - certain)),
-            f"{why}, and are dropped before training", sure=UNSURE_LEVER,
+            "curriculum", round(share, 2), after, changes[1], f"{why}, and are dropped before training",
+            sure=UNSURE_LEVER, least=changes[0], most=changes[2],
         )  # fmt: skip
 
 

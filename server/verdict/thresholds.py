@@ -358,7 +358,7 @@ likely, least, of recorded engines."""
 SHARPNESS = (5.0, 12.0, 40.0)
 """Exponent of how trainer and production share a queue: they wait for each other more (5) or less (40) at equal
 rates."""
-NOISE = 1.06
+NOISE = 1.08
 """Factor. What a rate differs by from one half hour to the next of a run that does not change."""
 SCALING = (0.5, 0.8, 1.0)
 """Exponent of a trainer's speed over its GPUs, of published runs: least, likely, most."""
