@@ -216,8 +216,8 @@ class Proof:
         return self.gain < HARMFUL
 
 
-# Two halves of a run that does not change differ by about so much.
-NOISE = 0.03
+# Half hours of a run that does not change differ by about so much.
+NOISE = 0.05
 HARMFUL = 0.98
 
 

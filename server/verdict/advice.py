@@ -27,6 +27,7 @@ from server.verdict.thresholds import (
     LEAST_FACTOR,
     LEAST_SHARE,
     LEAST_USED,
+    LITTLE_WAIT,
     LOAD_SHARES,
     MORE_CACHE,
     MORE_IN_FLIGHT,
@@ -50,6 +51,8 @@ from server.verdict.thresholds import (
     TWICE,
     TWO_DIGITS,
     UNSURE_LEVER,
+    WAITS,
+    WANTING_CACHE,
     WARM,
     ZERO_ADVANTAGE,
 )
@@ -401,8 +404,12 @@ def _advised(n: Numbers, bins: Bins, cause: str = "") -> tuple[tuple[Advice, ...
         if not options:
             continue
         best = max(gain[1] for gain, _ in options)
-        # The smallest change that brings most of the gain.
-        gain, option = next(entry for entry in options if log(entry[0][1]) >= MOST_OF_GAIN * log(best))
+        # The smallest change that brings most of the gain; of a trainer that waits one step more, because means hide
+        # the moments at which it is too small.
+        place = next(at for at, entry in enumerate(options) if log(entry[0][1]) >= MOST_OF_GAIN * log(best))
+        if n.wait is not None and n.wait >= WAITS and options[place][1].lever == "rollouts_in_flight":
+            place = min(place + 1, len(options) - 1)
+        gain, option = options[place]
         lever = LEVERS[option.lever]
         advice = Advice(
             option.lever, option.before, option.after, lever.unit, gain, lever.cost, option.side_effects, option.why,
@@ -437,8 +444,10 @@ def _in_flight(scene: Scene) -> Iterator[_Option]:
         return
     if n.saturated is not False or n.scorer_full or n.in_flight.starting_limit is not None:
         return
-    if (n.places is not None and n.places < BELOW_CAP) or (n.gated or 0.0) >= HOLDS:
+    if (n.cap is not None and n.cap < BELOW_CAP) or (n.gated or 0.0) >= HOLDS:
         return
+    if (n.seen.get("generator_preemption_ratio") or 0.0) >= PREEMPTED and (n.kv or 0.0) >= WANTING_CACHE:
+        return  # more at once would be computed twice
     if max((used for _, used in n.seen.rows("sandbox_quota_used_ratio")), default=0.0) >= FULL_QUOTA:
         return  # a further rollout would find no sandbox
     stale = n.seen.get("staleness_versions", level="trajectory", stat="mean")
@@ -478,7 +487,8 @@ def _seats(scene: Scene) -> Iterator[_Option]:
     seats = n.seen.fact("max_num_seqs") or ceil(running)
     room = FULL / max(n.kv, LEAST_SHARE)
     wanted = 1.0 + waiting / (n.running or 1.0)
-    to = ceil(running * min(room, wanted, MORE_IN_FLIGHT))
+    # Twice as many as wait on average: seats that stay free cost nothing.
+    to = ceil(running * min(room, TWICE * wanted, MORE_IN_FLIGHT))
     why = f"{waiting:.0f} requests wait in the engines, which run {n.running:.0f}; the KV cache is {n.kv:.0%} full"
     yield _Option("max_num_seqs", seats, to, Change(seats=to / running), why)
 
@@ -662,11 +672,13 @@ def _overheads(scene: Scene, cause: str, lever: str, kept: float) -> Iterator[_O
     change = Change(capacity=busy / (busy - saved))
     most = change
     if lever == "weight_sync_mode":
-        # Engines that stand still meanwhile make as much more.
+        # Engines that stand still meanwhile make as much more; few sources report that.
         whole = n.step / (n.step - min(saved, n.step * MOST_SHARE))
         paused = n.seen.get("generator_weight_stall_seconds", stat="mean")
         most = replace(change, made=whole)
-        change = replace(change, made=1.0 if paused == 0 else sqrt(whole))
+        # A trainer that waits beside so long an update shows that production does not go on meanwhile.
+        stands = paused or (n.wait or 0.0) >= LITTLE_WAIT
+        change = replace(change, made=sqrt(whole) if stands else 1.0)
     numbers = (1, RARER) if lever.endswith("_interval") else (None, None)
     least = Change(capacity=sqrt(change.capacity))
     yield _Option(lever, numbers[0], numbers[1], change, why, least=least, most=most)

@@ -166,8 +166,11 @@ def summary(outcome: Outcome, cause: str, n: Numbers, first: Limiter | None) -> 
 
 def advised(outcome: Outcome, cause: str, n: Numbers, changes: tuple[Advice, ...]) -> tuple[Advice, ...]:
     """Returns what to do: a repair first, where something is broken; else the changes, by gain per cost."""
-    if outcome in ("unknown", "balanced") and cause != "missing":
-        return () if outcome == "unknown" else changes
+    if outcome == "unknown":
+        return changes if cause == "missing" else ()
+    if outcome == "balanced":
+        # Nothing needs to be changed: only what gains in any case is proposed.
+        return tuple(one for one in changes if one.gain is not None and one.gain[0] >= 1)
     dead = n.engines.get("down", 0.0) + n.engines.get("hung", 0.0)
     words = ADVICE.get((outcome, cause), "")
     if cause == "slow_engine" and n.slow:

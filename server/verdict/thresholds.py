@@ -344,7 +344,7 @@ HALVINGS = 80
 
 COSTS: Mapping[str, float] = {"setting": 1.0, "restart": 1.2, "money": 3.0}
 """Divisor of a change's log gain in the order of changes: a restart loses minutes, and money is spent last."""
-CAUSE_FIRST = 1.15
+CAUSE_FIRST = 1.3
 """Factor of the log gain, in the order of changes, of the one that removes the cause of the verdict."""
 FEW_MORE = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
 """Factors of the rollouts in flight that are compared."""
