@@ -465,7 +465,7 @@ def _in_flight(scene: Scene) -> Iterator[_Option]:
         if factor > most:
             break
         to = round(limit * factor)
-        effects = (SideEffect("staleness_versions", round(stale, 2), round(stale * factor, 2)),) if stale else ()
+        effects = (SideEffect("staleness_versions", round(stale, 2), round(stale * to / limit, 2)),) if stale else ()
         change, needed = Change(in_flight=to / limit), ceil(running * factor)
         more = f"; max_num_seqs must allow {needed} requests per engine" if needed > seats else ""
         yield _Option(
