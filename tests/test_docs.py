@@ -26,7 +26,7 @@ from tests.signals.support import book, view
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-GENERATED = {DOCS / "reference" / name for name in PAGES}
+GENERATED = {DOCS / name for name in PAGES}
 WRITTEN = sorted(
     {*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"}
     - GENERATED
@@ -46,7 +46,7 @@ FORBIDDEN = re.compile(
 @pytest.mark.parametrize("name", PAGES)
 def test_generated_pages_are_up_to_date(name: str) -> None:
     """`python -m bench.docs` writes them."""
-    assert (DOCS / "reference" / name).read_text("utf-8") == PAGES[name]()
+    assert (DOCS / name).read_text("utf-8") == PAGES[name]()
 
 
 def unknown_keys(raw: dict[str, Any]) -> list[str]:

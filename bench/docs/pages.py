@@ -1,4 +1,4 @@
-"""The generated reference pages, each a function from the program's own registries to Markdown."""
+"""The generated pages, each a function from the program's own registries to Markdown."""
 
 import re
 import tempfile
@@ -12,7 +12,7 @@ import click
 from fastapi import FastAPI
 
 import collectors
-from bench.docs import configuration
+from bench.docs import configuration, verdict
 from bench.docs.markdown import code, codes, page, section, table
 from collectors.catalog import METRICS
 from collectors.model import Collector
@@ -407,15 +407,16 @@ def glossary_page() -> str:
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
-    "signals.md": signal_page,
-    "metrics.md": metric_page,
-    "input-metrics.md": input_page,
-    "collectors.md": collector_page,
-    "coverage.md": coverage_page,
-    "command-line.md": command_page,
-    "configuration.md": configuration.reference,
-    "http-api.md": http_page,
-    "alert-rules.md": alert_page,
-    "glossary.md": glossary_page,
+    "reference/signals.md": signal_page,
+    "reference/metrics.md": metric_page,
+    "reference/input-metrics.md": input_page,
+    "reference/collectors.md": collector_page,
+    "reference/coverage.md": coverage_page,
+    "reference/command-line.md": command_page,
+    "reference/configuration.md": configuration.reference,
+    "reference/http-api.md": http_page,
+    "reference/alert-rules.md": alert_page,
+    "reference/glossary.md": glossary_page,
+    "concepts/verdict-rules.md": verdict.rules_page,
 }
-"""File name below docs/reference -> its text."""
+"""File below docs -> its text."""

@@ -101,8 +101,6 @@ ADVICE: Mapping[tuple[Outcome, str], str] = {
     ("orchestrator_bound", "prompts"): "Dispatch prompts faster: the in-flight limit is not reached.",
     ("orchestrator_bound", "tool_calls"): "Make tool calls faster or run more rollouts at once: the engines wait for "
     "them.",
-    ("orchestrator_bound", "not_told"): "Look at the orchestrator's CPU and network: the engines idle and no "
-    "other actor is busy.",
 }
 """(outcome, cause) -> the first change to make."""
 

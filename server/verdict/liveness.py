@@ -112,7 +112,7 @@ Rule = Callable[[Situation], RuleResult]
 
 
 def lifecycle(case: Situation) -> RuleResult:
-    """Returns unknown for a run that starts, is paused or is over."""
+    """Returns unknown: the run starts, is paused or is over."""
     state = case.seen.lifecycle
     if state in ("finished", "crashed"):
         return "unknown", "over", 0.0
@@ -122,7 +122,10 @@ def lifecycle(case: Situation) -> RuleResult:
 
 
 def trainer_fault(case: Situation) -> RuleResult:
-    """Names a fault that the trainer's own log reports after its newest step: a collective timed out, a worker died."""
+    """Returns stalled: after its newest step, the trainer's log reports a collective timeout or a worker that died.
+
+    The verdict begins with the fault, and the next step ends it.
+    """
     if case.seen.fault_since is None:
         return None
     if case.seen.facts["fault_kind"] == "worker_died":
@@ -131,7 +134,11 @@ def trainer_fault(case: Situation) -> RuleResult:
 
 
 def frozen_engines(case: Situation) -> RuleResult:
-    """Names frozen engines: requests run and no token is generated. Engines that load weights look the same."""
+    """Returns stalled: at least half of the engines run requests and generate no token.
+
+    If an engine still works, the open step must be late, as in V06. Engines that load weights for a minute or more look
+    the same. They count as frozen only if they stop for longer than the update, or in a very late step.
+    """
     hung = _share(case.n.engines, "hung")
     if hung < MOST_ENGINES or (_share(case.n.engines, "up") > 0 and goes_on(case)):
         return None
@@ -169,7 +176,7 @@ def no_engine(case: Situation) -> bool:
 
 
 def dead_engines(case: Situation) -> RuleResult:
-    """Names dead engines: no engine answers, and the open step is late.
+    """Returns stalled: no engine has answered for 10 s, and the open step is late.
 
     A trainer that goes on proves that only the engines' metrics are gone. It also goes on while its queue lasts; once
     the queue has been short of a batch for a step, no more batches will come.
@@ -184,7 +191,7 @@ def dead_engines(case: Situation) -> RuleResult:
 
 
 def no_progress(case: Situation) -> RuleResult:
-    """Names a run whose open step is longer than max(6 x median, 30 min)."""
+    """Returns stalled: the open step is longer than 6 times the median step and longer than 30 min."""
     ratio = case.seen.get("trainer_stall_ratio")
     if ratio is None or ratio < 1.0:
         return None
@@ -195,17 +202,17 @@ def no_progress(case: Situation) -> RuleResult:
 
 
 def silent_trainer(case: Situation) -> RuleResult:
-    """Names a trainer whose heartbeat is missing."""
+    """Returns stalled: the trainer's heartbeat is missing."""
     beats = [target for target in case.seen.targets if target.collector == HEARTBEAT and not target.gone]
     silent = bool(beats) and not any(target.up for target in beats)
     return ("stalled", "dead_trainer", INFERRED) if silent else None
 
 
 def open_step(case: Situation) -> RuleResult:
-    """Names a late open step for which the trainer had its batch: the trainer hangs or does other work.
+    """Returns trainer_bound or stalled: the open step is late although it had its batch, or while engines are idle.
 
-    This comes before tuning, because production behind a full queue is held, idle and below every limit. If batches
-    wait in the queue, or steps sometimes save or evaluate, the trainer is slow; otherwise the run stands still.
+    It is trainer_bound if batches wait in the queue, or if some steps save checkpoints or evaluate. Idle engines have
+    had no request for 40 s. Not during evaluations.
     """
     n, opened = case.n, case.n.opened
     if n.seen.synchronous or opened is None or not opened.late or evaluates(case):

@@ -17,35 +17,64 @@ Outcome = Literal[
     "overhead_bound", "orchestrator_bound", "balanced", "unknown",
 ]  # fmt: skip
 
-CAUSES: Mapping[Outcome, tuple[str, ...]] = {
-    "stalled": (
-        "no_progress",
-        "dead_engine",
-        "frozen_engine",
-        "dead_trainer",
-        "collective_timeout",
-        "worker_died",
-    ),
-    "generator_bound": (
-        "kv_capacity",
-        "long_tail",
-        "preemption",
-        "slow_engine",
-        "max_num_seqs",
-        "too_few_engines",
-        "drift",
-        "not_told",
-    ),
-    "sandbox_bound": ("spin_up", "starting_limit", "init_failures", "quota", "tool_time"),
-    "reward_bound": ("scoring",),
-    "curriculum_bound": ("too_easy", "too_hard", "equal_rewards"),
-    "trainer_bound": ("compute", "other", "open_step"),
-    "overhead_bound": ("weight_sync", "checkpoint", "eval"),
-    "orchestrator_bound": ("concurrency_cap", "staleness_gate", "prompts", "tool_calls", "not_told"),
-    "balanced": (),
-    "unknown": ("missing", "incomplete", "starting", "paused", "over"),
+CAUSES: Mapping[Outcome, Mapping[str, str]] = {
+    "stalled": {
+        "no_progress": "no step ends, and no other cause of it is visible",
+        "dead_engine": "no engine answers",
+        "frozen_engine": "engines run requests and generate no token",
+        "dead_trainer": "the trainer's heartbeat is missing",
+        "collective_timeout": "ranks of the trainer wait for each other",
+        "worker_died": "a worker of the trainer ended",
+    },
+    "generator_bound": {
+        "kv_capacity": "the KV cache is full",
+        "long_tail": "most of a batch waits for its slowest rollouts",
+        "preemption": "engines compute requests again for lack of cache",
+        "slow_engine": "one engine is slower than the others",
+        "max_num_seqs": "requests wait although the KV cache is free",
+        "too_few_engines": "the engines are full or compute-bound, or some do not work",
+        "drift": "rollouts are longer than in the first steps",
+        "not_told": "the engines are not reported",
+    },
+    "sandbox_bound": {
+        "spin_up": "rollouts wait until their sandbox is ready",
+        "starting_limit": "the provider limits how many sandboxes start at once",
+        "init_failures": "sandboxes fail",
+        "quota": "the provider's quota is used up",
+        "tool_time": "rollouts spend their time in tools",
+    },
+    "reward_bound": {"scoring": "rollouts wait for their reward"},
+    "curriculum_bound": {
+        "too_easy": "all rollouts of a group solve the task",
+        "too_hard": "no rollout of a group solves the task",
+        "equal_rewards": "the rewards of a group are equal",
+    },
+    "trainer_bound": {
+        "compute": "the trainer computes",
+        "other": "most of the step is in no reported phase",
+        "open_step": "the open step is late although its batch is available",
+    },
+    "overhead_bound": {
+        "weight_sync": "new weights are published",
+        "checkpoint": "checkpoints are saved",
+        "eval": "evaluations run",
+    },
+    "orchestrator_bound": {
+        "concurrency_cap": "engines have room, nothing waits, and the number in flight is flat",
+        "staleness_gate": "dispatch is held for staleness while the trainer waits",
+        "prompts": "fewer rollouts are in flight than allowed",
+        "tool_calls": "as `tool_time`, in a run without sandboxes",
+    },
+    "balanced": {},
+    "unknown": {
+        "missing": "a source that decides is missing",
+        "incomplete": "nothing is collected, or a rule raised an error",
+        "starting": "no step has ended yet",
+        "paused": "the run is paused",
+        "over": "the run has ended",
+    },
 }
-"""Causes of each outcome; a verdict has "" if the cause is not distinguished."""
+"""Outcome -> cause -> its meaning; a verdict has "" if the cause is not distinguished."""
 
 VERDICT_OUTCOMES: tuple[Outcome, ...] = tuple(CAUSES)
 """Every outcome, in the order of docs/concepts/verdict.md."""

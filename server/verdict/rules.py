@@ -1,7 +1,7 @@
 """The numbered rules in order: liveness, infrastructure, tuning. The first that applies is the verdict. Pure.
 
-docs/concepts/verdict-rules.md has them in words. `judge` evaluates one instant; `remember` compares it with the current
-verdict.
+`judge` evaluates one instant; `remember` compares it with the current verdict. docs/concepts/verdict-rules.md is
+generated from the docstrings of the rules, which begin "Returns OUTCOME: condition."
 """
 
 from dataclasses import replace
@@ -237,7 +237,10 @@ OUTSIDE = ("sandbox_bound", "reward_bound")
 
 
 def failing_sandboxes(case: Situation) -> RuleResult:
-    """Names failing sandboxes. This comes before the curriculum, because a dead sandbox makes every reward zero."""
+    """Returns sandbox_bound: all rewards are zero while tools or rollouts fail, or failures gain most.
+
+    This comes before the curriculum, because a dead sandbox makes every reward zero.
+    """
     lost = next((limiter for limiter in case.limiters if limiter.cause == "init_failures"), None)
     failing = case.seen.get("failure_ratio") or 0.0
     rewards = case.seen.get("reward", stat="mean")
@@ -250,12 +253,16 @@ def failing_sandboxes(case: Situation) -> RuleResult:
 
 
 def evaluation(case: Situation) -> RuleResult:
-    """Names evaluations: they fill the engines, and nothing is generated for training."""
+    """Returns overhead_bound: the trainer waits, and at least half of the rollouts in flight are evaluations."""
     return ("overhead_bound", "eval", INFERRED) if case.starved and evaluates(case) else None
 
 
 def weight_updates(case: Situation) -> RuleResult:
-    """Names weight updates: the engines stand still after each one, and the trainer waits for the missing samples."""
+    """Returns overhead_bound: the trainer waits, and engines stood still for new weights for a fifth of the time.
+
+    If no source reports such stops, weights must take a fifth of the step while engines have room, and their removal
+    must gain most. Such a verdict is not confident.
+    """
     stall = case.seen.get("generator_weight_stall_seconds", stat="mean")
     if not case.starved or (stall is not None and stall < STALLED_SECONDS):
         return None
@@ -278,7 +285,11 @@ def _likely_pauses(case: Situation) -> bool:
 
 
 def gate(case: Situation) -> RuleResult:
-    """Names the staleness gate: the trainer waits while production is held."""
+    """Returns orchestrator_bound or trainer_bound: the trainer waits while a gate holds production, which costs most.
+
+    If production is held for 40% of the time and a faster trainer likely gains
+    more, the verdict is trainer_bound.
+    """
     n, first = case.n, case.first
     if not case.starved or n.gated is None or n.gated < HOLDS:
         return None
@@ -308,7 +319,10 @@ def _twice_the_trainer(case: Situation) -> float:
 
 
 def too_few_dispatched(case: Situation) -> RuleResult:
-    """Names prompts: fewer rollouts are in flight than allowed, and the engines have room for more."""
+    """Returns orchestrator_bound: the trainer waits, and fewer rollouts are in flight than allowed.
+
+    The engines have room, nothing holds production, and more prompts gain most.
+    """
     n, first = case.n, case.first
     if not case.starved or n.saturated is not False or n.places is None or n.places >= BELOW_CAP:
         return None
@@ -321,7 +335,10 @@ def too_few_dispatched(case: Situation) -> RuleResult:
 
 
 def outside_engines(case: Situation) -> RuleResult:
-    """Names sandboxes, tools or scoring if they gain more than twice the engines."""
+    """Returns sandbox_bound, reward_bound or orchestrator_bound: boots, tools or scoring make the trainer wait.
+
+    Their removal gains more than twice the engines.
+    """
     n, first = case.n, case.first
     if not case.starved or first is None or (first.outcome not in OUTSIDE and first.cause != "tool_calls"):
         return None
@@ -338,7 +355,10 @@ def outside_engines(case: Situation) -> RuleResult:
 
 
 def thrown_away(case: Situation) -> RuleResult:
-    """Names filtered groups without a gradient: many samples are generated for nothing."""
+    """Returns curriculum_bound: the trainer waits, and filtered groups without a gradient gain most.
+
+    They are at least a fifth of the completed groups.
+    """
     n, first = case.n, case.first
     if not case.starved or first is None or first.outcome != "curriculum_bound" or (n.zero.share or 0.0) < FEW_FLAT:
         return None
@@ -350,7 +370,11 @@ def thrown_away(case: Situation) -> RuleResult:
 
 
 def generation(case: Situation) -> RuleResult:
-    """Names the engines: no other limiter of production gains more."""
+    """Returns generator_bound or orchestrator_bound: the trainer waits, and no other limiter of production gains more.
+
+    A named cause that gains 1.18 or more comes before the unexplained rest. The rest is orchestrator_bound
+    (`concurrency_cap`) if the engines have room and the in-flight limit is used.
+    """
     n = case.n
     idle = next((limiter for limiter in case.limiters if limiter.cause == "concurrency_cap"), None)
     # The unexplained part of a gap is often the largest, but an explained cause can be changed. Engines with room would
@@ -399,7 +423,11 @@ def starved_somehow(case: Situation) -> RuleResult:
 
 
 def synchronous(case: Situation) -> RuleResult:
-    """Judges a synchronous run: it has no queue and no wait, but a tail, overheads and scoring."""
+    """Returns any tuning outcome: in a synchronous run, the limiter with the largest gain beyond its threshold.
+
+    Such a run has no queue and no wait, but a tail, overheads, scoring and groups without a gradient. Otherwise it is
+    balanced.
+    """
     if not case.seen.synchronous:
         return None
     needed = {
@@ -423,7 +451,10 @@ def synchronous(case: Situation) -> RuleResult:
 
 
 def no_gradient(case: Situation) -> RuleResult:
-    """Names groups without a gradient that are not filtered: they occupy the trainer for nothing."""
+    """Returns curriculum_bound: half or more of the groups carry no gradient and occupy the trainer.
+
+    No change of the trainer or its overheads gains more.
+    """
     limiter = case.best("curriculum_bound")
     if case.n.filtered or limiter is None or case.n.zero.certain < ZERO_ADVANTAGE:
         return None
@@ -435,7 +466,10 @@ def no_gradient(case: Situation) -> RuleResult:
 
 
 def overhead(case: Situation) -> RuleResult:
-    """Names overhead that takes a fifth of the step or more and gains more than a faster trainer."""
+    """Returns overhead_bound: weight sync, checkpoints or evaluations take a fifth of the step or more.
+
+    Production could follow, and a faster trainer gains no more.
+    """
     first, rival = case.best("overhead_bound"), case.best("trainer_bound")
     share = case.n.overhead
     if first is None or share is None or share < MUCH_OVERHEAD or first.gain < 1.0 + MUCH_OVERHEAD:
@@ -448,7 +482,11 @@ def overhead(case: Situation) -> RuleResult:
 
 
 def trainer(case: Situation) -> RuleResult:
-    """Names the trainer: production could deliver clearly more than the trainer takes."""
+    """Returns trainer_bound: production could deliver a quarter more than the trainer takes.
+
+    Samples that are dropped as stale count, and so does what a hold prevents. Not if nearly all allowed rollouts are in
+    flight in spite of the hold.
+    """
     n = case.n
     limiter = case.best("trainer_bound")
     if n.wait is not None and n.wait >= case.waits and not case.starved:
@@ -480,12 +518,14 @@ def _takes_turns(n: Numbers) -> bool:
 
 
 def balanced(case: Situation) -> RuleResult:
+    """Returns balanced: the trainer waits for less than 15% of its step."""
     if case.n.wait is None or case.n.wait >= case.waits:
         return None
     return "balanced", "", UNCONTRADICTED if calm(case) else UNPROVEN
 
 
 def nothing(case: Situation) -> RuleResult:
+    """Returns unknown: no source shows whether the trainer waits."""
     return "unknown", "missing", 0.0
 
 

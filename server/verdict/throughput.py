@@ -500,7 +500,7 @@ def plateau(window: Sequence[verdict_steps.Instant], now: float) -> float | None
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """See docs/concepts/verdict-rules.md for each.
+    """The numbers of one instant that the rules compare, each reconciled from all sources.
 
     Attributes:
         wait: share of the step as the trainer reports it, of the ``steps`` present steps, else of the last ten.
