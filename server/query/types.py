@@ -83,6 +83,18 @@ class AdviceInfo(TypedDict("_Advice", {"from": float | None, "to": float | None}
     text: str
 
 
+class EngineSpeedInfo(TypedDict):
+    """See `server.verdict.model.EngineCurve`."""
+
+    running: float
+    points: list[tuple[float, float]]
+    half: tuple[float, float, float]
+    alone: tuple[float, float, float] | None
+    fitted: bool
+    seats: float | None
+    best: float | None
+
+
 class VerdictInfo(TypedDict, total=False):
     """A verdict as stored; see `server.verdict.model.Verdict`.
 
@@ -104,6 +116,7 @@ class VerdictInfo(TypedDict, total=False):
     completeness: float
     limiters: list[LimiterInfo]
     advice: list[AdviceInfo]
+    engine_speed: EngineSpeedInfo | None
     numbers: Mapping[str, float | None]
     missing: list[str]
     disagreements: list[str]

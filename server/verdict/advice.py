@@ -12,7 +12,7 @@ from math import ceil, floor, inf, log, log2, sqrt
 
 from server.verdict import steps
 from server.verdict.limiters import waits_for_prompts
-from server.verdict.model import Advice, Cost, Range, SideEffect
+from server.verdict.model import Advice, Cost, EngineCurve, Range, SideEffect
 from server.verdict.thresholds import (
     ABORTED,
     BELOW_CAP,
@@ -44,6 +44,7 @@ from server.verdict.thresholds import (
     SHARED_TIME,
     SHARPNESS,
     SPEED_BINS,
+    SPEED_GAIN,
     SPEED_LEAST,
     SPEED_SPREAD,
     SPEED_WEIGHT,
@@ -195,6 +196,59 @@ def _half_of(running: float, shares: Range) -> Range:
     return low, mid, high
 
 
+def engine_curve(n: Numbers, bins: Bins = ()) -> EngineCurve | None:
+    """Returns how the tokens/s of an engine follow from its requests; None: no engine reports its requests."""
+    engines = n.engines.get("up", 0.0)
+    if n.running is None or not engines:
+        return None
+    running = n.running / engines
+    rows = [(row[0], row[1], row[1] / row[2]) for row in bins if row[0] >= SPEED_LEAST]
+    if running < 1.0 and not rows:
+        return None
+    # The law at hardly a request is the law at the most that the run has shown.
+    law = engine_speed(bins, running if running >= 1.0 or not rows else rows[-1][1])
+
+    def alone(half: float) -> float:
+        return sum(weight * y for weight, _, y in rows) / sum(weight * (1 + x / half) for weight, x, _ in rows)
+
+    least, likely, most = law.half
+    levels = (alone(least), alone(likely), alone(most)) if rows else None
+    known = [seats for seats in (engine_seats(n), n.seen.fact("max_num_seqs")) if seats]
+    seats, kept = max(running, min(known)) if known else None, _kept(n)
+    limit = min(seats or inf, max(running, 1.0) * kept if kept else inf)
+    ends = {min(limit, _paying(half)) for half in ((likely,) if law.fitted else law.half)}
+    best = ends.pop() if len(ends) == 1 else None
+    return EngineCurve(running, law.points, law.half, levels, law.fitted, seats, best)
+
+
+def _paying(half: float) -> float:
+    """Requests from which twice as many make less than a share of `SPEED_GAIN` more tokens.
+
+    With u = requests / half the gain is 2 (1 + u) / (1 + 2 u) - 1.
+    """
+    return half * (1 - SPEED_GAIN) / (2 * SPEED_GAIN)
+
+
+def engine_seats(n: Numbers) -> float | None:
+    """Returns the requests that an engine can run at once; None: nothing shows a limit."""
+    engines = n.engines.get("up", 0.0) or 1.0
+    if not n.running:
+        return None
+    running = n.running / engines
+    if n.saturated:
+        return running
+    if n.limit:
+        return max(running, n.limit / engines)
+    return running * max(1.0, FULL / n.kv) if n.kv and n.kv > LEAST_SHARE else None
+
+
+def _kept(n: Numbers) -> float | None:
+    """Factor of the rollouts in flight that the staleness bound allows; None: no bound is near."""
+    stale = n.seen.get("staleness_versions", level="trajectory", stat="mean")
+    bound = n.seen.fact("max_staleness_versions")
+    return max(1.0, KEPT_MARGIN * bound / stale) if stale and bound and stale < bound and n.stale else None
+
+
 # ---- the model
 
 
@@ -299,17 +353,10 @@ def plant(n: Numbers) -> Plant | None:
     requests = (n.running or 0.0) + (n.waiting or 0.0)
     queued = inside * (n.waiting or 0.0) / requests if requests else 0.0
     running = n.running / engines if n.running else None
-    seats = None
-    if running is not None and n.saturated:
-        seats = running
-    elif running is not None and n.limit:
-        seats = max(running, n.limit / engines)
-    elif running is not None and n.kv and n.kv > LEAST_SHARE:
-        seats = running * max(1.0, FULL / n.kv)
     busy = n.extra.get("scoring_busy_ratio")
     return Plant(
-        n.lacking or 0.0, _surplus(n), inside - queued, queued, running, seats, busy if n.scorer_full else None,
-        fed=not waits_for_prompts(n),
+        n.lacking or 0.0, _surplus(n), inside - queued, queued, running, engine_seats(n),
+        busy if n.scorer_full else None, fed=not waits_for_prompts(n),
     )  # fmt: skip
 
 
@@ -451,10 +498,7 @@ def _in_flight(scene: Scene) -> Iterator[_Option]:
     if max((used for _, used in n.seen.rows("sandbox_quota_used_ratio")), default=0.0) >= FULL_QUOTA:
         return  # a further rollout would find no sandbox
     stale = n.seen.get("staleness_versions", level="trajectory", stat="mean")
-    bound = n.seen.fact("max_staleness_versions")
-    most = MORE_IN_FLIGHT
-    if stale and bound and stale < bound and n.stale:
-        most = min(most, max(1.0, KEPT_MARGIN * bound / stale))
+    most = min(MORE_IN_FLIGHT, _kept(n) or inf)
     why = f"engines run {n.running or 0:.0f} requests, {n.waiting or 0:.0f} wait"
     why += f", the KV cache is {n.kv:.0%} full" if n.kv is not None else ""
     why += f", and {limit:.0f} rollouts are in flight, which is their limit"

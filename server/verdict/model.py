@@ -186,6 +186,46 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineCurve:
+    """Tokens/s of one engine against the requests that it runs: r / (`alone` * (1 + r / `half`)).
+
+    Attributes:
+        running: requests per engine now.
+        points: (requests per engine, tokens/s per engine) that the run has shown, ascending.
+        half: requests at which a token takes twice as long as alone, as a range (most, likely, least).
+        alone: seconds per token of a request alone, with each of `half`; None: the run has not shown a point.
+        fitted: `half` follows from the points; otherwise from what engines show in general.
+        seats: requests per engine that fit; None: nothing shows a limit.
+        best: requests per engine from which more stop paying, within seats and staleness bound; None: not known.
+    """
+
+    running: float
+    points: tuple[tuple[float, float], ...]
+    half: Range
+    alone: Range | None
+    fitted: bool
+    seats: float | None
+    best: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the object of the status contract."""
+        return {
+            "running": self.running, "points": [list(point) for point in self.points], "half": list(self.half),
+            "alone": None if self.alone is None else list(self.alone), "fitted": self.fitted, "seats": self.seats,
+            "best": self.best,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "EngineCurve":
+        """The reverse of `to_json`."""
+        points = tuple((running, tokens) for running, tokens in stored["points"])
+        alone = None if stored["alone"] is None else tuple(stored["alone"])
+        return cls(
+            stored["running"], points, tuple(stored["half"]), alone, stored["fitted"], stored["seats"], stored["best"]
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The limiter of a run and its confidence. Ratios 0..1, times epoch seconds.
 
@@ -197,6 +237,7 @@ class Verdict:
         summary: one sentence.
         limiters: by gain, the verdict's own first; the next one is ``limiters[1]``.
         advice: the changes to make, by gain per cost.
+        engine_speed: how the tokens/s of an engine follow from its requests; None: no engine reports them.
         numbers: the arithmetic: capacity, delivered, predicted and reported wait, gap factor, ... None: not reported.
         missing: missing signals that would decide or confirm the verdict, with what to log.
         disagreements: reported numbers that differ from what follows from other numbers.
@@ -216,6 +257,7 @@ class Verdict:
     evidence: tuple[Evidence, ...] = ()
     limiters: tuple[Limiter, ...] = ()
     advice: tuple[Advice, ...] = ()
+    engine_speed: EngineCurve | None = None
     numbers: Mapping[str, float | None] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     disagreements: tuple[str, ...] = ()
@@ -253,6 +295,7 @@ class Verdict:
             "completeness": self.completeness,
             "limiters": [_plain(item) for item in self.limiters],
             "advice": [one.to_json() for one in self.advice],
+            "engine_speed": None if self.engine_speed is None else self.engine_speed.to_json(),
             "numbers": dict(self.numbers),
             "missing": list(self.missing),
             "disagreements": list(self.disagreements),
@@ -289,6 +332,7 @@ def from_json(stored: Mapping[str, Any]) -> Verdict:
         disagreements=tuple(stored["disagreements"]),
         contradictions=tuple(Contradiction(**item) for item in stored.get("contradictions", ())),
         advice=tuple(Advice.from_json(item) for item in stored["advice"]),
+        engine_speed=EngineCurve.from_json(stored["engine_speed"]) if stored.get("engine_speed") else None,
         rules_version=stored["rules_version"],
         usd_lacks=stored.get("usd_lacks", ""),
         **{name: stored[name] for name in plain},

@@ -10,7 +10,7 @@ from statistics import stdev
 from typing import Any
 
 from server.verdict import explain, steps, throughput
-from server.verdict.advice import Bins, advise, load_share, remember_speed, speed_point
+from server.verdict.advice import Bins, advise, engine_curve, load_share, remember_speed, speed_point
 from server.verdict.limiters import limiters, slow_by
 from server.verdict.liveness import (
     STARVING,
@@ -594,6 +594,7 @@ def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: f
         evidence=explain.evidence(n, ranked, own_limiter),
         limiters=ranked,
         advice=explain.advised(outcome, cause, n, () if liveness else advise(n, case.speeds, cause)),
+        engine_speed=engine_curve(n, case.speeds),
         numbers=n.table(),
         missing=explain.missing(n),
         disagreements=disagreements,

@@ -388,3 +388,5 @@ SPEED_WEIGHT = 120.0
 """Ticks. The speed at a number of requests is the mean of about ten minutes at it."""
 SPEED_SPREAD = 1.4
 """Ratio of the most to the fewest requests per engine from which a fit of its speed says something."""
+SPEED_GAIN = 1 / 6
+"""Share of tokens/s that twice the requests must add to pay: less is within the noise of a step, at more staleness."""

@@ -9,12 +9,13 @@ from server.verdict.advice import (
     Change,
     Plant,
     advise,
+    engine_curve,
     engine_speed,
     lacking,
     load_share,
     remember_speed,
 )
-from server.verdict.model import Advice, SideEffect
+from server.verdict.model import Advice, EngineCurve, SideEffect
 from server.verdict.rules import judge
 from server.verdict.throughput import numbers
 from tests.verdict.support import HEALTHY, STARVED, seen
@@ -71,6 +72,48 @@ def test_the_speed_is_fitted_where_the_run_has_shown_it() -> None:
     few = remember_speed(remember_speed([], (10.0, 500.0)), (20.0, 600.0))
     assert not engine_speed(few, 10.0).fitted and load_share(few, 10.0) is None
     assert engine_speed(few, 10.0).half == pytest.approx((10 * 0.3 / 0.7, 10 * 0.7 / 0.3, 10 * 0.92 / 0.08))
+
+
+RUNNING = {'generator_requests{state="running"}': 57.0}
+FREE = {"kv_cache_usage_ratio": None, "kv_concurrency_limit": None}
+SHOWN = [[60.0, running, running / (0.010 + 0.001 * running)] for running in (5.0, 10.0, 20.0)]
+"""Seconds per token 10 + 1 r ms, by requests; four engines run 57 requests: 14.25 in each."""
+
+
+def curve(*told: object, bins: list[list[float]] | None = None, **facts: float) -> EngineCurve | None:
+    return engine_curve(numbers(seen(HEALTHY, STARVED, *told, **facts)), SHOWN if bins is None else bins)  # type: ignore[arg-type]
+
+
+def test_the_curve_of_an_engine_goes_through_what_the_run_has_shown() -> None:
+    found = curve(RUNNING)
+    assert found is not None and found.fitted and found.running == 14.25
+    assert [(x, round(tokens)) for x, tokens in found.points] == [(5, 333), (10, 500), (20, 667)]
+    # (14.25 / 24.25) of a token's time depends on the others; half way to 30 %: half of 15.2 where it fits is 10.
+    share = (14.25 / 24.25) ** 0.75 * 0.3**0.25
+    assert found.half[1] == pytest.approx(14.25 * (1 - share) / share) == pytest.approx(14.44, abs=0.01)
+    # 15 + 20 + 30 ms over (1 + 5 / 14.44) + (1 + 10 / 14.44) + (1 + 20 / 14.44).
+    assert found.alone is not None and found.alone[1] == pytest.approx(0.065 / (3 + 35 / 14.44), rel=1e-3)
+    assert EngineCurve.from_json(found.to_json()) == found
+
+
+def test_more_requests_stop_paying_where_twice_as_many_make_a_sixth_more() -> None:
+    """2 (1 + u) / (1 + 2 u) = 7 / 6 at u = 2.5: 2.5 times the half, at most the seats, and what staleness allows."""
+    free, cache = curve(RUNNING, FREE), curve(RUNNING, FREE, {"kv_cache_usage_ratio": 0.5})
+    assert free is not None and free.seats is None and free.best == pytest.approx(2.5 * 14.44, abs=0.02)
+    # Half of the cache holds 14.25 requests; 85 % of it is full.
+    assert cache is not None and cache.seats == cache.best == pytest.approx(14.25 * 0.85 / 0.5)
+    few = curve(RUNNING, FREE, max_num_seqs=16.0)
+    assert few is not None and few.seats == few.best == 16.0
+
+
+def test_a_curve_that_no_point_shows_has_a_best_only_at_its_seats() -> None:
+    free = curve(RUNNING, FREE, bins=[])
+    assert free is not None and (free.fitted, free.points, free.alone, free.best) == (False, (), None, None)
+    # Even engines that slow down most gain from 15.2 requests on 14.25.
+    narrow = curve(RUNNING, FREE, bins=[], max_num_seqs=15.0)
+    assert narrow is not None and narrow.best == 15.0
+    idle = {'generator_requests{state="running"}': 0.0}
+    assert curve(idle, bins=[]) is None and curve({'generator_requests{state="running"}': None}) is None
 
 
 def levers(*told: object, **facts: float) -> dict[str, Advice]:
