@@ -23,6 +23,7 @@
   const put = { t: (el, cell) => (el.textContent = cell ?? ""), s: (el, cell) => (el.dataset.state = cell ?? ""),
     w: (el, cell) => (el.style.width = (cell || 0) + "%"), a: (el, cell) => (el.dataset.at = cell ?? ""),
     h: (el, cell) => (el.title = cell ?? ""), c: (el, cell) => (el.textContent = cell ? RS.clockOf(cell) : ""),
+    q: (el, cell) => ((el.hidden = !cell), (el.dataset.changes = cell || ""), RS.boot && RS.navigated()),
     d: (el, cell) => (cell ? (el.dataset.since = cell) : (delete el.dataset.since, (el.textContent = ""))) };
   let index = null;
 

@@ -46,7 +46,8 @@
   RS.navigated = function () {
     const shown = RS.boot.key, count = RS.view["n.firing"];
     for (const link of RS.all("[data-nav], [data-goto]")) {
-      const key = link.dataset.nav || link.dataset.goto, query = RS.query({}, key !== shown), href = RS.path(key) + query;
+      const key = link.dataset.nav || link.dataset.goto;
+      const query = RS.query(Object.fromEntries(new URLSearchParams(link.dataset.changes || "")), key !== shown), href = RS.path(key) + query;
       if (link.getAttribute("href") !== href) link.setAttribute("href", href);
       if (!link.dataset.nav) continue;
       if (key === shown && !link.hasAttribute("aria-current")) inView(link);

@@ -107,6 +107,48 @@
     RS.poke();
   });
 
+  // ---- speed
+
+  const SPEED = { left: 52, right: 14, top: 18, tall: 150, axis: 22 };
+  function speed() {
+    const where = document.querySelector("[data-draw=speed]"), found = RS.view.gc;
+    if (!where || !shown()) return;
+    where.hidden = !found;
+    if (!found || !where.clientWidth) return;
+    const { left, right, top, tall, axis } = SPEED, wide = where.clientWidth - left - right, [least, likely, most] = found.laws;
+    const edges = found.x.map((_, i) => [Math.min(least[i], likely[i], most[i]), Math.max(least[i], likely[i], most[i])]);
+    const step = tidy(Math.max(...edges.map(([, high]) => high), ...found.points.map(([, value]) => value)) / 3), high = 3 * step;
+    const x = (value) => left + (wide * value) / found.most, y = (value) => top + tall - (tall * Math.min(value, high)) / high;
+    const el = RS.canvas(where, top + tall + axis, spoken(found)), axes = svg("g", { class: "axes" });
+    for (let i = 0; i <= 3; i++) {
+      axes.append(svg("line", { x1: left, x2: left + wide, y1: y(i * step), y2: y(i * step) }));
+      axes.append(svg("text", { x: left - 6, y: y(i * step) + 4, "text-anchor": "end" }, RS.format.number(i * step)));
+    }
+    for (const part of wide < 480 ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]) axes.append(svg("text", { x: x(part * found.most), y: top + tall + 16, "text-anchor": part === 1 ? "end" : "middle" }, RS.format.number(part * found.most) + (part === 1 ? " requests" : "")));
+    const at = (rows) => rows.map(([value, height]) => `${x(value).toFixed(1)} ${y(height).toFixed(1)}`).join("L");
+    const below = found.x.map((value, i) => [value, edges[i][0]]), above = found.x.map((value, i) => [value, edges[i][1]]).reverse();
+    el.append(axes, svg("path", { d: `M${at([...below, ...above])}z`, class: "band" }), svg("path", { d: "M" + at(found.x.map((value, i) => [value, likely[i]])), class: found.fitted ? "law" : "law general" }));
+    if (!found.fitted) el.append(svg("text", { x: left + wide, y: y(likely[likely.length - 1]) + 16, "text-anchor": "end", class: "tag" }, "general"));
+    for (const [name, value, height] of found.marks.filter(([, value]) => value <= found.most)) el.append(...mark(name, x(value), y(height), top, tall, left + wide));
+    for (const [value, height] of found.points.filter(([value]) => value <= found.most)) {
+      const dot = svg("circle", { cx: x(value), cy: y(height), r: 4 });
+      dot.append(svg("title", {}, `${RS.format.number(value)} requests: ${RS.format.number(height)} tokens/s`));
+      el.append(dot);
+    }
+  }
+
+  // "best" stands left of its line and "now" right of it, so that both are read where they are close.
+  function mark(name, x, y, top, tall, end) {
+    const before = name === "best" ? x > 100 : x > end - 40;
+    return [svg("line", { x1: x, x2: x, y1: top, y2: top + tall, class: "at-" + name }), svg("text", { x: x + (before ? -5 : 5), y: name === "best" ? top - 5 : top + tall - 6, "text-anchor": before ? "end" : "start", class: "tag" }, name)];
+  }
+
+  function tidy(value) {
+    const size = 10 ** Math.floor(Math.log10(value || 1));
+    return [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].map((part) => part * size).find((part) => part >= value) || value;
+  }
+  const spoken = (found) => "Tokens/s per engine by requests; " + [...found.points.map(([value, height]) => `${RS.format.number(value)} requests: ${RS.format.number(height)} tokens/s`), ...found.marks.map(([name, value]) => `${name}: ${RS.format.number(value)} requests`)].join(", ");
+
   // ---- lists
 
   function state([many, words, health]) {
@@ -164,6 +206,8 @@
       if (table) table.hidden = !found.length;
     }
     RS.readable(box(), draw, look);
+    RS.fitted(document.querySelector("[data-draw=speed]"), speed);
+    if ("gc" in cells || "gn.head" in cells) speed();
     if ("gh.metric" in cells) choose();
     if (Object.keys(cells).some((key) => key.startsWith("gh."))) draw();
   });

@@ -132,6 +132,38 @@ def advised(one: Mapping[str, Any]) -> str:
     return tight(f"{one['text']} Gain {gain[0]:.2g}× to {gain[2]:.2g}×{cost}." if gain else str(one["text"]))
 
 
+def simulated(verdict: VerdictJson) -> str:
+    """The query of the What-if page for the first advice, ``concurrency=660``; empty where it has no such change."""
+    first = next(iter(verdict.get("advice") or ()), None)
+    before, after = (first.get("from"), first.get("to")) if first else (None, None)
+    if first is None or after is None:
+        return ""
+    lever = str(first["lever"])
+    if lever in _SLIDERS:
+        return f"{_SLIDERS[lever]}={after:g}" if after < _EXACT else f"{_SLIDERS[lever]}={after:.0f}"
+    if lever == "oversampling":
+        # The advice counts the surplus as a share of what begins, What-if what begins per rollout that is kept.
+        return f"oversampling={1 / (1 - after):.4g}" if after < 1 else ""
+    if lever in _MOVES and before is not None:
+        name, sign = _MOVES[lever]
+        return f"{name}={sign * (after - before):.0f}"
+    return ""
+
+
+# Lever of the advice -> change of What-if: its new value, or by how much it changes.
+_SLIDERS = {
+    "rollouts_in_flight": "concurrency", "max_staleness": "max_staleness", "group_filter": "zero_advantage",
+    "curriculum": "zero_advantage", "response_length": "max_response_tokens",
+}  # fmt: skip
+_MOVES = {
+    "gpu_split_generator": ("move_gpus", 1),
+    "gpu_split_trainer": ("move_gpus", -1),
+    "engines": ("add_engines", 1),
+}
+# From here on `g` writes an exponent.
+_EXACT = 100_000
+
+
 def next_steps(verdict: VerdictJson) -> list[str]:
     """The advice and the next limit; empty if the verdict has none."""
     beyond = verdict.get("next")

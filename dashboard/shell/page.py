@@ -165,10 +165,17 @@ def t(tag: Any, key: str, name: str = "", **data: str) -> Any:
 
     `data-t` names the key whose cell becomes the element's text, `data-s` its `data-state`, `data-w` its width in
     percent, `data-h` its tip, `data-a` a time shown as an age, `data-d` one shown as how long it is since, `data-c`
-    one shown as the reader's clock has it. React never owns those texts, so a live update cannot fight with a
-    re-render.
+    one shown as the reader's clock has it, `data-q` the changes that a link to What-if carries. React never owns
+    those texts, so a live update cannot fight with a re-render.
     """
     return tag(className=name or None, **{"data-t": key, **{f"data-{k}": v for k, v in data.items()}})
+
+
+def simulate(key: str) -> Any:
+    """A link to the What-if page with the changes of the cell ``key``, hidden where there are none."""
+    return html.A(
+        "Simulate", href="what-if", className="simulate", hidden=True, **{"data-goto": "what-if", "data-q": key}
+    )
 
 
 def pill(key: str, state: str = "s") -> Any:

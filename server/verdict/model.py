@@ -257,7 +257,6 @@ class Verdict:
     evidence: tuple[Evidence, ...] = ()
     limiters: tuple[Limiter, ...] = ()
     advice: tuple[Advice, ...] = ()
-    engine_speed: EngineCurve | None = None
     numbers: Mapping[str, float | None] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     disagreements: tuple[str, ...] = ()
@@ -266,6 +265,7 @@ class Verdict:
     buffer: str = ""
     rules_version: int = RULES_VERSION
     contradictions: tuple[Contradiction, ...] = ()
+    engine_speed: EngineCurve | None = None
 
     @property
     def key(self) -> tuple[Outcome, str]:

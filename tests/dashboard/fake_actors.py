@@ -29,6 +29,14 @@ VERDICT = {
     "outcome": "generator_bound", "cause": "kv_capacity", "confidence": 0.9, "since": NOW - 900,
     "summary": "Generation limits the run: the trainer waits 62% of each step", "evidence": [], "missing": [],
 }  # fmt: skip
+SPEED = {
+    "running": 60.0, "points": [[20.0, 1000.0], [40.0, 1600.0], [60.0, 2000.0]], "half": [50.0, 80.0, 120.0],
+    "alone": [0.018, 0.017, 0.016], "fitted": True, "seats": 128.0, "best": 120.0,
+}  # fmt: skip
+MORE = {
+    "lever": "rollouts_in_flight", "from": 480.0, "to": 960.0, "unit": "rollouts", "gain": [1.1, 1.3, 1.6],
+    "cost": "setting", "side_effects": [], "why": "", "text": "Raise the rollouts in flight from 480 to 960.",
+}  # fmt: skip
 FROZEN, SLOW, IDLE = "vllm-3", "vllm-5", "vllm-6"
 
 

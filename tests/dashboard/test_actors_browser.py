@@ -289,3 +289,14 @@ def test_an_actor_of_the_overview_opens_its_page(open_page: Open) -> None:
     page.locator(".actor.trainer h2 a").focus()
     page.keyboard.press("Enter")
     until(page, "() => RS.boot.key === 'trainer'")
+
+
+def test_the_speed_is_drawn_and_its_advice_opens_what_if(open_page: Open, reader: MemoryReader) -> None:
+    reader.set_verdict(actors.RUN, actors.VERDICT | {"engine_speed": actors.SPEED, "advice": [actors.MORE]})
+    page = open_page("generator", size=(390, 844))
+    until(page, "() => document.querySelectorAll('.speed circle').length === 3")
+    assert page.locator(".speed .tag").all_text_contents() == ["now", "best"]
+    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    page.get_by_role("link", name="Simulate").click()
+    until(page, "() => RS.boot.key === 'what-if'")
+    assert page.url.endswith(f"what-if?run={actors.RUN}&concurrency=960")

@@ -220,3 +220,21 @@ def test_an_engine_that_changes_is_all_that_a_tick_sends(reader: MemoryReader) -
     reader.put_engines(actors.RUN, actors.engine(0, running=99.0))
     after = cells(reader)
     assert [key for key in after if before[key] != after[key]] == ["ge.3"]
+
+
+def test_the_speed_of_an_engine_against_its_requests(reader: MemoryReader) -> None:
+    found = cells(reader)
+    assert (found["gc"], found["gc.none"][:35], found["gn.try"]) == (None, "No request runs.", "")
+    reader.set_verdict(actors.RUN, actors.VERDICT | {"engine_speed": actors.SPEED, "advice": [actors.MORE]})
+    found = cells(reader)
+    drawn = found["gc"]
+    assert (drawn["most"], drawn["fitted"], len(drawn["x"])) == (128, True, 33)
+    # 60 / (0.017 (1 + 60 / 80)) and 120 / (0.017 (1 + 120 / 80)).
+    assert drawn["marks"] == [["now", 60.0, 2016.8], ["best", 120.0, 2823.5]]
+    assert [row[-1] for row in drawn["laws"]] == [1997.5, 2895.9, 3871.0]
+    assert "fitted to the points" in found["gc.note"] and "axis ends at the seats" in found["gc.note"]
+    assert found["gn.next"] == "Try next: Raise the rollouts in flight from 480 to 960. Gain 1.1× to 1.6×."
+    assert found["gn.try"] == "concurrency=960"
+    unknown = actors.SPEED | {"alone": None, "points": [], "fitted": False}
+    reader.set_verdict(actors.RUN, actors.VERDICT | {"engine_speed": unknown})
+    assert cells(reader)["gc.none"].startswith("No point yet")

@@ -183,3 +183,26 @@ def test_every_page_with_charts_has_the_changes(reader: MemoryReader) -> None:
     scope = Scope(reader, RICH, shared=TimedCache(), span=Span(NOW - 900, NOW, True))
     assert [row[3] for row in cells(overview_page, scope)["v.rows"]] == ["Sandbox-bound", "Generator-bound"]  # type: ignore[union-attr, index]
     assert "v.rows" not in cells(alerts, Scope(reader, RICH, shared=TimedCache()))
+
+
+@pytest.mark.parametrize(
+    ("lever", "before", "after", "query"),
+    [
+        ("rollouts_in_flight", 330.0, 660.0, "concurrency=660"),
+        ("max_staleness", 2.0, 4.0, "max_staleness=4"),
+        ("gpu_split_generator", 16.0, 20.0, "move_gpus=4"),
+        ("gpu_split_trainer", 8.0, 10.0, "move_gpus=-2"),
+        ("engines", 4.0, 8.0, "add_engines=4"),
+        ("curriculum", 0.4, 0.2, "zero_advantage=0.2"),
+        # A fifth of what begins is aborted: 1.25 rollouts begin per rollout that is kept.
+        ("oversampling", 0.4, 0.2, "oversampling=1.25"),
+        ("response_length", None, 131072.0, "max_response_tokens=131072"),
+        ("group_filter", None, None, ""),
+        ("kv_cache", 1000.0, 2000.0, ""),
+    ],
+)
+def test_the_first_advice_opens_what_if_with_its_change(
+    lever: str, before: float | None, after: float | None, query: str
+) -> None:
+    assert verdict.simulated({"advice": [{"lever": lever, "from": before, "to": after}]}) == query
+    assert verdict.simulated({"advice": []}) == ""

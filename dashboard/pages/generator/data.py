@@ -4,7 +4,7 @@ from dashboard.charts.panels import Card, Panel, PanelLine, want
 from dashboard.pages.generator import engines
 from dashboard.pages.generator.engines import Engine
 from dashboard.pages.overview.data import card_cells, panel_cells
-from dashboard.pages.verdict import because, named
+from dashboard.pages.verdict import advised, because, named, simulated
 from dashboard.shell.page import Scope
 from dashboard.state.status import StatusFacts, View, first_clause, joined
 from dashboard.widgets.format import STATE_WORDS, number, text, tight
@@ -186,7 +186,7 @@ def cells(scope: Scope) -> View:
     for panel in PANELS:
         found |= panel_cells(facts, panel, infos)
     found |= {f"k.{card.key}.u": "" for card in CARDS[:3]}
-    found |= _up(facts, fleet) | _head(facts, fleet) | _states(facts, fleet) | _room(facts)
+    found |= _up(facts, fleet) | _head(facts, fleet) | _states(facts, fleet) | _room(facts) | _speed(facts)
     return found | engines.outliers(fleet) | engines.heat(scope, fleet) | engines.table(fleet)
 
 
@@ -196,7 +196,12 @@ def cells(scope: Scope) -> View:
 def _head(facts: StatusFacts, fleet: list[Engine]) -> View:
     """Keys ``gn.*``: the answer in one line, and what it rests on."""
     head, num, tail, state = _answer(facts, fleet)
-    return {"gn.head": head, "gn.num": num, "gn.tail": tail, "gn.s": state, "gn.text": _measured(facts, fleet)}
+    advice = next(iter(facts.status.verdict.get("advice") or ()), None) if facts.present else None
+    return {
+        "gn.head": head, "gn.num": num, "gn.tail": tail, "gn.s": state, "gn.text": _measured(facts, fleet),
+        "gn.next": f"Try next: {advised(advice)}" if advice else "",
+        "gn.try": simulated(facts.status.verdict) if advice else "",
+    }  # fmt: skip
 
 
 def _answer(facts: StatusFacts, fleet: list[Engine]) -> tuple[str, str, str, str]:
@@ -314,6 +319,45 @@ def _weights(facts: StatusFacts) -> str:
         f"engines up to {number(behind)} versions behind" if behind else "engines up to date" if behind == 0 else "",
         updates,
     )
+
+
+# ---- speed
+
+
+def _speed(facts: StatusFacts) -> View:
+    """Keys ``gc``: what the chart draws; ``gc.note``: window and source; ``gc.none``: why it is empty, what to add."""
+    found = facts.status.verdict.get("engine_speed")
+    if not found:
+        has_engines = facts.value("generator_requests_now", state="running") is not None
+        why = "No request runs" if has_engines else "Requests per engine unknown: add the engines' /metrics as targets"
+        return {"gc": None, "gc.none": why + ".", "gc.note": ""}
+    if not found["alone"]:
+        why = "No point yet: needs two minutes at one number of requests, and tokens/s in the engines' /metrics."
+        return {"gc": None, "gc.none": why, "gc.note": ""}
+    running, seats, best = found["running"], found["seats"], found["best"]
+    points, half, alone = found["points"], found["half"], found["alone"]
+    most = seats or _WIDER * max(running, best or 0.0, points[-1][0])
+    steps = [most * i / _CURVE_STEPS for i in range(_CURVE_STEPS + 1)]
+    curves = zip(half, alone, strict=True)
+    laws = [[round(r / (one * (1 + r / law)), 1) for r in steps] for law, one in curves]
+    mid = found["half"][1]
+    at = {name: r for name, r in (("now", running if facts.present else None), ("best", best)) if r is not None}
+    marks = [[name, r, round(r / (alone[1] * (1 + r / mid)), 1)] for name, r in at.items()]
+    band = "fitted to the points" if found["fitted"] else "general, the run has not shown enough different loads"
+    ends = "axis ends at the seats" if seats else "seats unknown"
+    none = "" if best is not None else "best not known yet"
+    return {
+        "gc": {
+            "most": most, "x": steps, "laws": laws, "points": points, "marks": marks, "fitted": found["fitted"],
+        },
+        "gc.none": "",
+        "gc.note": joined(f"Band: {band}", _POINT, ends, none),
+    }  # fmt: skip
+
+
+_POINT = "a point is the mean of up to 10 min at its load, from the engines' /metrics"
+# Parts of the drawn curve; the axis without known seats over the most requests that are shown.
+_CURVE_STEPS, _WIDER = 32, 1.25
 
 
 # ---- room in the caches

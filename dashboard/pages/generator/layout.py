@@ -6,7 +6,7 @@ from dashboard.charts.elements import card_of, panel_of, read
 from dashboard.charts.panels import names_by_slot
 from dashboard.pages.generator.data import CARDS, PANELS, SPARKS, cells
 from dashboard.pages.generator.engines import HEATS
-from dashboard.shell.page import Json, Load, Page, html, t
+from dashboard.shell.page import Json, Load, Page, html, simulate, t
 from dashboard.state import deltas
 from server.query.types import Delta, Status
 
@@ -19,7 +19,7 @@ def tree() -> list[Any]:
     load, *rest = [panel_of(panel) for panel in PANELS]
     sides = [html.Div([_heat(), load], className="stack"), html.Div([_sick(), _room()], className="stack")]
     first = html.Div(sides, className="actor-grid")
-    charts = html.Div([*rest, t(html.P, "w.note", "note marks-note")], className="charts")
+    charts = html.Div([_speed(), *rest, t(html.P, "w.note", "note marks-note")], className="charts")
     return [html.Div([_head(), cards, first, charts, _table()], className="actor-page generator-page")]
 
 
@@ -37,8 +37,9 @@ def _head() -> Any:
     title = html.H1([t(html.Span, "gn.head"), t(html.B, "gn.num", "num"), t(html.Span, "gn.tail")])
     states = html.Ul(className="states", **{"data-rows": "gen-states"})
     side = [t(html.P, "gs.kinds", "meta"), states, t(html.P, "gs.weights", "note")]
+    advice = html.P([t(html.Span, "gn.next"), simulate("gn.try")], className="text advice")
     return html.Section(
-        [html.Div([title, t(html.P, "gn.text", "text")]), html.Div(side)],
+        [html.Div([title, t(html.P, "gn.text", "text"), advice]), html.Div(side)],
         className="banner card actor-head",
         **{"data-s": "gn.s"},
     )
@@ -56,6 +57,15 @@ def _heat() -> Any:
     drawn = [html.Div(className="heat fleet", **{"data-draw": "fleet"}), t(html.P, "gh.none", "note")]
     head = html.Div([html.Div(heading, className="row"), choice], className="head-row")
     return html.Section([head, legend, *drawn], className="card panel", id="gen-heat")
+
+
+def _speed() -> Any:
+    """Tokens/s of an engine against its requests (`server.verdict.advice.engine_curve`)."""
+    unit = html.Span("tokens/s per engine", className="unit")
+    head = html.Div([html.H2("Engine speed"), unit, html.Span(className="at")], className="row")
+    drawn = html.Div(className="speed lines", **{"data-draw": "speed"})
+    notes = [t(html.P, "gc.none", "note"), t(html.P, "gc.note", "note")]
+    return html.Section([head, drawn, *notes], className="card panel", id="gen-speed")
 
 
 def _sick() -> Any:

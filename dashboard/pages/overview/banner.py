@@ -311,6 +311,11 @@ def _cost(facts: StatusFacts) -> View:
     return {"b.usd": f"{least}{money(dollars)}/h", "b.share": "idle" + (f", {share} of the bill" if share else "")}
 
 
+def simulated(facts: StatusFacts) -> str:
+    """The first advice as a query of the What-if page; empty where it has none, or no verdict describes the present."""
+    return verdict.simulated(_verdict(facts)) if facts.present else ""
+
+
 def next_steps(facts: StatusFacts) -> list[str]:
     """The verdict's advice; empty without a verdict that describes the present."""
     return verdict.next_steps(_verdict(facts)) if facts.present else []

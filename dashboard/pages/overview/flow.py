@@ -1,6 +1,6 @@
 """The strip of actors: generator to queue to trainer, weights back, and sandboxes."""
 
-from dashboard.pages.overview.banner import next_steps, split
+from dashboard.pages.overview.banner import next_steps, simulated, split
 from dashboard.state.status import StatusFacts, View, engine_name, first_clause, joined, worst
 from dashboard.widgets.format import STATE_WORDS, parts, system, text
 from server.query.types import SignalNow, mode_words
@@ -14,6 +14,7 @@ TAIL = 0.05
 def flow(facts: StatusFacts) -> View:
     """Keys ``f.*``: per actor a subtitle, a state, a bar and up to three numbers; labels on the arrows."""
     cells = _generator(facts) | _queue(facts) | _trainer(facts) | _sandboxes(facts) | _arrows(facts)
+    cells["f.try"] = simulated(facts)
     return cells | {f"f.next.{i}": step for i, step in enumerate(next_steps(facts))}
 
 

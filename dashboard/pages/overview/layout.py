@@ -9,7 +9,7 @@ from dashboard.pages.overview.banner import PHASES
 from dashboard.pages.overview.cost import CAUSES
 from dashboard.pages.overview.data import alerting, view
 from dashboard.pages.verdict import CONTRADICTIONS, EVIDENCE, MISSING
-from dashboard.shell.page import Json, Load, Page, Scope, html, pill, t
+from dashboard.shell.page import Json, Load, Page, Scope, html, pill, simulate, t
 from dashboard.state import deltas
 from dashboard.state.status import View
 from server.query.types import Delta, Status
@@ -126,7 +126,8 @@ def _arrow(key: str) -> Any:
 
 def _next() -> Any:
     """The verdict's advice; without a verdict the health of the targets."""
-    steps = html.Ol([t(html.Li, f"f.next.{i}") for i in range(3)], className="steps")
+    first = html.Li([t(html.Span, "f.next.0"), simulate("f.try")])
+    steps = html.Ol([first, *(t(html.Li, f"f.next.{i}") for i in (1, 2))], className="steps")
     trust = html.Div(
         [
             html.Div([html.H2("Data trust"), t(html.Span, "t.sum", "pill", s="t.s")], className="row"),
