@@ -22,7 +22,7 @@ INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(1)/bin/pyth
 NOT_FAST := postgres or browser or writers or sdks or process or crash or slow or long
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long check docs bench bench-alerts bench-scrape bench-ui soak faults eval-verdict screenshots lock clean
+.PHONY: help setup demo test test-fast test-long check docs bench bench-alerts bench-scrape bench-ui soak faults eval-verdict eval-advice screenshots lock clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ eval-verdict: $(VENV)/.dev ## is the verdict right? simulated runs against measu
 	@failed=0; $(BIN)/python -m pytest -q -m long tests/demo/test_verdicts.py || failed=1; \
 	for part in "eval_verdict $(ARGS)" real_runs verdict.demo_live; do \
 	  $(BIN)/python -m bench.$$part || failed=1; done; exit $$failed
+
+eval-advice: $(VENV)/.dev ## is the advice the best change? made in simulated runs, next to every other free change (12 minutes)
+	@$(BIN)/python -m bench.eval_advice $(ARGS)
 
 screenshots: $(VENV)/.dev $(PLOTLY) node_modules/.ready ## every page, light and dark, wide and narrow, from demos whose clock stands still (4 minutes)
 	@$(BIN)/python -m bench.screenshots $(ARGS)

@@ -51,6 +51,7 @@ from server.verdict.thresholds import (
     STILL_STALE,
     TWICE,
     TWO_DIGITS,
+    TWO_SIDES,
     UNSURE_LEVER,
     WAITS,
     WANTING_CACHE,
@@ -580,7 +581,7 @@ def _split(scene: Scene) -> Iterator[_Option]:
 
             low, mid, high = SCALING
             yield _Option(
-                lever, taking, taking + moved, change(mid), why, least=change(low), most=change(high)
+                lever, taking, taking + moved, change(mid), why, sure=TWO_SIDES, least=change(low), most=change(high)
             )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from server.verdict.steps import Late
 from server.verdict.thresholds import (
     DISAGREE,
     HALF_LIMIT,
+    HARMLESS,
     IN_HOURS_SECONDS,
     IN_MINUTES_SECONDS,
     LEAST_LIMIT_SECONDS,
@@ -168,7 +169,7 @@ def advised(outcome: Outcome, cause: str, n: Numbers, changes: tuple[Advice, ...
         return changes if cause == "missing" else ()
     if outcome == "balanced":
         # Nothing needs to be changed: only what gains in any case is proposed.
-        return tuple(one for one in changes if one.gain is not None and one.gain[0] >= 1)
+        return tuple(one for one in changes if one.gain is not None and one.gain[0] >= HARMLESS)
     dead = n.engines.get("down", 0.0) + n.engines.get("hung", 0.0)
     words = ADVICE.get((outcome, cause), "")
     if cause == "slow_engine" and n.slow:

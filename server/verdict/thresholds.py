@@ -344,7 +344,7 @@ HALVINGS = 80
 
 COSTS: Mapping[str, float] = {"setting": 1.0, "restart": 1.2, "money": 3.0}
 """Divisor of a change's log gain in the order of changes: a restart loses minutes, and money is spent last."""
-CAUSE_FIRST = 1.3
+CAUSE_FIRST = 1.15
 """Factor of the log gain, in the order of changes, of the one that removes the cause of the verdict."""
 FEW_MORE = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
 """Factors of the rollouts in flight that are compared."""
@@ -372,6 +372,10 @@ STILL_STALE = 0.5
 """Share of what is dropped as stale that is still dropped with one version more."""
 UNSURE_LEVER = 0.75
 """Factor of the log gain in the order of changes, of a lever whose effect depends on tasks or on programs of others."""
+HARMLESS = 0.97
+"""Factor. A change of a balanced run gains at least this much in any case: the noise of a measurement below nothing."""
+TWO_SIDES = 0.85
+"""Factor of the log gain in the order of changes, of GPUs that move: both sides restart."""
 TWO_DIGITS = 10.0
 """From here on a value is shown as a whole number."""
 KEPT_MARGIN = 0.9
