@@ -333,14 +333,14 @@ def _rest(n: Numbers, candidates: list[Limiter]) -> Iterator[Limiter]:
         gain = 1.0  # more rollouts could have started: faster engines would only be emptier
     factor = max(LEAST_FACTOR, 1.0 if n.quiet else left)
     if n.idle_room:
-        text = f"engines run {n.running:.0f} requests, {n.waiting or 0.0:.0f} wait, and they have room for more"
+        text = "the engines have room for more requests, and none waits"
         busy = n.extra.get("scoring_busy_ratio") or LEAST_SHARE
         gain = max(1.0, min(gain, 1 / busy))  # twice the rollouts gain about what twice the engines do
         yield Limiter("orchestrator_bound", "concurrency_cap", factor, gain, text=text)
         return
     cause = "not_told" if n.saturated is None else "max_num_seqs" if n.few_seats else "too_few_engines"
     if cause == "max_num_seqs":
-        text = f"{n.waiting:.0f} requests wait while the KV cache is {n.kv:.0%} full"
+        text = f"requests wait while the KV cache is {n.kv:.0%} full"
     yield Limiter("generator_bound", cause, factor, gain, text=text)
 
 

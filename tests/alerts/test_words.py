@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from collectors.model import Target
 from server.alerts.inputs import RunFrame
@@ -56,7 +57,7 @@ def fired(rule: Rule) -> Alert:
     evaluator = Evaluator([rule], "r")
     for frame in written(template, "fires and ends", faults(template)["fires and ends"]).frames:
         assert isinstance(frame, RunFrame)
-        health = {name: replace(one, problem="" if one.up else REASON) for name, one in frame.health.items()}
+        health = {name: structs.replace(one, error="" if one.up else REASON) for name, one in frame.health.items()}
         evaluator.evaluate(replace(frame, run="r", health=health, address_of=lambda name: name and ADDRESS))
         if evaluator.firing:
             return evaluator.firing[0]

@@ -158,9 +158,9 @@ def test_tasks_that_are_too_easy(tmp_path: Path, own_store: Store) -> None:
     assert found.values['tool_calls{stat="mean"}'] == pytest.approx(total(last, "tool_calls_mean") / LAST, rel=0.1)
     solved = found.values['zero_advantage_group_ratio{basis="completed",cause="all_solved"}']
     assert solved == pytest.approx(last[-1]["completed_all_solved_ratio"], abs=0.04)
-    assert said(found) in (("curriculum_bound", "too_easy"), ("generator_bound", "drift"))
+    assert said(found) in (("curriculum_bound", "too_easy"), ("orchestrator_bound", "concurrency_cap"))
     # Two limits of nearly the same size: which is the larger is said, and that it is not sure.
     assert found.verdict.confidence >= 0.4
     shares = {one.outcome: one.share for one in found.verdict.limiters}
-    assert {"curriculum_bound", "generator_bound"} <= set(shares)
-    assert min(shares["curriculum_bound"], shares["generator_bound"]) > 0.2
+    assert {"curriculum_bound", "orchestrator_bound"} <= set(shares)
+    assert min(shares["curriculum_bound"], shares["orchestrator_bound"]) > 0.2

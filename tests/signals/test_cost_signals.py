@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from server import signals
 from server.signals import Signal
-from server.signals.model import Answer, NotApplicable, Unknown, Value, View
+from server.signals.model import GONE, Answer, NotApplicable, Unknown, Value, View
 from server.signals.window import Gauge, StepBook
 from tests.signals.support import NOW, book, gauge, health, view
 
@@ -282,7 +282,7 @@ def test_a_run_of_which_nothing_ever_answered_bills_nobody() -> None:
     words = "no target of this run has answered yet: whether its GPUs are held is not reported"
     assert idle(view(lifecycle="starting", targets=(never,), **SPLIT)) == {"starting": words}
     assert idle(view(lifecycle="starting", targets=(never, once), **SPLIT)) == {"starting": pytest.approx(407.04)}
-    assert idle(view(lifecycle="starting", targets=(replace(never, gone=True),), **SPLIT)) == {
+    assert idle(view(lifecycle="starting", targets=(structs.replace(never, error_kind=GONE),), **SPLIT)) == {
         "starting": pytest.approx(407.04)
     }
     assert idle(view(lifecycle="paused", targets=(never,), **SPLIT)) == {"paused": pytest.approx(407.04)}
