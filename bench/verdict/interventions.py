@@ -91,7 +91,6 @@ def made(of: World, lever: str, factor: float | None, value: float | None) -> Fi
         "engines": {"engines": round(c.engines * scaled)},
         "trainer_gpus": {"compute": c.compute / 2**of.power},
         "max_staleness": {"bound": value if value is not None else c.bound + 1},
-        "queue_bound": {"bound": c.bound * 2},
         "group_filter": {"filtered": 1.0},
         "curriculum": {"zero": value if value is not None else c.zero / 2},
         "oversampling": {"oversample": round(c.oversample * scaled)},

@@ -70,6 +70,7 @@ def verdict_lines(verdict: Mapping[str, Any], now: float, lifecycle: str = "runn
     yield from _changes(verdict)
     yield from _idle(verdict)
     yield from _listed("for more confidence, log", list(verdict.get("missing", ())))
+    yield from _listed("for more advice", list(verdict.get("advice_lacks", ())))
 
 
 def _changes(verdict: Mapping[str, Any]) -> Iterator[str]:

@@ -328,7 +328,7 @@ HISTORY = "history:"
 VERDICT_SIGNAL = "bottleneck"
 # A verdict that stays is a point a minute, not twelve: it is as old as a tick's number may be (`TICK_STALE_SECONDS`).
 BEAT_SECONDS = 60.0
-# Memory and verdict together: some kB at most; what grows beyond this would grow for ever.
+# Memory and verdict together are some kB; more than this shows that something grows without a bound.
 STATE_BYTES = 262_144
 # The verdict of a run that is over stands as of its end.
 OVER = ("finished", "crashed")
@@ -373,7 +373,7 @@ class VerdictTracker:
             answers.stand(VERDICT_SIGNAL, now)
 
     def _gap(self, ts: float, answers: SignalResults, batch: Batch, replayed: bool) -> None:
-        """Nobody looked for longer than a step may take: what was said before did not stand all that time."""
+        """Nothing was judged for longer than a step may take: the verdict before did not hold all that time."""
         words = "nothing was collected for this run"
         self._note(ts, Verdict("unknown", "incomplete", since=ts, summary=words), batch, replayed)
         answers.write([(VERDICT_SIGNAL, ts, Unknown(words))], batch)
@@ -401,7 +401,7 @@ class VerdictTracker:
                 self._memory, self._unsaved = memory, (memory, verdict, seen.now)
                 return verdict
             text = _verdict_text(memory, verdict, seen.now)
-        except Exception as error:  # noqa: BLE001 - the same tick would fail for ever; the run goes on without it
+        except Exception as error:  # noqa: BLE001 - the same tick would fail at every retry; the run goes on without it
             return self._fault(type(error).__name__, error, seen.now)
         if len(text) > STATE_BYTES:
             return self._fault(f"more than {STATE_BYTES:,} bytes of state", None, seen.now)
@@ -432,7 +432,7 @@ class VerdictTracker:
         return {VERDICT_STATE: (RULES_VERSION, self._text)} if self._text else {}
 
     def restore(self, states: Mapping[str, tuple[int, str]]) -> None:
-        """Take them back; those of other rules begin anew, and their first verdict is a row of its own."""
+        """Restores the memory; that of other rules starts empty, and their first verdict is a row of its own."""
         version, text = states.get(VERDICT_STATE, (0, ""))
         if version != RULES_VERSION:
             return

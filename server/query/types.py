@@ -116,6 +116,7 @@ class VerdictInfo(TypedDict, total=False):
     completeness: float
     limiters: list[LimiterInfo]
     advice: list[AdviceInfo]
+    advice_lacks: list[str]
     engine_speed: EngineSpeedInfo | None
     numbers: Mapping[str, float | None]
     missing: list[str]

@@ -98,7 +98,7 @@ def _withheld(verdict: VerdictInfo, why: str) -> VerdictInfo:
     named = str(verdict["outcome"]) + (f" ({verdict['cause']})" if verdict["cause"] else "")
     last = {key: verdict.get(key) for key in LastVerdict.__annotations__}
     unseen = {"outcome": "unknown", "cause": "incomplete", "confidence": 0.0, "since": verdict["as_of"], "last": last}
-    nothing: dict[str, object] = {"usd_per_hour": None, "usd_lacks": "", "advice": [], "next": None}
+    nothing: dict[str, object] = {"usd_per_hour": None, "usd_lacks": "", "advice": [], "advice_lacks": [], "next": None}
     summary = f"{why} {named}: {verdict['summary']}"
     return cast(VerdictInfo, {**verdict, **unseen, **nothing, "summary": summary})
 

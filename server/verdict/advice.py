@@ -79,7 +79,6 @@ LEVERS: Mapping[str, Lever] = {
     "engines": Lever("Add engines", "engines", "money"),
     "trainer_gpus": Lever("Add GPUs to the trainer", "GPUs", "money"),
     "max_staleness": Lever("Raise the staleness bound", "versions", "setting"),
-    "queue_bound": Lever("Raise the bound of the queue", "batches", "setting"),
     "response_length": Lever("Cap the response length", "tokens", "setting"),
     "group_filter": Lever("Filter groups without a gradient before training", "", "setting"),
     "curriculum": Lever("Choose tasks that are neither always nor never solved: share of groups without a gradient",
@@ -89,10 +88,10 @@ LEVERS: Mapping[str, Lever] = {
     "sandbox_limit": Lever("Have the provider raise the number of sandboxes that start at once", "sandboxes", "money"),
     "reward_workers": Lever("Score in parallel: reward workers", "workers", "setting"),
     "tool_workers": Lever("Make tool calls faster, or run more of them at once", "", "setting"),
-    "checkpoint_interval": Lever("Save checkpoints less often: every n-th as many", "times", "setting"),
-    "eval_interval": Lever("Evaluate less often: every n-th as many", "times", "setting"),
+    "checkpoint_interval": Lever("Raise the interval between checkpoints", "times", "setting"),
+    "eval_interval": Lever("Raise the interval between evaluations", "times", "setting"),
     "weight_sync_mode": Lever("Publish weights while the engines generate", "", "restart"),
-    "trainer_other": Lever("Cut what the trainer's step spends beside what it reports", "", "setting"),
+    "trainer_other": Lever("Shorten the part of the step that the trainer does not report", "", "setting"),
     "asynchronous": Lever("Generate while the trainer computes (one step off, or asynchronous)", "", "restart"),
     "dispatch": Lever("Dispatch prompts faster", "", "setting"),
     "repair": Lever("Restore what does not work", "", "setting"),
@@ -112,7 +111,7 @@ LEVER_OF: Mapping[str, str] = {
 
 
 # ---- engine speed
-# Seconds per token of a request, as a function of the requests that run beside it in its engine.
+# Seconds per token of a request, as a function of the requests that run in its engine.
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +259,9 @@ class Change:
     Attributes:
         in_flight: rollouts in flight; engines: their number; seats: requests that one may run at once; most_seats: at
             most so many, a number.
-        outside: seconds of a rollout outside the engines; removed: share of a rollout's time that goes.
-        made: rollouts that production makes of what it begins; trained: samples that carry a gradient, of those made.
-        capacity: samples/s that the trainer could take.
+        removed: share of a rollout's time that is saved; made: rollouts that production delivers of those it begins.
+        useful: samples that carry a gradient, of those trained; capacity: samples/s that the trainer could take.
+        scorer: groups/s that the scorer can take.
     """
 
     in_flight: float = 1.0
@@ -277,7 +276,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Plant:
+class RunModel:
     """A run as the model sees it; rates are multiples of what is trained now.
 
     Attributes:
@@ -345,7 +344,7 @@ def _both(made: float, taken: float, sharp: float) -> float:
     return found
 
 
-def plant(n: Numbers) -> Plant | None:
+def model_of(n: Numbers) -> RunModel | None:
     """Returns the model of a run; None: the trainer's wait or its rate is not reported."""
     if n.wait is None or not n.trained or n.seen.synchronous:
         return None
@@ -355,7 +354,7 @@ def plant(n: Numbers) -> Plant | None:
     queued = inside * (n.waiting or 0.0) / requests if requests else 0.0
     running = n.running / engines if n.running else None
     busy = n.extra.get("scoring_busy_ratio")
-    return Plant(
+    return RunModel(
         n.lacking or 0.0, _surplus(n), inside - queued, queued, running, engine_seats(n),
         busy if n.scorer_full else None, fed=not waits_for_prompts(n),
     )  # fmt: skip
@@ -403,13 +402,13 @@ class Scene:
     """What the levers look at."""
 
     n: Numbers
-    plant: Plant
+    model: RunModel
     speed: EngineSpeed
     lacks: dict[str, str] = field(default_factory=dict)
 
     def gain(self, option: _Option) -> Range:
         """The gain of an option, over all that is not known of the run."""
-        rate, surplus = self.plant.rate, self.plant.surplus
+        rate, surplus = self.model.rate, self.model.surplus
         middle = rate(option.change, self.speed.half[1], SHARPNESS[1], surplus[1] if surplus else None)
         ends = (0, 2)
         rates = [
@@ -423,27 +422,18 @@ class Scene:
         return round(low, 2), round(middle, 2), round(high, 2)
 
 
-def advise(n: Numbers, bins: Bins = (), cause: str = "") -> tuple[Advice, ...]:
-    """Returns the changes that gain something, by gain per cost.
+def advise(n: Numbers, bins: Bins = (), cause: str = "") -> tuple[tuple[Advice, ...], Mapping[str, str]]:
+    """Returns the changes that gain something, by gain per cost, and levers that cannot be judged -> what to log.
 
     Args:
         bins: speeds that the run has shown; cause: of the verdict: of changes that are alike the one that removes it
             comes first.
     """
-    return _advised(n, bins, cause)[0]
-
-
-def lacking(n: Numbers, bins: Bins = ()) -> Mapping[str, str]:
-    """Returns the levers that cannot be judged -> what to log."""
-    return _advised(n, bins)[1]
-
-
-def _advised(n: Numbers, bins: Bins, cause: str = "") -> tuple[tuple[Advice, ...], Mapping[str, str]]:
     if n.seen.synchronous:
         return _synchronous(n), {}
-    model = plant(n)
+    model = model_of(n)
     if model is None:
-        return (), {name: "log the trainer's wait next to its step time" for name in LEVERS if name != "repair"}
+        return (), {"every change": "log the trainer's wait next to its step time"}
     scene = Scene(n, model, engine_speed(bins, model.running or 1.0))
     found: list[tuple[float, Advice]] = []
     for make in _MAKERS:
@@ -474,11 +464,18 @@ def _text(lever: Lever, option: _Option) -> str:
     if option.after is None:
         return f"{lever.text}."
     before = f" from {_number(option.before)}" if option.before is not None else ""
-    return f"{lever.text}{before} to {_number(option.after)}."
+    times = " times today's" if lever.unit == "times" else ""
+    return f"{lever.text}{before} to {_number(option.after)}{times}."
 
 
 def _number(value: float) -> str:
     return f"{value:.0f}" if value >= TWO_DIGITS or value == int(value) else f"{value:.2g}"
+
+
+def _requests(n: Numbers) -> str:
+    if n.running is None:
+        return "the requests of the engines are not reported"
+    return f"engines run {n.running:.0f} requests" + (f", {n.waiting:.0f} wait" if n.waiting is not None else "")
 
 
 def _in_flight(scene: Scene) -> Iterator[_Option]:
@@ -487,6 +484,7 @@ def _in_flight(scene: Scene) -> Iterator[_Option]:
     limit = steps.limit(n.seen)
     if n.running is None:
         scene.lacks["rollouts_in_flight"] = "add the engines' /metrics as targets"
+        return
     if not limit:
         scene.lacks["rollouts_in_flight"] = "log rollouts in flight, or state max_in_flight in [run.NAME.facts]"
         return
@@ -500,10 +498,10 @@ def _in_flight(scene: Scene) -> Iterator[_Option]:
         return  # a further rollout would find no sandbox
     stale = n.seen.get("staleness_versions", level="trajectory", stat="mean")
     most = min(MORE_IN_FLIGHT, _kept(n) or inf)
-    why = f"engines run {n.running or 0:.0f} requests, {n.waiting or 0:.0f} wait"
+    why = _requests(n)
     why += f", the KV cache is {n.kv:.0%} full" if n.kv is not None else ""
     why += f", and {limit:.0f} rollouts are in flight, which is their limit"
-    running = scene.plant.running or 1.0
+    running = scene.model.running or 1.0
     # The engines' own limit is often a power of two.
     seats = n.seen.fact("max_num_seqs") or 2.0 ** (floor(log2(running)) + 1)
     for factor in FEW_MORE:
@@ -520,7 +518,7 @@ def _in_flight(scene: Scene) -> Iterator[_Option]:
 
 def _seats(scene: Scene) -> Iterator[_Option]:
     """More requests per engine, where requests wait and the cache is free."""
-    n, running = scene.n, scene.plant.running
+    n, running = scene.n, scene.model.running
     waiting = n.waiting or 0.0
     if running is None or waiting < max(1.0, QUEUED * (n.running or 0.0)):
         return
@@ -548,7 +546,7 @@ def _cache(scene: Scene) -> Iterator[_Option]:
     factor = min(MORE_CACHE, max(wanted, LEAST_FACTOR))
     tokens = n.seen.get("live_sequence_length_tokens")
     now = round(n.running * tokens / n.kv) if tokens else None
-    why = f"the KV cache is {n.kv:.0%} full: {n.running:.0f} requests run and {n.waiting or 0:.0f} wait"
+    why = f"the KV cache is {n.kv:.0%} full; {_requests(n)}"
     waste = 1.0 + min(preempted, 1.0) if preempted >= PREEMPTED else 1.0
     # Where samples are dropped as stale, more at once grow staler: then the least is nothing.
     least = Change() if (n.stale or 0.0) >= MUCH_STALE else Change(seats=sqrt(factor))
@@ -591,7 +589,7 @@ def _engines(scene: Scene) -> Iterator[_Option]:
         scene.lacks["engines"] = "add the engines' /metrics as targets"
         return
     to = max(alive + 1, round(TWICE * alive))
-    yield _Option("engines", alive, to, Change(engines=to / alive), f"engines run {n.running or 0:.0f} requests")
+    yield _Option("engines", alive, to, Change(engines=to / alive), _requests(n))
 
 
 def _trainer_gpus(scene: Scene) -> Iterator[_Option]:
@@ -713,7 +711,8 @@ def _overheads(scene: Scene, cause: str, lever: str, kept: float) -> Iterator[_O
         return
     busy = n.step * (1 - (n.wait or 0.0))
     saved = min(seconds * (1 - kept), busy * MOST_SHARE)
-    why = f"{cause.replace('_', ' ')} takes {seconds:.3g} s of a step of {n.step:.3g} s"
+    name = "what the trainer does not report" if cause == "other" else cause.replace("_", " ")
+    why = f"{name} takes {seconds:.3g} s of a step of {n.step:.3g} s"
     change = Change(capacity=busy / (busy - saved))
     most = change
     if lever == "weight_sync_mode":
@@ -721,7 +720,7 @@ def _overheads(scene: Scene, cause: str, lever: str, kept: float) -> Iterator[_O
         whole = n.step / (n.step - min(saved, n.step * MOST_SHARE))
         paused = n.seen.get("generator_weight_stall_seconds", stat="mean")
         most = replace(change, made=whole)
-        # A trainer that waits beside so long an update shows that production does not go on meanwhile.
+        # A trainer that waits in spite of so long an update shows that production does not go on meanwhile.
         stands = paused or (n.wait or 0.0) >= LITTLE_WAIT
         change = replace(change, made=sqrt(whole) if stands else 1.0)
     numbers = (1, RARER) if lever.endswith("_interval") else (None, None)
@@ -746,7 +745,7 @@ _MAKERS: tuple[Callable[[Scene], Iterator[_Option]], ...] = (
 
 
 def _synchronous(n: Numbers) -> tuple[Advice, ...]:
-    """Generation beside training instead of before it: a step then takes the longer of the two."""
+    """Generation during training instead of before it: a step then takes the longer of the two."""
     generation = n.seen.get("trainer_phase_seconds", phase="generation")
     if not n.step or not generation or generation >= n.step:
         return ()

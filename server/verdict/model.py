@@ -236,7 +236,7 @@ class Verdict:
         since: when this outcome and cause were first found without interruption.
         summary: one sentence.
         limiters: by gain, the verdict's own first; the next one is ``limiters[1]``.
-        advice: the changes to make, by gain per cost.
+        advice: the changes to make, by gain per cost; advice_lacks: levers that cannot be judged, with what to log.
         engine_speed: how the tokens/s of an engine follow from its requests; None: no engine reports them.
         numbers: the arithmetic: capacity, delivered, predicted and reported wait, gap factor, ... None: not reported.
         missing: missing signals that would decide or confirm the verdict, with what to log.
@@ -266,6 +266,7 @@ class Verdict:
     rules_version: int = RULES_VERSION
     contradictions: tuple[Contradiction, ...] = ()
     engine_speed: EngineCurve | None = None
+    advice_lacks: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[Outcome, str]:
@@ -295,6 +296,7 @@ class Verdict:
             "completeness": self.completeness,
             "limiters": [_plain(item) for item in self.limiters],
             "advice": [one.to_json() for one in self.advice],
+            "advice_lacks": list(self.advice_lacks),
             "engine_speed": None if self.engine_speed is None else self.engine_speed.to_json(),
             "numbers": dict(self.numbers),
             "missing": list(self.missing),
@@ -332,6 +334,7 @@ def from_json(stored: Mapping[str, Any]) -> Verdict:
         disagreements=tuple(stored["disagreements"]),
         contradictions=tuple(Contradiction(**item) for item in stored.get("contradictions", ())),
         advice=tuple(Advice.from_json(item) for item in stored["advice"]),
+        advice_lacks=tuple(stored.get("advice_lacks", ())),
         engine_speed=EngineCurve.from_json(stored["engine_speed"]) if stored.get("engine_speed") else None,
         rules_version=stored["rules_version"],
         usd_lacks=stored.get("usd_lacks", ""),

@@ -584,6 +584,7 @@ def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: f
         doubt = CONTRADICTION if disagreements or n.contradictions else 1.0
         evidence = NO_EVIDENCE + (1 - NO_EVIDENCE) * complete
         sure *= evidence * clear(case, own_limiter, complete) * doubt * blind(case, outcome)
+    changes, lacks = ((), {}) if liveness else advise(n, case.speeds, cause)
     return Verdict(
         outcome=outcome,
         cause=cause,
@@ -593,7 +594,8 @@ def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: f
         summary=explain.summary(outcome, cause, n, own_limiter),
         evidence=explain.evidence(n, ranked, own_limiter),
         limiters=ranked,
-        advice=explain.advised(outcome, cause, n, () if liveness else advise(n, case.speeds, cause)),
+        advice=explain.advised(outcome, cause, n, changes),
+        advice_lacks=tuple(f"{lever}: {how}" for lever, how in lacks.items()),
         engine_speed=engine_curve(n, case.speeds),
         numbers=n.table(),
         missing=explain.missing(n),

@@ -691,7 +691,7 @@ class Numbers:
 
     @property
     def idle_room(self) -> bool:
-        """Whether the engines could run more requests and none waits: whoever starts rollouts limits them."""
+        """Whether the engines could run more requests and none waits: the number of rollouts started limits them."""
         full = self.places is None or self.places >= AT_CAP
         return self.saturated is False and not self.computes_fully and full and bool(self.running)
 

@@ -107,8 +107,8 @@ def test_status_has_the_shape_of_the_contract(run: Bench) -> None:
     }
     assert set(status["verdict"]) == {
         "outcome", "cause", "confidence", "since", "summary", "evidence", "shares", "next", "usd_per_hour", "usd_lacks",
-        "rule", "completeness", "limiters", "advice", "engine_speed", "numbers", "missing", "disagreements",
-        "contradictions", "buffer", "rules_version", "as_of",
+        "rule", "completeness", "limiters", "advice", "advice_lacks", "engine_speed", "numbers", "missing",
+        "disagreements", "contradictions", "buffer", "rules_version", "as_of",
     }  # fmt: skip
     assert (status["run"], status["framework"], status["mode"], status["lifecycle"]) == (
         "run",

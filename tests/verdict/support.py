@@ -88,7 +88,7 @@ def seen(
 ) -> VerdictInput:  # fmt: skip
     """The last word on each series counts; None takes it away, and ``name*`` with None all that begin with it.
 
-    ``old``: seconds since all of it was told. The task uses sandboxes unless `has_sandbox` says otherwise.
+    ``old``: seconds since all of it was reported. The task uses sandboxes unless `has_sandbox` says otherwise.
     """
     numbers: dict[str, float] = {}
     for part in told:

@@ -7,11 +7,10 @@ import pytest
 from bench.verdict.interventions import World, made, measured, prove, world
 from server.verdict.advice import (
     Change,
-    Plant,
+    RunModel,
     advise,
     engine_curve,
     engine_speed,
-    lacking,
     load_share,
     remember_speed,
 )
@@ -26,37 +25,37 @@ SURE = 1e6
 
 def test_rollouts_that_only_decode_gain_what_the_engines_let_them() -> None:
     """All their time in engines that slow down by half at twice the load: 2 / ((1 + 2) / (1 + 1)) = 4/3."""
-    plant = Plant(0.9, None, 1.0, 0.0, 10.0, None)
-    assert plant.rate(Change(in_flight=2.0), 10.0, SURE) == pytest.approx(4 / 3, rel=1e-3)
-    assert plant.rate(Change(in_flight=2.0), SURE, SURE) == pytest.approx(2.0, rel=1e-3)
+    model = RunModel(0.9, None, 1.0, 0.0, 10.0, None)
+    assert model.rate(Change(in_flight=2.0), 10.0, SURE) == pytest.approx(4 / 3, rel=1e-3)
+    assert model.rate(Change(in_flight=2.0), SURE, SURE) == pytest.approx(2.0, rel=1e-3)
 
 
 def test_half_of_the_time_outside_the_engines() -> None:
     """x (0.5 + 0.5 (1 + x / ...)): with engines that never slow down twice as many make twice as much."""
-    plant = Plant(0.9, None, 0.5, 0.0, 10.0, None)
-    assert plant.rate(Change(in_flight=2.0), SURE, SURE) == pytest.approx(2.0, rel=1e-3)
+    model = RunModel(0.9, None, 0.5, 0.0, 10.0, None)
+    assert model.rate(Change(in_flight=2.0), SURE, SURE) == pytest.approx(2.0, rel=1e-3)
     # Without the half outside: one half of the time, at a speed that does not change.
-    assert plant.rate(Change(removed=0.5), SURE, SURE) == pytest.approx(2.0, rel=1e-3)
+    assert model.rate(Change(removed=0.5), SURE, SURE) == pytest.approx(2.0, rel=1e-3)
 
 
 def test_seats_bound_what_more_rollouts_gain() -> None:
-    plant = Plant(0.9, None, 1.0, 0.0, 10.0, 12.0)
-    assert plant.rate(Change(in_flight=4.0), SURE, SURE) == pytest.approx(1.2, rel=1e-3)
-    assert plant.rate(Change(in_flight=4.0, seats=2.0), SURE, SURE) == pytest.approx(2.4, rel=1e-3)
-    assert plant.rate(Change(in_flight=4.0, engines=2.0), SURE, SURE) == pytest.approx(2.4, rel=1e-3)
+    model = RunModel(0.9, None, 1.0, 0.0, 10.0, 12.0)
+    assert model.rate(Change(in_flight=4.0), SURE, SURE) == pytest.approx(1.2, rel=1e-3)
+    assert model.rate(Change(in_flight=4.0, seats=2.0), SURE, SURE) == pytest.approx(2.4, rel=1e-3)
+    assert model.rate(Change(in_flight=4.0, engines=2.0), SURE, SURE) == pytest.approx(2.4, rel=1e-3)
 
 
 def test_no_change_of_production_exceeds_the_trainer() -> None:
     """It waits a fifth of the time: 1 / 0.8 at most, and less where both sides wait for each other."""
-    plant = Plant(0.2, None, 1.0, 0.0, 10.0, None)
-    assert plant.rate(Change(in_flight=8.0), SURE, 40.0) == pytest.approx(1.25, abs=0.01)
-    assert plant.rate(Change(in_flight=8.0), SURE, 5.0) < 1.25
-    assert plant.rate(Change(), SURE, 12.0) == pytest.approx(1.0)
+    model = RunModel(0.2, None, 1.0, 0.0, 10.0, None)
+    assert model.rate(Change(in_flight=8.0), SURE, 40.0) == pytest.approx(1.25, abs=0.01)
+    assert model.rate(Change(in_flight=8.0), SURE, 5.0) < 1.25
+    assert model.rate(Change(), SURE, 12.0) == pytest.approx(1.0)
 
 
 def test_prompts_that_come_slowly_make_more_places_useless() -> None:
-    plant = Plant(0.5, None, 1.0, 0.0, 10.0, None, fed=False)
-    assert plant.rate(Change(in_flight=4.0), SURE, SURE) == 1.0
+    model = RunModel(0.5, None, 1.0, 0.0, 10.0, None, fed=False)
+    assert model.rate(Change(in_flight=4.0), SURE, SURE) == 1.0
 
 
 def test_the_speed_is_fitted_where_the_run_has_shown_it() -> None:
@@ -117,7 +116,7 @@ def test_a_curve_that_no_point_shows_has_a_best_only_at_its_seats() -> None:
 
 
 def levers(*told: object, **facts: float) -> dict[str, Advice]:
-    return {one.lever: one for one in advise(numbers(seen(*told, **facts)))}  # type: ignore[arg-type]
+    return {one.lever: one for one in advise(numbers(seen(*told, **facts)))[0]}  # type: ignore[arg-type]
 
 
 IDLE = {'generator_requests{state="running"}': 57.0, "kv_cache_usage_ratio": 0.2, "in_flight_ratio": 1.0}
@@ -156,11 +155,14 @@ def test_requests_that_wait_beside_a_free_cache_want_seats() -> None:
 
 def test_levers_whose_inputs_are_missing_say_what_to_log() -> None:
     n = numbers(seen(HEALTHY, STARVED, QUIET, NO_PLACE))
-    assert lacking(n)["rollouts_in_flight"].startswith("log rollouts in flight")
-    assert lacking(n)["gpu_split_generator"] == "state trainer_gpus and generator_gpus in [run.NAME.facts]"
+    assert advise(n)[1]["rollouts_in_flight"].startswith("log rollouts in flight")
+    assert advise(n)[1]["gpu_split_generator"] == "state trainer_gpus and generator_gpus in [run.NAME.facts]"
     assert "gpu_split_generator" not in levers(HEALTHY, STARVED, QUIET, NO_PLACE)
     unknown = numbers(seen(HEALTHY, {"trainer_wait_ratio": None}))
-    assert advise(unknown) == () and set(lacking(unknown).values()) == {"log the trainer's wait next to its step time"}
+    assert advise(unknown) == ((), {"every change": "log the trainer's wait next to its step time"})
+    assert judge(seen(HEALTHY, STARVED, QUIET, NO_PLACE)).to_json()["advice_lacks"] == [
+        f"{lever}: {how}" for lever, how in advise(n)[1].items()
+    ]
 
 
 def test_no_more_rollouts_where_no_sandbox_is_left() -> None:

@@ -18,7 +18,7 @@ million tokens. A minus sign is no part of the literal."""
 NAMED: Mapping[tuple[str, str], set[float]] = {
     ("model.py", "RULES_VERSION"): {10},  # a version, no threshold
     ("throughput.py", "interval"): {4},  # Wilson's formula
-    ("advice.py", "Plant"): {4},  # the discriminant
+    ("advice.py", "RunModel"): {4},  # the discriminant
 }
 """(file, function or constant) -> further numbers that stand there."""
 
