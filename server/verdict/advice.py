@@ -372,7 +372,7 @@ def _surplus(n: Numbers) -> Range | None:
     if n.hold_ratio is None:
         # What is dropped as stale has been made.
         return (arrivals, arrivals, arrivals) if n.dropped else None
-    held = max(1.0, n.potential / n.trained)
+    held = n.offered or 1.0
     most = arrivals / max(LEAST_SHARE, n.places) if n.places is not None else held
     low, high = min(held, most), held
     return low, sqrt(low * high), high

@@ -26,6 +26,7 @@ from server.verdict.thresholds import (
     STALE_EXPLAINS,
     SYNC_WEIGHTS,
     WEIGHTS,
+    WORTH_A_SETTING,
 )
 from server.verdict.throughput import Numbers
 
@@ -168,8 +169,8 @@ def advised(outcome: Outcome, cause: str, n: Numbers, changes: tuple[Advice, ...
     if outcome == "unknown":
         return changes if cause == "missing" else ()
     if outcome == "balanced":
-        # Nothing needs to be changed: only what gains in any case is proposed.
-        return tuple(one for one in changes if one.gain is not None and one.gain[0] >= HARMLESS)
+        # Nothing needs to be changed: only what gains in any case, or costs nothing, is proposed.
+        return tuple(one for one in changes if _worth_it(one))
     dead = n.engines.get("down", 0.0) + n.engines.get("hung", 0.0)
     words = ADVICE.get((outcome, cause), "")
     if cause == "slow_engine" and n.slow:
@@ -183,6 +184,12 @@ def advised(outcome: Outcome, cause: str, n: Numbers, changes: tuple[Advice, ...
         # Without a change whose gain follows from the numbers, the usual one of this cause.
         return changes or ((Advice(LEVER_OF.get(cause, "repair"), text=words),) if words else ())
     return (Advice("repair", text=words), *changes)
+
+
+def _worth_it(one: Advice) -> bool:
+    if one.gain is None:
+        return False
+    return one.gain[0] >= HARMLESS or (one.cost == "setting" and one.gain[1] >= WORTH_A_SETTING)
 
 
 # Windows of signals, as their help texts define them.

@@ -374,6 +374,8 @@ UNSURE_LEVER = 0.75
 """Factor of the log gain in the order of changes, of a lever whose effect depends on tasks or on programs of others."""
 HARMLESS = 0.97
 """Factor. A change of a balanced run gains at least this much in any case: the noise of a measurement below nothing."""
+WORTH_A_SETTING = 1.08
+"""Factor. Likely gain from which a setting of a balanced run is proposed although it may gain nothing."""
 TWO_SIDES = 0.85
 """Factor of the log gain in the order of changes, of GPUs that move: both sides restart."""
 TWO_DIGITS = 10.0
