@@ -14,6 +14,9 @@ DOCS := .venv-docs
 # The edition of plotly.js with what our charts need: 0.4 MB on the wire where the whole is 1.5. Without npm, or without a
 # registry, the whole one is served.
 PLOTLY := dashboard/vendor/plotly-basic.min.js
+# The dashboard's scripts and styles as one file each. Without npm the sources are served: the same page, more requests.
+BUNDLE := dashboard/vendor/rollscope.min.mjs
+ASSETS := $(shell find dashboard/assets -name '*.mjs' -o -name '*.css')
 # The installer of the lock file is itself locked. A package index that has no uv is no obstacle: pip does it too.
 # $(1): the environment, $(2): what to install there.
 INSTALL = { test -x $(BIN)/uv && $(BIN)/uv pip install -q --python $(1)/bin/python $(2); } \
@@ -27,20 +30,20 @@ NOT_FAST := postgres or browser or writers or sdks or process or crash or slow o
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.runtime $(PLOTLY) ## make .venv with the console script rollscope
+setup: $(VENV)/.runtime $(PLOTLY) $(BUNDLE) ## make .venv with the console script rollscope
 
 demo: setup ## start an imaginary cluster and the dashboard: http://127.0.0.1:8050
 	@$(BIN)/rollscope demo $(ARGS)
 
-test: $(VENV)/.dev $(PLOTLY) $(SDKS_READY) $(WRITERS)/.ready $(DOCS)/.ready node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
+test: $(VENV)/.dev $(PLOTLY) $(BUNDLE) $(SDKS_READY) $(WRITERS)/.ready $(DOCS)/.ready node_modules/.ready ## the whole suite: SQLite, a real PostgreSQL, a real Chromium
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder $(ARGS) || { test $$? -eq 1 || exit 2; \
 	  echo "What failed beside three other processes is run again, alone: what passes now depends on the machine's load."; \
 	  env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none $(ARGS); }
 
-test-fast: $(VENV)/.dev $(PLOTLY) ## what needs no PostgreSQL, browser, SDK, log writer or other process (below 90 seconds)
+test-fast: $(VENV)/.dev $(PLOTLY) $(BUNDLE) ## what needs no PostgreSQL, browser, SDK, log writer or other process (below 90 seconds)
 	@env -u PYTHONDONTWRITEBYTECODE ROLLSCOPE_TEST_EXAMPLES=10 $(BIN)/python -m pytest -q -m "not ($(NOT_FAST))" --ignore=tests/e2e -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-long: $(VENV)/.dev $(PLOTLY) node_modules/.ready ## what `make test` leaves out for its length: more seeds, whole scenarios (10 minutes)
+test-long: $(VENV)/.dev $(PLOTLY) $(BUNDLE) node_modules/.ready ## what `make test` leaves out for its length: more seeds, whole scenarios (10 minutes)
 	@$(BIN)/python -m pytest -q -m long -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy --strict, layers
@@ -62,7 +65,7 @@ bench-alerts: $(VENV)/.dev ## alerting: cost of a tick, crossing to webhook besi
 bench-scrape: $(VENV)/.dev ## scraping 50, 200 and 1,000 engines: CPU per page, memory, missed scrapes, beside Prometheus (8 minutes)
 	@$(BIN)/python -m bench.scrape $(ARGS)
 
-bench-ui: $(VENV)/.dev $(PLOTLY) $(WRITERS)/.ready node_modules/.ready ## looking: first chart, datum to pixel, open tabs, memory, beside TensorBoard and trackio (15 minutes)
+bench-ui: $(VENV)/.dev $(PLOTLY) $(BUNDLE) $(WRITERS)/.ready node_modules/.ready ## looking: first chart, datum to pixel, open tabs, memory, beside TensorBoard and trackio (15 minutes)
 	@$(BIN)/python -m bench.ui $(ARGS)
 
 soak: $(VENV)/.dev ## a long run on a simulated clock with faults: rows lost, memory, file size and latencies (1 hour; ARGS="--seconds 300")
@@ -79,7 +82,7 @@ eval-verdict: $(VENV)/.dev ## is the verdict right? simulated runs against measu
 eval-advice: $(VENV)/.dev ## is the advice the best change? made in simulated runs, next to every other free change (12 minutes)
 	@$(BIN)/python -m bench.eval_advice $(ARGS)
 
-screenshots: $(VENV)/.dev $(PLOTLY) node_modules/.ready ## every page, light and dark, wide and narrow, from demos whose clock stands still (4 minutes)
+screenshots: $(VENV)/.dev $(PLOTLY) $(BUNDLE) node_modules/.ready ## every page, light and dark, wide and narrow, from demos whose clock stands still (4 minutes)
 	@$(BIN)/python -m bench.screenshots $(ARGS)
 
 lock: $(VENV)/.dev ## resolve the lock files again (names, versions, hashes; no addresses)
@@ -125,6 +128,10 @@ $(PLOTLY): package-lock.json
 	@(cd .cache/npm && npm ci --omit=dev --silent --no-audit --no-fund) \
 	  && cp .cache/npm/node_modules/plotly.js-basic-dist-min/plotly-basic.min.js $@ \
 	  || echo "no small plotly.js from npm: the dashboard will serve the whole one"
+
+$(BUNDLE): $(ASSETS) dashboard/bundle.py package-lock.json | $(VENV)/.runtime $(PLOTLY)
+	@$(BIN)/python -m dashboard.bundle .cache/npm/node_modules/.bin/esbuild \
+	  || echo "no esbuild from npm: the dashboard will serve its scripts and style sheets one by one"
 
 node_modules/.ready: package-lock.json
 	@npm ci --silent --no-audit --no-fund

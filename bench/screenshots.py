@@ -45,7 +45,7 @@ from server.scrape.run_loop import LoopServices, RunLoop
 from server.store import Store, Writer, migrate
 from server.targets.model import Attached, RunSettings
 from server.targets.resolve import attach
-from tests.browser_support import start
+from tests.browser_support import exposed, start
 
 START = 1_800_000_000.0
 TICK_SECONDS = 5.0
@@ -195,7 +195,9 @@ def serving(api: FastAPI) -> Iterator[str]:
 
 def shoot(browser: Browser, url: str, theme: str, size: tuple[int, int], out: Path, *, whole: bool) -> list[str]:
     """Takes one picture, once the page reports that it is drawn. Returns its words."""
-    page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme, bypass_csp=True)  # type: ignore[arg-type]
+    page = exposed(
+        browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme, bypass_csp=True)  # type: ignore[arg-type]
+    )
     page.emulate_media(reduced_motion="reduce")
     page.goto(url)
     page.wait_for_selector("[data-page=ok], [data-page=error]")

@@ -2,15 +2,19 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import dash
 from dash import ClientsideFunction, Dash, Input, Output
 from dash.exceptions import DependencyException
+from dash.fingerprint import check_fingerprint
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from dashboard import callbacks
+from dashboard import bundle, callbacks
 from dashboard.callback_bodies import CallbackBodies
 from dashboard.callbacks import Candidates as Candidates
 from dashboard.pages import PAGES
@@ -21,7 +25,7 @@ from dashboard.static import Packed, Static
 from server.query import Reader
 
 _INDEX = """<!DOCTYPE html>
-<html lang="en" data-plain="@plain@" data-push="@push@">
+<html lang="en" data-plotly="@plotly@" data-plain="@plain@" data-push="@push@">
 <head>
 {%metas%}
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -30,22 +34,52 @@ _INDEX = """<!DOCTYPE html>
 <title>{%title%}</title>
 <link rel="preload" href="@font@" as="font" type="font/woff2" crossorigin>
 <style>@tokens@</style>
-<script>@script@</script>
+<script>@theme@</script>
+<script>@preload@</script>
 {%favicon%}
 {%css%}
+<link rel="stylesheet" href="@style@">
+<link rel="modulepreload" href="@entry@">
 </head>
 <body>
 {%app_entry%}
-<footer>{%config%}{%scripts%}{%renderer%}</footer>
+<footer>{%config%}{%scripts%}{%renderer%}<script type="module" src="@entry@"></script></footer>
 </body>
 </html>"""
 
 # Loaded with the document, because text that changes its font after the first paint moves what is below it.
 _FONT = "inter/inter-latin.woff2"
+_SUITES = "_dash-component-suites/"
+_PLOTLY = _SUITES + "plotly/package_data/plotly.min.js"
+# Starts to load plotly.js with the document, on pages with charts; `assets/widgets/chart.mjs` runs it.
+_PRELOAD = (
+    "(function(){var r=document.documentElement.dataset,p=location.pathname.split('/').pop();"
+    "if(r.plain.split(' ').includes(p))return;var l=document.createElement('link');"
+    "l.id='plotly-ahead';l.rel='preload';l.as='script';l.href=r.plotly;document.head.append(l)})()"
+)
+# Dash's own scripts in one file; Dash requires that the document names its renderer.
+_DASH = _SUITES + "dash_renderer.min.js"
+_SCRIPT = re.compile(r'<script src="[^"]*/_dash-component-suites/dash/([^"]+)"></script>')
+_MAP = re.compile(rb"^//# sourceMappingURL=.*", re.MULTILINE)
 
 
 class _Dash(Dash):
-    """Dash without Python's version and the unused WebSocket in the page's configuration."""
+    """Dash without Python's version and the unused WebSocket in the page's configuration; its scripts are one file."""
+
+    _tag = ""
+    dash_scripts = b""
+
+    def _generate_scripts_html(self) -> str:
+        """One tag. The call of Dash's own method registers its files, and finds the scripts; tables are not used."""
+        if not self._tag:
+            tags: str = super()._generate_scripts_html()
+            names = [check_fingerprint(path)[0] for path in _SCRIPT.findall(tags)]  # type: ignore[no-untyped-call]
+            folder = Path(dash.__file__).parent
+            bodies = [(folder / name).read_bytes() for name in names if not name.startswith("dash_table/")]
+            self.dash_scripts = b"\n;\n".join(_MAP.sub(b"", body) for body in bodies)
+            digest = hashlib.sha256(self.dash_scripts).hexdigest()[:16]
+            self._tag = f'<script src="{self.config.requests_pathname_prefix}{_DASH}?m={digest}"></script>'
+        return self._tag
 
     def _config(self) -> dict[str, Any]:
         config: dict[str, Any] = super()._config()  # type: ignore[no-untyped-call]
@@ -74,8 +108,15 @@ def attach(
         update_title="",
         index_string=_index(version, push),
         assets_folder="assets",
+        # `bundle` names them, and `assets/main.mjs` starts Dash once its callbacks are registered.
+        include_assets_files=False,
     )
-    app.index_string = app.index_string.replace("@font@", app.get_asset_url(_FONT))
+    app.renderer = "/* started by main.mjs */"
+    found = bundle.entries()
+    names = {"font": _FONT, "entry": found.script, "style": found.style}
+    for name, address in names.items():
+        app.index_string = app.index_string.replace(f"@{name}@", app.get_asset_url(address))
+    app.index_string = app.index_string.replace("@plotly@", app.config.requests_pathname_prefix + _PLOTLY)
     app.layout = shell_layout.layout(PAGES, app.config.requests_pathname_prefix)
     callbacks.register(app, reader, receivers, candidates)
     if push:
@@ -85,7 +126,8 @@ def attach(
     # Dash registers its assets at the first request of "/", so a browser that opens another page first would get none.
     app._setup_server()  # type: ignore[no-untyped-call]
     api.add_middleware(CallbackBodies, callbacks=app.callback_map, prefix=app.config.routes_pathname_prefix)
-    api.add_middleware(Static, prefix=app.config.routes_pathname_prefix)
+    files = {f"assets/{name}": body for name, body in found.files.items()} | {_DASH: app.dash_scripts}
+    api.add_middleware(Static, prefix=app.config.routes_pathname_prefix, files=files)
     api.add_middleware(Packed, prefix=app.config.routes_pathname_prefix)
     return app
 
@@ -96,9 +138,9 @@ async def _no_such_resource(request: Request, error: Exception) -> JSONResponse:
 
 
 def _index(version: str, push: bool) -> str:
-    # Pages without charts: only there plotly.js is not fetched at once (`assets/28-graphs.js`).
+    # Pages without charts: only there plotly.js is not fetched at once.
     plain = " ".join(page.path for page in PAGES if page.charts is None)
-    page = _INDEX.replace("@tokens@", theme.css()).replace("@script@", theme.SCRIPT)
+    page = _INDEX.replace("@tokens@", theme.css()).replace("@theme@", theme.SCRIPT).replace("@preload@", _PRELOAD)
     return page.replace("@version@", version).replace("@plain@", plain).replace("@push@", "on" if push else "off")
 
 
@@ -121,8 +163,8 @@ def csp(app: Dash) -> str:
 
     Styles stay open: Plotly writes a style sheet at run time.
     """
-    own = base64.b64encode(hashlib.sha256(theme.SCRIPT.encode()).digest()).decode()
-    scripts = " ".join(["'self'", f"'sha256-{own}'", *app.csp_hashes()])
+    own = [hashlib.sha256(script.encode()).digest() for script in (theme.SCRIPT, _PRELOAD)]
+    scripts = " ".join(["'self'", *(f"'sha256-{base64.b64encode(one).decode()}'" for one in own), *app.csp_hashes()])
     return (
         f"default-src 'self'; script-src {scripts}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
         "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"

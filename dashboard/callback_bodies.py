@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 # Longest text of a value, characters: an address with all its filters has some hundreds.
 TEXT_LENGTH = 20_000
 _NUMBER = (int, float)
-# Type of each field that the callbacks read, by the id of the input (`assets/40-live.js` writes them).
+# Type of each field that the callbacks read, by the id of the input (`assets/core/live.mjs` writes them).
 _FIELDS: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "view": {"path": str, "search": str, "have": list, "tz": _NUMBER, "n": _NUMBER},
     "pull": {"page": _NUMBER, "key": str, "run": str, "cursor": str, "have": str, "ask": str},

@@ -1,14 +1,15 @@
 """Static files, compressed once and cached: Dash reads and hashes 4.8 MB of plotly.js on every load, uncompressed.
 
 An ASGI layer around the app. The first request of a file is answered by Dash, compressed on a thread and
-kept; later ones cost a dictionary look-up, and a browser that has the file gets 304.
+kept; later ones cost a dictionary look-up, and a browser that has the file gets 304. Files that are no files of Dash
+(bundles) are given.
 """
 
 import asyncio
 import gzip
 import hashlib
 import re
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -46,10 +47,14 @@ class CompressedFile:
 
 
 class Static:
-    """``api.add_middleware(Static)``: inside anything that checks access, outside Dash."""
+    """``api.add_middleware(Static)``: inside anything that checks access, outside Dash.
 
-    def __init__(self, app: ASGIApp, prefix: str = "") -> None:
+    ``files``: contents of further files, by their path below ``prefix``.
+    """
+
+    def __init__(self, app: ASGIApp, prefix: str = "", files: Mapping[str, bytes] | None = None) -> None:
         self.app = app
+        self._given = {f"{prefix.rstrip('/')}/{path}": body for path, body in (files or {}).items()}
         self._folders = tuple(prefix.rstrip("/") + folder for folder in _FOLDERS)
         self._files: dict[tuple[str, bytes], CompressedFile] = {}
         self._locks: dict[tuple[str, bytes], asyncio.Lock] = {}
@@ -85,7 +90,9 @@ class Static:
         async def collect(message: Message) -> None:
             messages.append(message)
 
-        if scope["path"].endswith(_PLOTLY) and (small := await asyncio.to_thread(_small_plotly)) is not None:
+        if scope["path"] in self._given:
+            messages = _messages(self._given[scope["path"]], _kind(scope["path"]))
+        elif scope["path"].endswith(_PLOTLY) and (small := await asyncio.to_thread(_small_plotly)) is not None:
             messages = small
         else:
             await self.app(_plain(scope), receive, collect)
@@ -120,8 +127,16 @@ def _small_plotly() -> list[Message] | None:
                 return None
     except OSError:
         return None
-    start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/javascript")]}
+    return _messages(body, b"application/javascript")
+
+
+def _messages(body: bytes, kind: bytes) -> list[Message]:
+    start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]}
     return [start, {"type": "http.response.body", "body": body}]
+
+
+def _kind(path: str) -> bytes:
+    return b"text/css; charset=utf-8" if path.endswith(".css") else b"text/javascript; charset=utf-8"
 
 
 def _plain(scope: Scope) -> Scope:

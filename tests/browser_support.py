@@ -15,13 +15,23 @@ from pathlib import Path
 
 import brotli  # type: ignore[import-untyped]
 import pytest
-from playwright.sync_api import Browser, Playwright, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "node_modules" / "@sparticuz" / "chromium"
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 # None of these flags weakens the restrictions of pages. The first is needed because a container's /dev/shm is small.
 FLAGS = ["--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars", "--force-color-profile=srgb"]
+# `RS`: what the page's modules export, then the properties of their `state`. It is set once they have run.
+SCRIPTS = """addEventListener("DOMContentLoaded", async () => {
+  const entry = document.querySelector("script[type=module]");
+  if (!entry) return;
+  const all = await import(entry.src);
+  window.RS = new Proxy({}, {
+    get: (_, name) => (name in all ? all[name] : all.state[name]),
+    set: (_, name, value) => Reflect.set(all.state, name, value),
+  });
+});"""
 
 
 class NoBrowser(RuntimeError):
@@ -75,6 +85,12 @@ def start(playwright: Playwright) -> Browser:
     binary = Path(own) if own else unpack()
     flags = [*FLAGS, "--no-sandbox"] if os.geteuid() == 0 else FLAGS
     return playwright.chromium.launch(executable_path=binary, args=flags, env={**environment(binary)})
+
+
+def exposed(page: Page) -> Page:
+    """The page, whose scripts will be reachable as `RS`; so will those of other pages of its context."""
+    page.context.add_init_script(SCRIPTS)
+    return page
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/architecture.md").read_text("utf-8")
-WALKS = re.findall(r"`([\w/.-]+\.(?:py|js)): ([\w.]+)`", PAGE)
+WALKS = re.findall(r"`([\w/.-]+\.(?:py|mjs)): ([\w.]+)`", PAGE)
 MAX_LINES = 80  # so that the page can be read as a whole
 
 
@@ -17,7 +17,7 @@ MAX_LINES = 80  # so that the page can be read as a whole
 def names(path: str) -> frozenset[str]:
     """Functions, classes, methods and constants of a file."""
     text = (ROOT / path).read_text("utf-8")
-    if path.endswith(".js"):
+    if path.endswith(".mjs"):
         return frozenset(re.findall(r"\bfunction\*? (\w+)", text) + re.findall(r"\bconst (\w+) =", text))
     found = set()
     for node in ast.parse(text).body:
@@ -44,7 +44,7 @@ def test_four_walks_are_there() -> None:
     walks = PAGE.split("\n## (")[1:]
     assert [walk[0] for walk in walks] == ["a", "b", "c", "d"]
     for walk in walks:
-        assert len(re.findall(r"\.(?:py|js): ", walk.split("\n## Glossary")[0])) >= 8
+        assert len(re.findall(r"\.(?:py|mjs): ", walk.split("\n## Glossary")[0])) >= 8
     assert len(PAGE.splitlines()) <= MAX_LINES
 
 
@@ -61,4 +61,4 @@ def test_every_package_has_a_line() -> None:
 def test_missing_names_are_found() -> None:
     assert "Judge.judge" in names("server/alerts/rules.py")
     assert "Judge.no_such" not in names("server/alerts/rules.py")
-    assert "pull" in names("dashboard/assets/40-live.js")
+    assert "pull" in names("dashboard/assets/core/live.mjs")

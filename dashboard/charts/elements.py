@@ -133,7 +133,7 @@ def panel_of(panel: Panel) -> Any:
     """A chart with its legend, or why there is none; texts by the keys ``p.KEY.*``
     (`dashboard.pages.overview.data.panel_cells`).
 
-    Its figure comes with each load (`read`), and is drawn by `assets/28-graphs.js`.
+    Its figure comes with each load (`read`), and is drawn by `assets/widgets/chart.mjs`.
     """
     key = f"p.{panel.key}"
     title = [html.H2(panel.title), html.Span(panel.shown, className="unit"), html.Span(className="at")]

@@ -2,7 +2,7 @@
 and verdicts.
 
 ``w.r.N`` and ``w.a.N``: [[seconds into column N, text], ...]; an alert has its severity as third item.
-`assets/47-marks.js` draws them and shows their texts under the cursor.
+`assets/widgets/events.mjs` draws them and shows their texts under the cursor.
 """
 
 from collections.abc import Iterable, Sequence

@@ -68,8 +68,8 @@ def _fill(
     """The area as a trace of its own, under the lines.
 
     Plotly fills across gaps. So an area down to zero is a held zero in a gap, and a band between two lines is closed
-    shapes that the browser draws from the lines themselves, where both have a value (`assets/31-bands.js`). A band
-    needs both lines; one whose lower line is missing is not drawn.
+    shapes that the browser draws from the lines themselves, where both have a value (`assets/widgets/bands.mjs`). A
+    band needs both lines; one whose lower line is missing is not drawn.
     """
     shade = {"mode": "lines", "fillcolor": theme.fade(theme.TRACE[line.colour], 0.14), "line": {"width": 0}}
     if line.fill == "band":
@@ -156,7 +156,7 @@ def layout(panel: Panel, span: Span, tz: float, revision: str) -> Figure:
         "font": {"family": "Inter, system-ui, sans-serif", "size": 11},
         "xaxis": _time_axis(span, tz),
         "yaxis": _value_axis(panel),
-        # The slot of the line that is a limit: the browser keeps the others readable below it (`30-charts.js`).
+        # The slot of the line that is a limit: the browser keeps the others readable below it (`chart.mjs`).
         "meta": next((slot for slot, line in panel.slots() if line.limit), ""),
     }
 

@@ -5,7 +5,7 @@ and its own. After a restart numbers come a second time: what is shown is how ea
 the lost work has no position.
 
 ``st.N``: [[seconds into column N, step], ...]; where it does not go on from the one before, two numbers more: how many
-seconds it took, and where it began. `assets/32-steps.js` places points by them.
+seconds it took, and where it began. `assets/widgets/step_axis.mjs` places points by them.
 """
 
 from bisect import bisect_left

@@ -2,7 +2,7 @@
 
 ``w.N``: [[seconds into column N, version or None], ...]; so a tick sends the newest column, and that when
 there is a new version. ``w.d.N``: [[seconds into column N, which behaviour or source changed], ...].
-`assets/45-updates.js` draws them.
+`assets/widgets/events.mjs` draws them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -58,7 +58,7 @@ def _header(pages: Sequence[Page], base: str) -> Any:
 
 
 def _nav(pages: Sequence[Page], base: str) -> Any:
-    """Plain links: the browser script adds run and range (`assets/25-nav.js`), and they open in a tab of their own."""
+    """Plain links: `assets/core/nav.mjs` adds run and range, and they open in a tab of their own."""
     links = [
         html.A(
             [page.title, *_count(page)],

@@ -1,4 +1,4 @@
-"""What the keyboard does on every page (`assets/90-keys.js`): the list that `?` shows."""
+"""What the keyboard does on every page (`assets/core/keys.mjs`): the list that `?` shows."""
 
 SHORTCUTS: tuple[tuple[str, str], ...] = (
     ("?", "Show these shortcuts"),

@@ -1,4 +1,4 @@
-"""Formats numbers and texts. `assets/10-format.js` does the same for hovered values;
+"""Formats numbers and texts. `assets/core/format.mjs` does the same for hovered values;
 `tests/dashboard/test_browser.py` compares the two.
 """
 

@@ -18,6 +18,7 @@ from server.config.alerts import defaults
 from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.store import Store
+from tests.browser_support import exposed
 from tests.contradictions import checks
 from tests.contradictions.checks import CHECKS, Check
 from tests.contradictions.quantities import READ, contradictions, statements
@@ -71,7 +72,7 @@ def test_the_overview_states_one_value_of_each_quantity(scenario: str, browser: 
         reader = Reader(store, ScaledClock(stored.now), defaults())
         attach(api, reader, version="test")
         with Serving(lambda: api) as serving:
-            page = browser.new_page(viewport={"width": 1440, "height": 900})
+            page = exposed(browser.new_page(viewport={"width": 1440, "height": 900}))
             page.goto(f"{serving.url}?run={stored.run}")
             page.wait_for_selector("[data-page=ok]")
             until(page, "() => RS.chartsReady() && RS.ticks() >= 1")

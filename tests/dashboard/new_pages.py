@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
+from tests.browser_support import exposed
+
 # Of two themes and two sizes the pair that has each once; the other pair is `make test-long`.
 LOOKS = (
     ("light", (1440, 900)),
@@ -30,7 +32,7 @@ def new_pages(browser: Browser, *expected: str) -> Iterator[New]:
 
     def made(theme: str = "light", size: tuple[int, int] = (1440, 900), **settings: Any) -> Page:
         viewport: Any = {"width": size[0], "height": size[1]}
-        page = browser.new_page(viewport=viewport, color_scheme=theme, **settings)  # type: ignore[arg-type]
+        page = exposed(browser.new_page(viewport=viewport, color_scheme=theme, **settings))  # type: ignore[arg-type]
         pages.append(page)
 
         def note(message: ConsoleMessage) -> None:

@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from msgspec import structs
-from playwright.sync_api import Page
+from playwright.sync_api import Error, Page
 
 from dashboard import static
 from dashboard.app import Candidates, attach, csp
@@ -155,8 +155,20 @@ def wait(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
 
 
 def until(page: Page, expression: str, argument: object = None, seconds: float = PATIENCE) -> None:
-    """Until a JavaScript function is truthy; `page.wait_for_function` would need 'unsafe-eval'."""
+    """Until a JavaScript function is truthy; `page.wait_for_function` would need 'unsafe-eval'.
+
+    `RS` is there once the page's scripts have run (`browser_support.exposed`); before, nothing holds.
+    """
     end = time.monotonic() + seconds
-    while not page.evaluate(expression, argument):
+    while not _holds(page, expression, argument):
         assert time.monotonic() < end, f"never true: {expression} ({argument})"
         page.wait_for_timeout(50)
+
+
+def _holds(page: Page, expression: str, argument: object) -> bool:
+    try:
+        return bool(page.evaluate(expression, argument))
+    except Error as error:
+        if "RS is not defined" not in error.message:
+            raise
+        return False

@@ -1,21 +1,39 @@
-"""The browser's scripts share one object: a name that two of them define is one that works on the page loaded first."""
+"""The browser's modules share no global object, and the entry reaches all of them."""
 
 import re
 from collections import Counter
 from pathlib import Path
 
 ASSETS = Path(__file__).parents[2] / "dashboard" / "assets"
-DEFINED = re.compile(r"^\s*RS\.(\w+) = (?:async )?(?:function\b|\([^)]*\) =>|\w+ =>)", re.MULTILINE)
+MODULES = {path.relative_to(ASSETS).as_posix(): path.read_text("utf-8") for path in ASSETS.rglob("*.mjs")}
+EXPORTED = re.compile(r"^export (?:async )?(?:function|const|let|class) (\w+)", re.MULTILINE)
 
 
-def test_each_function_is_defined_in_one_script() -> None:
-    found = Counter(name for path in ASSETS.glob("*.js") for name in set(DEFINED.findall(path.read_text("utf-8"))))
-    assert len(found) > 40
+def test_no_module_sets_a_global() -> None:
+    """Dash requires one: the callbacks that run in the browser."""
+    found = re.compile(r"\b(?:window|globalThis|self)\.(\w+) (?:\|\||\?\?)?= ")
+    assert [(name, one) for name, text in MODULES.items() for one in found.findall(text)] == [
+        ("main.mjs", "dash_clientside")
+    ]
+
+
+def test_the_entry_exports_every_module_and_each_name_once() -> None:
+    """Of a name that two modules export, `export *` exports neither. `format.mjs` is exported as a whole."""
+    entry = MODULES["main.mjs"]
+    assert {name for name in MODULES if f'"./{name}"' not in entry} == {"main.mjs"}
+    texts = [text for name, text in MODULES.items() if name != "core/format.mjs"]
+    found = Counter(one for text in texts for one in EXPORTED.findall(text))
+    assert len(found) > 100
     assert [name for name, times in found.items() if times > 1] == []
 
 
-def test_each_data_attribute_that_is_clicked_belongs_to_one_script() -> None:
-    """A click is claimed with `closest("[data-x]")`: two scripts that claim the same one answer for each other."""
+def test_the_entry_imports_every_style_sheet() -> None:
+    styles = sorted(path.name for path in ASSETS.glob("*.css") if path.name != "main.css")
+    assert (ASSETS / "main.css").read_text("utf-8").splitlines() == [f'@import "{name}";' for name in styles]
+
+
+def test_each_data_attribute_that_is_clicked_belongs_to_one_module() -> None:
+    """A click is claimed with `closest("[data-x]")`: two modules that claim the same one answer for each other."""
     claimed = re.compile(r"closest\(\"(\[data-[\w-]+\])\"\)")
-    found = Counter(name for path in ASSETS.glob("*.js") for name in set(claimed.findall(path.read_text("utf-8"))))
+    found = Counter(one for text in MODULES.values() for one in set(claimed.findall(text)))
     assert found and [name for name, times in found.items() if times > 1] == []

@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Page
 from dashboard.pages import PAGES
 from dashboard.shell import layout as shell_layout
 from server.query.preflight import CheckInfo
+from tests.browser_support import exposed
 from tests.dashboard import fake_alerts
 from tests.dashboard import fake_preflight as fakes
 from tests.dashboard import fake_sandboxes as wall
@@ -102,7 +103,7 @@ def test_of_a_run_that_is_over_the_answer_is_not_waited_for(
     """As slow as the program's own clock: what is over is looked at once a minute, and a pre-flight's end at once."""
     reader.change(fakes.NEW, lifecycle=lifecycle)
     with Serving(lambda: application(reader)) as serving:
-        page = browser.new_page()
+        page = exposed(browser.new_page())
         page.goto(f"{serving.url}preflight?run={fakes.NEW}")
         until(page, "() => window.RS && RS.boot && RS.boot.over")
         page.locator("#pf-run").click()

@@ -22,7 +22,7 @@ EVIL = "<img src=x onerror=\"document.title='owned'\">"
 # The oldest pending line as heights from the top of the drawing, in the order of time.
 LINE = """() => document.querySelector('.heat .oldest').getAttribute('d').match(/[ML][^ML]+/g)
   .map(point => +point.slice(1).split(' ')[1])"""
-# Where in the drawing a column and the sixth row are, by the sizes of `assets/70-sandboxes.js`.
+# Where in the drawing a column and the sixth row are, by the sizes of `assets/widgets/sandboxes.mjs`.
 PLACE = """column => {
   const { wide, width, start, end } = document.querySelector('.heat').look;
   return [52 + wide * ((column + .5) * width + RS.tz - start) / (end - start), 6 + (15 - 6 + .5) * 13];

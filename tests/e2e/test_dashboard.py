@@ -10,7 +10,7 @@ from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
 from dashboard.pages.verdict import word
-from tests.browser_support import AXE
+from tests.browser_support import AXE, exposed
 from tests.dashboard.serving import until
 from tests.e2e.program import Program
 
@@ -38,7 +38,7 @@ def page(request: pytest.FixtureRequest, browser: Browser, demo: Program) -> Ite
     """Opened once per size and theme: what is read off it changes nothing."""
     theme, width, height = request.param
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
-    opened = context.new_page()
+    opened = exposed(context.new_page())
     messages: list[str] = []
     opened.on("console", lambda message: messages.append(message.text) if message.type == "error" else None)
     opened.on("pageerror", lambda error: messages.append(str(error)))

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser_support import AXE
+from tests.browser_support import AXE, exposed
 from tests.dashboard.serving import until
 from tests.e2e.program import Program
 from tests.preflight.support import KEY, World, prime_row, serving
@@ -56,7 +56,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 
 @pytest.fixture
 def page(browser: Browser, program: Program) -> Iterator[Page]:
-    opened = browser.new_page(viewport={"width": 1440, "height": 900})
+    opened = exposed(browser.new_page(viewport={"width": 1440, "height": 900}))
     messages: list[str] = []
     opened.on("console", lambda message: messages.append(message.text) if message.type == "error" else None)
     opened.on("pageerror", lambda error: messages.append(str(error)))

@@ -12,7 +12,7 @@ from tests.e2e.program import Program, environment
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = ("collectors", "dashboard", "demo", "migrations", "server")
-PLOTLY = "dashboard/vendor/plotly-basic.min.js"
+MADE = tuple(f"dashboard/vendor/{name}" for name in ("plotly-basic.min.js", "rollscope.min.mjs", "rollscope.min.css"))
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +34,18 @@ def test_the_wheel_installs_one_name_and_no_test(wheel: Path) -> None:
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     assert {name.split("/")[0] for name in names} == {"rollscope"}
     assert {name.split("/")[1] for name in names} == {"__init__.py", "__main__.py", *PACKAGES}
-    for needed in ("migrations/env.py", "dashboard/assets/app.css", "demo/vllm_page.txt"):
+    for needed in ("migrations/env.py", "dashboard/assets/core/live.mjs", "demo/vllm_page.txt"):
         assert f"rollscope/{needed}" in names
     assert any(name.startswith("rollscope/migrations/versions/0001") for name in names)
     assert not [name for name in names if name.endswith(".pyc")]
 
 
-def test_sdist_and_wheel_hold_the_small_plotly_if_the_checkout_has_it(built: Path, wheel: Path) -> None:
-    present = (ROOT / PLOTLY).exists()
-    assert (f"rollscope/{PLOTLY}" in zipfile.ZipFile(wheel).namelist()) == present
+def test_sdist_and_wheel_hold_the_files_made_by_npm_if_the_checkout_has_them(built: Path, wheel: Path) -> None:
+    present = {name for name in MADE if (ROOT / name).exists()}
+    assert {name for name in MADE if f"rollscope/{name}" in zipfile.ZipFile(wheel).namelist()} == present
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         files = {name.split("/", 1)[1] for name in archive.getnames()}
-    assert (PLOTLY in files) == present
+    assert files.intersection(MADE) == present
     assert {name.split("/")[0] for name in files} == {
         "rollscope", *PACKAGES, ".gitignore", "CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml",
     }  # fmt: skip

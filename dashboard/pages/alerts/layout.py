@@ -1,4 +1,4 @@
-"""The Alerts page: firing alerts, notifications, silences and rules. Its rows are drawn by `assets/50-alerts.js`."""
+"""The Alerts page: firing alerts, notifications, silences and rules. Drawn by `assets/widgets/alerts.mjs`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The Generator page. Heat map, bars and rows are drawn by `assets/76-generator.js` from the cells."""
+"""The Generator page. Heat map, bars and rows are drawn by `assets/widgets/generator.mjs` from the cells."""
 
 from typing import Any
 

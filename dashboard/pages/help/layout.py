@@ -1,4 +1,4 @@
-"""The Help page: what each signal means and how to have it. Its signals are drawn by `assets/89-help.js`."""
+"""The Help page: what each signal means and how to have it. Its signals are drawn by `assets/widgets/help.mjs`."""
 
 from typing import Any
 

@@ -140,7 +140,7 @@ def _next() -> Any:
 
 
 def _ribbon() -> Any:
-    """The limiter over the time that the charts show (`assets/46-verdicts.js`)."""
+    """The limiter over the time that the charts show (`assets/widgets/verdicts.mjs`)."""
     head = html.Div([html.H2("Verdict over time"), t(html.Span, "v.note", "note")], className="row")
     parts = html.Ol(className="ribbon", **{"data-ribbon": "1"})
     return html.Div([head, parts], className="over-time", **{"data-s": "v.s"})

@@ -126,7 +126,7 @@ def _checks(checks: Sequence[CheckInfo], run: str) -> View:
 
 
 def _row(check: CheckInfo, word: str, state: str, run: str) -> dict[str, Any]:
-    """What `assets/80-preflight.js` draws. What is fine needs no details."""
+    """What `assets/widgets/preflight.mjs` draws. What is fine needs no details."""
     fine = check.status in ("ok", "not_applicable")
     number, unit = _number(check.value, check.unit)
     limit, limit_unit = _number(check.limit, check.unit)

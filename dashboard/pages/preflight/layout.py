@@ -1,4 +1,4 @@
-"""The Preflight page: whether the plan fits the limits. Its rows are drawn by `assets/80-preflight.js`."""
+"""The Preflight page: whether the plan fits the limits. Its rows are drawn by `assets/widgets/preflight.mjs`."""
 
 from typing import Any
 

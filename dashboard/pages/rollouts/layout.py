@@ -1,4 +1,4 @@
-"""The Rollouts page. Drawings, rows and the timeline are made by `assets/71-` to `73-` from the cells."""
+"""The Rollouts page. Drawn by `assets/widgets/{rollouts,rollout_table,timeline}.mjs` from the cells."""
 
 from typing import Any
 
@@ -172,7 +172,7 @@ def _more(name: str) -> Any:
 
 
 def _panel() -> Any:
-    """What a row opens: filled by `assets/73-timeline.js`."""
+    """What a row opens: filled by `assets/widgets/timeline.mjs`."""
     return html.Aside(
         id="ro-open", className="open", hidden=True, role="dialog", **{"aria-labelledby": "ro-open-title"}
     )

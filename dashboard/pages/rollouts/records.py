@@ -153,7 +153,7 @@ def _handle(cells: list[Any]) -> str:
 
 
 def rollout(row: RolloutRow) -> list[Any]:
-    """Names first, then numbers, in the order of `assets/72-rollout-table.js` (``COLUMNS`` there)."""
+    """Names first, then numbers, in the order of `assets/widgets/rollout_table.mjs` (``COLUMNS`` there)."""
     left = row.state not in CENSUS
     return [
         row.rollout_id, row.life, row.group_id, row.environment, row.purpose or "", row.agent, row.engine, row.state,
@@ -175,7 +175,7 @@ def short(value: float | None) -> float | None:
 
 
 def group(row: RolloutGroupRow) -> list[Any]:
-    """In the order of `assets/72-rollout-table.js`."""
+    """In the order of `assets/widgets/rollout_table.mjs`."""
     return [
         row.group_id, row.life, row.environment, row.purpose, row.size, row.members, row.done, row.valid,
         short(row.reward_min), short(row.reward_max), short(row.reward_mean), short(row.solve_ratio), row.outcome,
@@ -184,7 +184,7 @@ def group(row: RolloutGroupRow) -> list[Any]:
 
 
 # ---- detail
-# One rollout and its timeline, as one cell ``rd``; `assets/73-timeline.js` draws it.
+# One rollout and its timeline, as one cell ``rd``; `assets/widgets/timeline.mjs` draws it.
 
 # ---- turns
 # Age of the environment state of each turn, in policy versions, from the rollout's own turns.

@@ -1,4 +1,4 @@
-"""The Runs page: all runs, and a comparison of some of them. Drawn by `assets/86-runs.js` and `87-compare.js`."""
+"""The Runs page: all runs, and a comparison of some of them. Drawn by `assets/widgets/{runs,compare}.mjs`."""
 
 from typing import Any
 

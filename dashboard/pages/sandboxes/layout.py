@@ -1,4 +1,4 @@
-"""The Sandboxes page. Heat map, funnel, bars and rows are drawn by `assets/70-sandboxes.js` from the cells."""
+"""The Sandboxes page. Heat map, funnel, bars and rows are drawn by `assets/widgets/sandboxes.mjs` from the cells."""
 
 from typing import Any
 
@@ -107,7 +107,7 @@ def _infra() -> Any:
 
 
 def _failures() -> Any:
-    """The newest ones, and a field (`assets/75-find.js`) to find any sandbox, in any state."""
+    """The newest ones, and a field (`assets/widgets/find.mjs`) to find any sandbox, in any state."""
     names = ("Sandbox", "What happened", "When")
     head = html.Thead(html.Tr([html.Th(name, scope="col") for name in names]))
     table = html.Table([head, html.Tbody(**{"data-rows": "box-failures"})])

@@ -180,7 +180,7 @@ def _resource(name: str) -> str:
 def _failures(boxes: SandboxRecords) -> View:
     """Keys ``sb.x.0`` ..: [id, name, state, cause, the provider's text, end time, provider], newest first.
 
-    The search in `assets/75-find.js` draws answers of the API in the same shape.
+    The search in `assets/widgets/find.mjs` draws answers of the API in the same shape.
     """
     found: View = {
         f"sb.x.{i}": [r.id, r.name, r.state, r.cause or "", r.detail, _when(r.ended_at, r.seen_at), r.provider]

@@ -1,4 +1,4 @@
-"""The Targets page: can the numbers be believed, and which are missing. Drawn by `assets/88-targets.js`."""
+"""The Targets page: can the numbers be believed, and which are missing. Drawn by `assets/widgets/targets.mjs`."""
 
 from typing import Any
 

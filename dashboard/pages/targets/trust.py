@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 
 def trust(status: Status) -> View:
-    """Keys ``t.*``: a summary and rows ``t.0`` .. of plain cells, drawn by `assets/20-page.js`."""
+    """Keys ``t.*``: a summary and rows ``t.0`` .. of plain cells, drawn by `assets/widgets/trust.mjs`."""
     here = status.trust
     rows = sorted([*here, *status.gone], key=_badness)
     # A target that is not read, because the run is over or has no collector, is not down.

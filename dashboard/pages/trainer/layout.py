@@ -1,4 +1,4 @@
-"""The Trainer page. Steps one by one, lists and rows are drawn by `assets/77-trainer.js` from the cells."""
+"""The Trainer page. Steps one by one, lists and rows are drawn by `assets/widgets/trainer.mjs` from the cells."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The What-if page: sliders and the projected result. Drawn by `assets/85-what-if.js` from the cells."""
+"""The What-if page: sliders and the projected result. Drawn by `assets/widgets/what_if.mjs` from the cells."""
 
 from typing import Any
 

@@ -1,0 +1,66 @@
+// Fills the page's texts from its cells (`dashboard/shell/page.py`) and updates ages.
+import { all, by } from "./dom.mjs";
+import * as format from "./format.mjs";
+import { now } from "./live.mjs";
+import { navigated } from "./nav.mjs";
+import { drawers, state } from "./state.mjs";
+
+// Epoch seconds as the reader's clock has them, with the day when it is not today's.
+export function clockOf(at) {
+  const [then, today] = [at, state.boot ? now() : at].map((ts) => new Date(ts * 1000 + state.tz).toISOString());
+  return (then.slice(0, 10) === today.slice(0, 10) ? "" : then.slice(5, 10) + " ") + then.slice(11, 16);
+}
+
+// Only textContent and style properties, so that names of runs and targets cannot become markup.
+const put = { t: (el, cell) => (el.textContent = cell ?? ""), s: (el, cell) => (el.dataset.state = cell ?? ""),
+  w: (el, cell) => (el.style.width = (cell || 0) + "%"), a: (el, cell) => (el.dataset.at = cell ?? ""),
+  h: (el, cell) => (el.title = cell ?? ""), c: (el, cell) => (el.textContent = cell ? clockOf(cell) : ""),
+  q: (el, cell) => ((el.hidden = !cell), (el.dataset.changes = cell || ""), state.boot && navigated()),
+  d: (el, cell) => (cell ? (el.dataset.since = cell) : (delete el.dataset.since, (el.textContent = ""))) };
+let index = null;
+
+function elements() {
+  if (index) return index;
+  const found = {};
+  for (const kind of Object.keys(put))
+    for (const el of all(`[data-${kind}]`)) (found[el.dataset[kind]] ||= []).push([kind, el]);
+  return (index = found);
+}
+
+// Elements were added or removed: the next fill builds the index again.
+export const reindex = () => (index = null);
+
+export function fill(cells) {
+  for (const [key, cell] of Object.entries(cells)) {
+    if (cell === null) delete state.view[key];
+    else state.view[key] = cell;
+  }
+  for (const draw of drawers) draw(cells);
+  const where = elements();
+  for (const [key, cell] of Object.entries(cells)) {
+    for (const [kind, el] of where[key] || [])
+      // While the cursor is on a chart, the headers show the values under it.
+      if (!(kind === "t" && state.hovering && el.dataset.slot)) put[kind](el, cell);
+  }
+  by("app").dataset.next = state.view["f.next.0"] ? "steps" : "trust";
+  ages();
+}
+
+// Rows `PREFIX0`, `PREFIX1` .. of the view.
+export function list(prefix) {
+  const found = [];
+  for (let i = 0; state.view[prefix + i]; i++) found.push(state.view[prefix + i]);
+  return found;
+}
+export const touched = (cells, prefix) => Object.keys(cells).some((key) => key.startsWith(prefix) && /^\d+$/.test(key.slice(prefix.length)));
+
+// Ages count up here, also while the server is gone.
+export function ages() {
+  if (!state.boot) return;
+  for (const el of all("[data-at]")) {
+    const at = el.dataset.at;
+    el.textContent = at ? format.age(now() - at) : "";
+  }
+  for (const el of all("[data-since]")) el.textContent = format.span(now() - el.dataset.since);
+  for (const el of all("[data-till]")) el.textContent = format.span(el.dataset.till - now());
+}

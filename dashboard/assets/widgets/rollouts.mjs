@@ -1,0 +1,265 @@
+// Rollouts: where they went (bars), where they are (census), staleness and length over time, solve rates. Only text nodes.
+import { list } from "../core/cells.mjs";
+import { by, make } from "../core/dom.mjs";
+import * as format from "../core/format.mjs";
+import { drawers, painters, state } from "../core/state.mjs";
+import { markAt } from "./events.mjs";
+import { ask } from "./rollout_table.mjs";
+import { canvas, fitted, heatAt, heatMap, line, readable, scale, svg, when } from "./svg.mjs";
+
+const box = (name) => document.querySelector(`[data-draw=${name}]`);
+const shown = () => state.boot && state.boot.key === "rollouts" && state.view["ro.mode"] === "ok";
+const plain = (count) => count.toLocaleString("en");
+export const stateWord = (name) => (state.view["ro.words"] || {})[name] || String(name).replaceAll("_", " ");
+
+// ---- where they went
+
+const UNITS = [["rollouts", 1], ["tokens", 2], ["GPU-seconds", 3], ["cost", 4]];
+// If some rollouts do not report tokens, a bar's amounts are lower bounds and those of the rest upper bounds.
+const amount = (row, i, unit) => (row[i] !== null && i > 1 ? { lower: "≥ ", upper: "≤ " }[row[7]] || "" : "") + exact(row[i], unit);
+const partly = (row) => (row[7] === "lower" ? `of ${plain(row[6])} of ${plain(row[1])} rollouts` : "");
+// Eight digits have no room between the columns.
+const big = (value) => (value < 1e7 ? plain(value) : format.number(value));
+const exact = (value, unit) => (value === null ? "–" : unit === "cost" ? format.money(value) : unit === "GPU-seconds" ? big(Math.round(value)) : big(value));
+const said = (row) => UNITS.slice(1).filter(([, i]) => row[i] !== null).map(([unit, i]) => amount(row, i, unit) + (unit === "cost" ? "" : ` ${unit}`)).concat(partly(row) || []).join(" · ");
+
+function exits() {
+  const where = box("exits"), rows = list("ro.f.");
+  if (!where || !shown()) return;
+  where.hidden = !rows.length && !state.view["ro.f.in"];
+  if (where.hidden) return where.replaceChildren();
+  if (!where.clientWidth) return;
+  const all = [...rows, ["in_flight", state.view["ro.f.in"] || 0, null, null, null, 0, null, ""]], narrow = where.clientWidth < 560;
+  const label = all.map((row) => `${stateWord(row[0])}${row[5] ? " (estimated)" : ""}: ${row[5] ? "" : plain(row[1]) + " rollouts"}${said(row) ? (row[5] ? "" : ", ") + said(row) : ""}`).join("; ");
+  const sums = UNITS.map(([, i]) => rows.reduce((sum, row) => sum + (row[i] || 0), 0));
+  const left = narrow ? 0 : 178, tall = narrow ? 58 : Math.max(rows.some(partly) ? 42 : 30, Math.min(38, Math.floor(228 / all.length))), top = narrow ? 4 : 24, step = 8;
+  const el = canvas(where, top + tall * all.length + step, label), units = narrow ? UNITS.slice(0, 1) : UNITS;
+  // Rollouts come with their share, which needs room.
+  const wide = where.clientWidth - left, parts = narrow ? [1] : [0.34, 0.26, 0.23, 0.17];
+  let x = left;
+  units.forEach(([unit, i], u) => {
+    const size = wide * parts[u], most = Math.max(1e-9, ...all.map((row) => row[i] || 0)), room = narrow ? 112 : u ? 92 : 130;
+    if (!narrow) el.append(svg("text", { x, y: 12, class: "unit" }, unit));
+    all.forEach((row, r) => {
+      const flying = r === rows.length, y = top + tall * r + (flying ? step : 0), value = row[i];
+      if (u === 0) el.append(...name(row, narrow, y, flying));
+      if (flying && u) return;
+      if (row[5] && unit === "rollouts") return void el.append(svg("text", { x, y: y + (narrow ? 36 : 19), class: "none" }, narrow ? said(row) : "–"));
+      const long = value ? Math.max(2, ((size - room) * value) / most) : 0, at = y + (narrow ? 18 : 6);
+      if (value) el.append(svg("rect", { x: x + 0.5, y: at, width: long.toFixed(1), height: 16, rx: 2, class: `${row[0]}${row[5] ? " derived" : ""}` }));
+      el.append(svg("text", { x: x + long + (long ? 7 : 0), y: at + 12.5, class: value === null ? "none" : "count" }, amount(row, i, unit)));
+      if (unit === "tokens" && !narrow && partly(row)) el.append(svg("text", { x, y: at + 28, class: "share" }, partly(row)));
+      if (u === 0 && !flying && sums[0]) el.append(svg("text", { x: x + size - (narrow ? 0 : 22), y: at + 12.5, "text-anchor": "end", class: "share" }, format.text(value / sums[0], "ratio")));
+      if (narrow && said(row)) el.append(svg("text", { x, y: at + 31, class: "share" }, said(row)));
+    });
+    x += size;
+  });
+  const line = top + tall * rows.length + step / 2;
+  el.append(svg("line", { x1: 0, x2: where.clientWidth, y1: line, y2: line, class: "rule" }));
+}
+
+function name(row, narrow, y, flying) {
+  const words = flying ? "no outcome yet" : stateWord(row[0]);
+  const found = [svg("text", { x: 0, y: y + (narrow ? 12 : 19), class: "name" }, words)];
+  if (row[5]) found[0].append(svg("tspan", { class: "share", dx: 6 }, "estimated"));
+  return found;
+}
+
+// ---- where they are
+
+const kept = new Map();
+function census() {
+  const where = document.querySelector("[data-rows=ro-census]");
+  if (!where) return;
+  const rows = list("ro.c.");
+  for (const row of rows) {
+    const li = kept.get(row[0]) || entry(row[0]);
+    fill(li, row);
+    if (li.parentNode !== where) where.append(li);
+  }
+  for (const li of [...where.children]) if (!rows.some(([state]) => kept.get(state) === li)) li.remove();
+}
+
+// Made once, because a rebuilt list loses the focus.
+function entry(state) {
+  const li = make("li"), button = make("button", "", "state-row"), head = make("span", "", "row"), track = make("span", "", "bar");
+  button.type = "button";
+  button.title = "List them in the table, oldest first";
+  head.append(make("span", stateWord(state), "word"), make("span", "", "note"), make("b"));
+  track.append(make("span"));
+  button.append(head, track);
+  button.addEventListener("click", () => {
+    ask({ state, sort: "moved", order: "asc", find: null, group: null });
+    by("ro-table").scrollIntoView({ block: "start" });
+  });
+  li.append(button);
+  kept.set(state, li);
+  return li;
+}
+
+// `whole`: the name of a number that is of several states; no list has its rollouts.
+function fill(li, [state, count, width, since, whole]) {
+  li.querySelector(".word").textContent = whole || stateWord(state);
+  li.querySelector("b").textContent = count === null ? "not reported" : plain(count);
+  li.querySelector(".bar span").style.width = width + "%";
+  li.querySelector("button").disabled = !count || Boolean(whole);
+  li.querySelector("button").classList.toggle("whole", Boolean(whole));
+  const age = li.querySelector(".note");
+  if (since === null) delete age.dataset.since, (age.textContent = "");
+  else age.dataset.since = since;
+}
+
+function zeroes() {
+  const where = document.querySelector("[data-rows=ro-zero]");
+  where.replaceChildren(...list("ro.z.").map(([name, value, width]) => {
+    const li = make("li"), head = make("span", "", "row"), track = make("span", "", "bar"), fill = make("span"), word = make("span", name, "long");
+    word.title = name;
+    head.append(word, make("b", value));
+    fill.style.width = width + "%";
+    track.append(fill);
+    li.append(head, track);
+    return li;
+  }));
+}
+
+// ---- heat maps
+
+const MOST_ROWS = 24, HEIGHT = 196;
+
+function columns(prefix, row) {
+  const found = [], width = 1000 * state.view["hc.width"], form = new RegExp(`^${prefix}\\.\\d+$`);
+  for (const [key, cell] of Object.entries(state.view)) {
+    if (!form.test(key)) continue;
+    const sums = new Map();
+    for (const [bin, count] of cell) sums.set(row(bin), (sums.get(row(bin)) || 0) + count);
+    const from = Number(key.slice(prefix.length + 1)) * width + state.tz;
+    found.push([from, from + width, [...sums], cell]);
+  }
+  return found.sort((a, b) => a[0] - b[0]);
+}
+
+// The value below which a share of a column lies, as a row and a part of it.
+function quantile(cell, share, part) {
+  const total = cell.reduce((sum, [, count]) => sum + count, 0);
+  let below = 0;
+  for (const [bin, count] of cell) {
+    if (below + count >= share * total) return bin + (part ? (share * total - below) / count : 0.5);
+    below += count;
+  }
+  return NaN;
+}
+
+function lines(map, found, row, part) {
+  const path = (share) => {
+    const points = [];
+    found.forEach(([from, to, , cell], i) => {
+      if (i && from - found[i - 1][1] > 3 * (to - from)) points.push([0, NaN]);
+      const at = (from + to) / 2;
+      if (at >= map.start && at <= map.end) points.push([map.x(at), map.y(row(quantile(cell, share, part)))]);
+    });
+    return points;
+  };
+  map.el.append(line(path(0.5), "dashed"), line(path(0.95), "solid"));
+}
+
+function drawable(key) {
+  const where = box(key);
+  if (!where || !shown()) return null;
+  where.hidden = !state.view[key + ".total"];
+  return where.hidden || !where.clientWidth ? null : where;
+}
+
+// Rows are numbers of versions; what is beyond the last row is in it.
+function stale() {
+  const where = drawable("hs");
+  if (!where) return;
+  let top = Math.ceil(state.view["hs.bound"] || 0);
+  for (const [key, cell] of Object.entries(state.view)) if (/^hs\.\d+$/.test(key)) top = Math.max(top, ...cell.map(([bin]) => bin));
+  const rows = Math.min(MOST_ROWS, Math.max(4, top + 1)), tall = Math.floor(HEIGHT / rows), every = Math.ceil(14 / tall);
+  const names = Array.from({ length: rows }, (_, i) => (i === rows - 1 && top >= rows ? i + "+" : i % every ? "" : String(i)));
+  const row = (bin) => Math.max(0, Math.min(rows - 1, bin)), found = columns("hs", row);
+  const label = `${plain(state.view["hs.total"])} uses of rollouts by their staleness in versions`;
+  const map = heatMap(where, { names, middle: true, columns: found, most: state.view["hs.most"], tall, label });
+  const bound = state.view["hs.bound"];
+  if (bound && bound < rows) map.el.append(svg("path", { d: `M${map.left} ${map.y(bound + 1)}H${map.left + map.wide}`, class: "bound" }));
+  lines(map, found, (value) => Math.min(rows - 0.5, value), false);
+  where.look = Object.assign(map, { row: (i) => `${i}${i === rows - 1 && top >= rows ? " or more" : ""} version${i === 1 ? "" : "s"}`, found });
+  scale("hs", state.view["hs.most"], state.view["hc.width"]);
+}
+
+// Bins are half powers of two; two make a row where there are many.
+function length() {
+  const where = drawable("hl");
+  if (!where) return;
+  const bins = Object.entries(state.view).filter(([key]) => /^hl\.\d+$/.test(key)).flatMap(([, cell]) => cell.map(([bin]) => bin));
+  const low = Math.min(...bins), span = Math.max(...bins) - low + 1, pair = span > 14 ? 2 : 1, first = Math.floor(low / pair);
+  const rows = Math.max(4, Math.floor(Math.max(...bins) / pair) - first + 1), tall = Math.max(7, Math.min(28, Math.floor(HEIGHT / rows)));
+  const edge = (row) => 2 ** ((pair * (first + row)) / 2), words = (value) => format.number(value >= 100 ? Math.round(value) : value), every = Math.ceil(8 / tall);
+  const names = Array.from({ length: rows }, (_, i) => ((pair * (first + i + 1)) % (every > 1 ? 4 : 2) ? "" : words(edge(i + 1))));
+  const found = columns("hl", (bin) => Math.floor(bin / pair) - first);
+  const label = `${plain(state.view["hl.total"])} rollouts by their tokens when they ended`;
+  const map = heatMap(where, { names, columns: found, most: state.view["hl.most"], tall, label });
+  lines(map, found, (bin) => bin / pair - first, true);
+  where.look = Object.assign(map, { row: (i) => `${words(edge(i))} to ${words(edge(i + 1))} tokens`, found });
+  scale("hl", state.view["hl.most"], state.view["hc.width"]);
+}
+
+function look(event) {
+  const where = event.currentTarget, at = where.closest(".panel").querySelector(".at"), map = where.look;
+  if (!map) return;
+  const found = heatAt(where, map, event);
+  if (!found) return void (at.textContent = "");
+  const column = map.found.find(([from, to]) => found.ms >= from && found.ms < to);
+  const count = column ? (column[2].find(([row]) => row === found.row) || [0, 0])[1] : 0;
+  const mark = markAt(found.ms, (map.end - map.start) / map.wide);
+  at.textContent = [`${when(found.ms, map)}`, `${map.row(found.row)}: ${plain(count)}`, mark].filter(Boolean).join(" · ");
+}
+
+// ---- solve rates
+
+function solve() {
+  // Rows: [label, groups, productive]; `of`: the group size where there is a bar for each number of solved members.
+  const where = box("solve"), rows = state.view["ro.solve"] || [], of = state.view["ro.solve.of"];
+  if (!where || !shown()) return;
+  where.hidden = !rows.length;
+  if (!rows.length || !where.clientWidth) return;
+  const most = Math.max(...rows.map(([, count]) => count), 1), wide = where.clientWidth / rows.length, tall = 116, bottom = 140;
+  const words = (label) => (of ? `${label} of ${of} solved` : label);
+  const el = canvas(where, 164, rows.map(([label, count]) => `${words(label)}: ${plain(count)} groups`).join(", "));
+  const good = rows.map(([, , productive]) => productive), first = good.indexOf(1), last = good.lastIndexOf(1);
+  if (first >= 0) {
+    el.append(svg("rect", { x: first * wide, y: 4, width: (last - first + 1) * wide, height: bottom - 4, class: "band" }));
+    el.append(svg("text", { x: ((first + last + 1) / 2) * wide, y: 18, "text-anchor": "middle" }, "productive"));
+  }
+  rows.forEach(([label, count, productive], i) => {
+    const high = count ? Math.max(2, (count / most) * (tall - 20)) : 0, x = wide * (i + 0.5);
+    el.append(svg("rect", { x: wide * i + 2, y: bottom - high, width: Math.max(1, wide - 4), height: high, class: productive ? "good" : "flat" }));
+    if (count) el.append(svg("text", { x, y: bottom - high - 4, "text-anchor": "middle", class: "count" }, plain(count)));
+    if (of) el.append(svg("text", { x, y: bottom + 16, "text-anchor": "middle" }, i === rows.length - 1 ? `${label} of ${of}` : label));
+    else if (i % 2 === 0) el.append(svg("text", { x: wide * i, y: bottom + 16, "text-anchor": i ? "middle" : "start" }, i ? `${10 * i}%` : "0"));
+  });
+  if (!of) el.append(svg("text", { x: where.clientWidth, y: bottom + 16, "text-anchor": "end" }, "100%"));
+}
+
+// ---- all of it
+
+// Uses the address by which this browser reached the server.
+function recipe() {
+  const address = location.origin + by("app").dataset.base.replace(/\/$/, "");
+  document.querySelector("[data-code=push]").textContent = (state.view["ro.push"] || "").replace("@here@", address);
+}
+
+drawers.push((cells) => {
+  if (!("ro.mode" in state.view) || !box("exits")) return;
+  const any = (prefix) => "ro.mode" in cells || Object.keys(cells).some((key) => key.startsWith(prefix));
+  for (const [name, draw] of [["exits", exits], ["solve", solve]]) fitted(box(name), draw);
+  for (const [name, draw] of [["hs", stale], ["hl", length]]) readable(box(name), draw, look);
+  if ("ro.push" in cells) recipe();
+  if (any("ro.f.")) exits();
+  if (any("ro.c.")) census();
+  if (any("ro.z.")) zeroes();
+  if (any("ro.solve")) solve();
+  if (any("hs.") || "hc.width" in cells) stale();
+  if (any("hl.") || "hc.width" in cells) length();
+});
+painters.push(() => (stale(), length()));
