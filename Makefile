@@ -46,10 +46,12 @@ test-fast: $(VENV)/.dev $(PLOTLY) $(BUNDLE) ## what needs no PostgreSQL, browser
 test-long: $(VENV)/.dev $(PLOTLY) $(BUNDLE) node_modules/.ready ## what `make test` leaves out for its length: more seeds, whole scenarios (10 minutes)
 	@$(BIN)/python -m pytest -q -m long -n 2 --dist loadfile $(ARGS)
 
-check: $(VENV)/.dev ## ruff, mypy --strict, layers
+check: $(VENV)/.dev node_modules/.ready ## ruff, mypy --strict, layers; eslint and tsc for the browser's modules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@node_modules/.bin/eslint
+	@node_modules/.bin/tsc
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
 docs: $(VENV)/.dev $(DOCS)/.ready ## write the generated reference pages and build the documentation site into .cache/site

@@ -10,6 +10,7 @@ export * from "./core/nav.mjs";
 export * from "./widgets/trust.mjs";
 export * from "./widgets/spark.mjs";
 export * from "./widgets/chart.mjs";
+export * from "./widgets/series.mjs";
 export * from "./widgets/bands.mjs";
 export * from "./widgets/step_axis.mjs";
 export * from "./widgets/svg.mjs";

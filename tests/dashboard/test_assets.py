@@ -1,10 +1,14 @@
 """The browser's modules share no global object, and the entry reaches all of them."""
 
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 
-ASSETS = Path(__file__).parents[2] / "dashboard" / "assets"
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ASSETS = ROOT / "dashboard" / "assets"
 MODULES = {path.relative_to(ASSETS).as_posix(): path.read_text("utf-8") for path in ASSETS.rglob("*.mjs")}
 EXPORTED = re.compile(r"^export (?:async )?(?:function|const|let|class) (\w+)", re.MULTILINE)
 
@@ -37,3 +41,12 @@ def test_each_data_attribute_that_is_clicked_belongs_to_one_module() -> None:
     claimed = re.compile(r"closest\(\"(\[data-[\w-]+\])\"\)")
     found = Counter(one for text in MODULES.values() for one in set(claimed.findall(text)))
     assert found and [name for name, times in found.items() if times > 1] == []
+
+
+@pytest.mark.process
+def test_the_tests_of_the_modules_pass() -> None:
+    """`tests/js`, by Node's own runner: numbers and points by hand, and that the entry can be loaded."""
+    files = sorted(str(path) for path in (ROOT / "tests" / "js").glob("*.test.mjs"))
+    done = subprocess.run(["node", "--test", *files], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(files) >= 3 and re.search(r"^\S+ fail 0$", done.stdout, re.MULTILINE)

@@ -11,10 +11,13 @@ function digits(value) {
   return trim(value.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : size >= 0.1 ? 2 : 3));
 }
 
+// From which size on, unit, suffix.
+/** @type {[number, number, string][]} */
+const SCALES = [[1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]];
+
 export function number(value) {
   const size = Math.abs(value);
-  for (const [limit, unit, suffix] of [[1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]])
-    if (size >= limit) return digits(value / unit) + suffix;
+  for (const [limit, unit, suffix] of SCALES) if (size >= limit) return digits(value / unit) + suffix;
   return size >= 999.5 ? group(value.toFixed(0)) : digits(value);
 }
 

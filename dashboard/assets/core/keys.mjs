@@ -44,7 +44,7 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || !state.boot) return;
   if (typing(event.target) || document.querySelector("dialog[open]")) return;
   const key = event.key, on = going && performance.now() - going < WAIT;
-  const done = on && PAGES[key] ? page(key) : /^[1-6]$/.test(key) ? click(all("#ranges a")[key - 1]) : DOES[key] && DOES[key]();
+  const done = on && PAGES[key] ? page(key) : /^[1-6]$/.test(key) ? click(all("#ranges a")[Number(key) - 1]) : DOES[key] && DOES[key]();
   if (!on || key !== "g") going = key === "g" ? going : 0;
   if (done) event.preventDefault();
 });

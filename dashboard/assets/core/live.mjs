@@ -64,7 +64,7 @@ function start() {
   for (const name of ["pointermove", "keydown", "focus"]) window.addEventListener(name, () => (looked = true), { passive: true });
   by("unzoom").addEventListener("click", reset);
   // Runs change while a page is open, so the menu is loaded again when it is opened.
-  by("run-menu").addEventListener("toggle", (event) => event.target.open && !paused && state.boot && reload());
+  by("run-menu").addEventListener("toggle", () => by("run-menu").open && !paused && state.boot && reload());
 }
 
 function wake() {

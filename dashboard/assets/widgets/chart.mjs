@@ -7,6 +7,7 @@ import { painters, state } from "../core/state.mjs";
 import { bands } from "./bands.mjs";
 import { dress } from "./chart_menu.mjs";
 import { eventAt, markAt } from "./events.mjs";
+import { forget, insert, nearest } from "./series.mjs";
 import { across, slotX, stepWords, toMs, toX, widthX } from "./step_axis.mjs";
 import { verdictAt } from "./verdicts.mjs";
 
@@ -115,7 +116,6 @@ function fit(gd) {
 }
 
 const visible = new Set();
-const buckets = new WeakMap();
 let seer = null;
 
 const time = (x) => (typeof x === "number" ? x : Date.parse(String(x).replace(" ", "T") + "Z"));
@@ -135,33 +135,6 @@ function gap(gd, trace) {
   if (edge !== "lo" && edge !== "hi") return edge ? 0 : null;
   const line = gd.data.find((other) => other.meta === slot);
   return line.y.findLast((y) => y !== null) ?? null;
-}
-
-// One point into one trace. Late points find their place; points of one bucket become one, but never with a gap.
-function insert(trace, x, y, width) {
-  const xs = trace.x, ys = trace.y, last = xs.length - 1;
-  const seen = buckets.get(trace) || { n: 1 };
-  const edge = String(trace.meta).split(":")[1];
-  if (x > xs[last] && x - xs[last] < width && y !== null && ys[last] !== null) {
-    const mean = (ys[last] * seen.n + y) / (seen.n + 1);
-    buckets.set(trace, { n: seen.n + 1 });
-    return void (ys[last] = edge === "lo" ? Math.min(ys[last], y) : edge === "hi" ? Math.max(ys[last], y) : mean);
-  }
-  if (last < 0 || x > xs[last]) {
-    buckets.set(trace, { n: 1 });
-    return [x, y];
-  }
-  let at = last;
-  while (at > 0 && xs[at - 1] >= x) at--;
-  if (xs[at] === x) ys[at] = y;
-  else xs.splice(at, 0, x), ys.splice(at, 0, y);
-}
-
-// Drops points before the window (or the zoom, which may start earlier).
-function forget(trace, oldest) {
-  let gone = 0;
-  while (gone < trace.x.length - 2 && trace.x[gone + 1] < oldest) gone++;
-  if (gone) trace.x.splice(0, gone), trace.y.splice(0, gone);
 }
 
 function add(gd, found) {
@@ -262,7 +235,7 @@ export function bind() {
     if (gd.bound) continue;
     gd.bound = true;
     const area = el.querySelector(".plot");
-    dress(el, gd);
+    dress(el);
     area.addEventListener("pointermove", (event) => hover(gd, event));
     // A finger leaves the chart when it is lifted: what it read stays until the next tap.
     area.addEventListener("pointerdown", (event) => event.pointerType === "touch" && hover(gd, event));
@@ -273,16 +246,6 @@ export function bind() {
 }
 
 document.addEventListener("pointerdown", (event) => event.pointerType === "touch" && !event.target.closest(".plot") && leave());
-
-export function nearest(xs, x) {
-  let low = 0, high = xs.length - 1;
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (xs[middle] < x) low = middle;
-    else high = middle;
-  }
-  return Math.abs(xs[low] - x) <= Math.abs(xs[high] - x) ? low : high;
-}
 
 function hover(source, event) {
   if (!source._fullLayout) return;

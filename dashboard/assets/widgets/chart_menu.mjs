@@ -5,8 +5,9 @@ import * as format from "../core/format.mjs";
 import { now } from "../core/live.mjs";
 import { path, query } from "../core/nav.mjs";
 import { state } from "../core/state.mjs";
-import { cross, draw, graphOf, leave, nearest } from "./chart.mjs";
+import { cross, draw, graphOf, leave } from "./chart.mjs";
 import { linesOf, linkOf, rowsOf, saveCsv, savePng, summarise, titleOf, valueOf } from "./chart_data.mjs";
+import { nearest } from "./series.mjs";
 import { byStep, toMs, toX } from "./step_axis.mjs";
 
 const MOST = 200, LEAP = 10, AGAIN = 1000;

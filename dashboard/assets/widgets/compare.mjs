@@ -53,7 +53,7 @@ function span(row) {
 async function one(name) {
   const row = runRow(name);
   if (!row) return { name, error: "no such run" };
-  const { live, start, end } = span(row), query = new URLSearchParams({ start, end, points: POINTS, by: way() === "step" ? "step" : "time" });
+  const { live, start, end } = span(row), query = new URLSearchParams({ start, end: String(end), points: String(POINTS), by: way() === "step" ? "step" : "time" });
   for (const signal of signals()) query.append("signal", signal);
   try {
     const [found, now] = await Promise.all([read(address(name, "series", query)), status(name)]);

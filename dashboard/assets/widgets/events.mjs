@@ -61,7 +61,7 @@ function events() {
   const found = { r: [], a: [] }, width = state.view["w.width"];
   for (const [key, cell] of Object.entries(state.view)) {
     const [, kind, column] = /^w\.([ar])\.(-?\d+)$/.exec(key) || [];
-    if (kind) for (const [after, ...words] of cell) found[kind].push([1000 * (column * width + after) + state.tz, ...words]);
+    if (kind) for (const [after, ...words] of cell) found[kind].push([1000 * (Number(column) * width + after) + state.tz, ...words]);
   }
   for (const rows of Object.values(found)) rows.sort((a, b) => a[0] - b[0]);
   return (knownEvents = found);
@@ -84,6 +84,8 @@ function path(rows, glyph, stem) {
 const triangle = (x, y) => `M${x - HALF} ${y}h${2 * HALF}l${-HALF} ${1.6 * HALF}z`;
 const diamond = (x, y) => `M${x} ${y}l${HALF} ${HALF}l${-HALF} ${HALF}l${-HALF} ${-HALF}z`;
 const grave = ([, , severity]) => severity === "critical";
+// Name, words, rows, glyph, length of the stem.
+/** @type {[string, string, () => any[], (x: number, y: number) => string, number][]} */
 const LAYERS = [
   ["restarted", "a restart", () => events().r, diamond, Infinity],
   ["warned", "an alert fired", () => events().a.filter((row) => !grave(row)), triangle, STEM],

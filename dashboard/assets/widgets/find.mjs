@@ -42,7 +42,7 @@ async function look(text) {
   const mine = ++asked, where = body(), run = state.boot.run;
   where.dataset.found = by("box-failed").dataset.found = "1";
   try {
-    const query = new URLSearchParams({ find: text, limit: MOST });
+    const query = new URLSearchParams({ find: text, limit: String(MOST) });
     const answer = await fetch(`${by("app").dataset.base}api/v1/runs/${encodeURIComponent(run)}/sandboxes?${query}`);
     if (!answer.ok) throw new Error(`The server answered ${answer.status}.`);
     const { sandboxes } = await answer.json();

@@ -202,6 +202,7 @@ function engine([name, words, health, running, waiting, kv, tokens, preempted, v
   return tr;
 }
 
+/** @type {[string, string, (row: any) => Node][]} */
 const LISTS = [["gen-states", "gs.", health], ["gen-sick", "gx.", complaint], ["gen-room", "gk.", room], ["engines", "ge.", engine]];
 
 drawers.push((cells) => {

@@ -94,7 +94,7 @@ function parts(flight, group, queue) {
 }
 
 // In the order of `dashboard/pages/rollouts/records.py`.
-function rollout([id, life, group, environment, purpose, agent, engine, state, moved, seconds, since, prompt, response,
+function rollout([id, life, , environment, purpose, agent, engine, state, moved, seconds, since, prompt, response,
   turns, tools, reward, advantage, start, finish, used, stale, flight, inGroup, queue, mixed, cut, error, unknown, sampled]) {
   const tr = make("tr"), th = opener(id, "Show its timeline", () => openRollout(id, life));
   th.append(note([environment, purpose === "train" ? "" : purpose, agent, engine, sampled ? "sampled" : ""].filter(Boolean).join(" · ")));
@@ -153,7 +153,12 @@ function group([id, , environment, purpose, size, members, done, valid, low, hig
 
 class Table {
   constructor(name, prefix, draw, once) {
-    Object.assign(this, { name, prefix, draw, once, seen: true, stale: false });
+    this.name = name;
+    this.prefix = prefix;
+    this.draw = draw;
+    this.once = once;
+    this.seen = true;
+    this.stale = false;
     this.begin();
   }
 

@@ -183,7 +183,7 @@ function sorted(entries) {
   // What is not known has no place among what is: last, whichever way.
   return entries.sort((a, b) => {
     const [x, y] = [key(a) ?? null, key(b) ?? null];
-    if (x === null || y === null) return (x === null) - (y === null) || plain(a, b);
+    if (x === null || y === null) return Number(x === null) - Number(y === null) || plain(a, b);
     return (down ? -1 : 1) * ordered(x, y) || plain(a, b);
   });
 }
@@ -284,5 +284,5 @@ drawers.push((cells) => {
     arrange();
     marked();
   }
-  compare(cells);
+  compare();
 });

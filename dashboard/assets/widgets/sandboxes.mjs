@@ -188,6 +188,7 @@ function source([target, kind, up, seen, error]) {
   return li;
 }
 
+/** @type {[string, string, (row: any) => Node][]} */
 const TABLES = [["sb.src.", "box-sources", source], ["sb.f.", "box-causes", cause], ["sb.q.", "box-quota", quota],
   ["sb.p.", "box-pending", pending], ["sb.d.", "box-dangling", dangling], ["sb.x.", "box-failures", failure]];
 export const newestFailures = () => list("sb.x.").map(failure);

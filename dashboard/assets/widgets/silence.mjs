@@ -3,7 +3,9 @@ import { by, make, say } from "../core/dom.mjs";
 import { now, poke } from "../core/live.mjs";
 import { state } from "../core/state.mjs";
 
-const HOURS = [["1 h", 1], ["4 h", 4], ["24 h", 24], ["until …", 0]], NAME = "rollscope-name", LOST = "The server cannot be reached.";
+/** @type {[string, number][]} */
+const HOURS = [["1 h", 1], ["4 h", 4], ["24 h", 24], ["until …", 0]];
+const NAME = "rollscope-name", LOST = "The server cannot be reached.";
 let made = 0;
 
 function remembered() {

@@ -12,7 +12,7 @@ function knots() {
   const rows = [], width = state.view["st.width"];
   for (const [key, cell] of Object.entries(state.view)) {
     const [, column] = /^st\.(-?\d+)$/.exec(key) || [];
-    if (column) for (const [after, step, took, low] of cell) rows.push({ end: 1000 * (column * width + after) + state.tz, step, took, low });
+    if (column) for (const [after, step, took, low] of cell) rows.push({ end: 1000 * (Number(column) * width + after) + state.tz, step, took, low });
   }
   rows.sort((a, b) => a.end - b.end);
   rows.forEach((row, i) => {

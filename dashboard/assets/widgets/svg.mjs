@@ -49,7 +49,7 @@ export function timeTicks(g, { start, end, x, wide, bottom, left = LEFT }) {
 
 // `names`: of the rows from below, "" for none, at their upper edges or in the middle; `columns`: [[from, to, [[row, how many], ...]], ...] in local ms.
 // What it returns places things: x of a time, y of a row (its lower edge; in between by parts).
-export function heatMap(where, { names, middle, columns, most, tall, label }) {
+export function heatMap(where, { names, middle = false, columns, most, tall, label }) {
   const rows = names.length, [start, end] = range(), wide = where.clientWidth - LEFT - RIGHT, bottom = TOP + rows * tall;
   const x = (ms) => LEFT + (wide * (ms - start)) / (end - start), y = (row) => bottom - row * tall;
   const inside = (at) => Math.min(LEFT + wide, Math.max(LEFT, at)), el = canvas(where, bottom + AXIS, label);

@@ -301,7 +301,7 @@ function turnRow([version, tools, mutated, reset, box, age, latest], i, cell) {
   return tr;
 }
 
-drawers.push((cells) => {
+drawers.push(() => {
   if (!place() || !("ro.mode" in state.view)) return;
   if (openId() !== "" || !place().hidden) showOpen();
   fitted(place(), () => state.view.rd && !place().hidden && showOpen());

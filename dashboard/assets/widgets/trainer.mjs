@@ -161,6 +161,7 @@ function heads() {
   all("[data-phase]").forEach((el, i) => (el.hidden = !(told[i] && told[i][1])));
 }
 
+/** @type {[string, string, (row: any) => Node][]} */
 const LISTS = [["last-step", "tl.", pair], ["learning", "th.", learnt], ["life", "tv.", happened], ["steps", "tt.", step]];
 
 drawers.push((cells) => {

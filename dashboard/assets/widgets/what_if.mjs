@@ -58,7 +58,7 @@ function show(name) {
   const place = document.querySelector(`[data-slider="${name}"]`), found = cell(name);
   if (!place || !found) return;
   const range = place.querySelector("input") || build(place), known = found.today !== null;
-  const wanted = asked(name), value = known && wanted !== null && wanted !== "" && isFinite(wanted) ? Number(wanted) : found.today;
+  const wanted = asked(name), value = known && wanted !== null && wanted !== "" && isFinite(Number(wanted)) ? Number(wanted) : found.today;
   // A link may ask for more than a slider spans.
   const low = known ? Math.min(found.low, value) : found.low, high = known ? Math.max(found.high, value) : found.high;
   const changed = known && Math.abs(value - found.today) >= found.step / 2;
@@ -68,8 +68,8 @@ function show(name) {
   range.setAttribute("aria-valuetext", known ? words(name, value, found) + (changed ? `, now ${words(name, found.today, found)}` : ", as today") : "unknown");
   place.dataset.state = known ? (changed ? "changed" : "today") : "unknown";
   place.querySelector("output").textContent = known ? words(name, value, found) : "unknown";
-  place.style.setProperty("--at", known && high > low ? (found.today - low) / (high - low) : 0);
-  place.style.setProperty("--value", known && high > low ? (value - low) / (high - low) : 0);
+  place.style.setProperty("--at", String(known && high > low ? (found.today - low) / (high - low) : 0));
+  place.style.setProperty("--value", String(known && high > low ? (value - low) / (high - low) : 0));
   const about = place.querySelector(".foot .note"), back = place.querySelector(".back");
   about.textContent = known ? place.dataset.about : found.needs;
   back.hidden = !changed;

@@ -1,0 +1,30 @@
+// Rules for the browser's modules and their tests; what `tsc` finds (unknown names, wrong types) is not repeated here.
+export default [
+  {
+    files: ["dashboard/assets/**/*.mjs", "tests/js/**/*.mjs"],
+    linterOptions: { reportUnusedDisableDirectives: "error" },
+    rules: {
+      "eqeqeq": "error",
+      "no-cond-assign": "error",
+      "no-const-assign": "error",
+      "no-constant-condition": "error",
+      "no-dupe-args": "error",
+      "no-dupe-keys": "error",
+      "no-duplicate-imports": "error",
+      "no-eval": "error",
+      "no-import-assign": "error",
+      "no-redeclare": "error",
+      "no-self-assign": "error",
+      "no-self-compare": "error",
+      "no-unreachable": "error",
+      "no-unsafe-finally": "error",
+      "no-unsafe-negation": "error",
+      "no-unused-vars": ["error", { args: "after-used", caughtErrors: "none" }],
+      "no-use-before-define": ["error", { functions: false, classes: false, variables: false }],
+      "no-var": "error",
+      "prefer-const": ["error", { destructuring: "all" }],
+      "use-isnan": "error",
+      "valid-typeof": "error",
+    },
+  },
+];

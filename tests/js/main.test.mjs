@@ -1,0 +1,41 @@
+// The whole program in a page without elements: its modules import each other in circles, so that what runs while they
+// are loaded must not use what is not there yet.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+const started = [];
+globalThis.document = { documentElement: { dataset: {} }, addEventListener() {}, getElementById: () => null, querySelector: () => null, querySelectorAll: () => [] };
+globalThis.location = { hash: "", search: "", pathname: "/" };
+globalThis.matchMedia = () => ({ addEventListener() {} });
+globalThis.setInterval = () => 0;
+globalThis.window = {
+  dash_clientside: { no_update: "no update" },
+  addEventListener() {},
+  DashRenderer: class {
+    constructor() {
+      started.push(Object.keys(window.dash_clientside.rollscope));
+    }
+  },
+};
+const page = await import("../../dashboard/assets/main.mjs");
+
+test("Dash starts once, with its callbacks, which do nothing before there is a page", () => {
+  assert.deepEqual(started, [["open", "boot", "pull", "apply"]]);
+  assert.equal(page.state.boot, null);
+  assert.equal(window.dash_clientside.rollscope.pull(), "no update");
+});
+
+test("a chart over steps: x of a time and back", () => {
+  page.state.tz = 0;
+  page.state.boot = { stepped: ["reward.0"], error: null };
+  // Column 2 of 100 s: step 7 ended after 10 s and took 5 s, step 8 after 30 s and took 10 s; between them nothing runs.
+  Object.assign(page.state.view, { "st.width": 100, "st.2": [[10, 7, 5, 6], [30, 8, 10]] });
+  const figure = { data: [{ meta: "reward.0", x: [209000, 230000], y: [1, 2] }], layout: { xaxis: { range: [200000, 230000] } } };
+  const shown = page.overSteps(figure);
+  assert.equal(page.byStep(), true);
+  assert.deepEqual([205000, 207500, 210000, 215000, 225000, 230000].map(page.toX), [6, 6.5, 7, 7, 7.5, 8]);
+  assert.deepEqual([6.5, 7.5, 8].map(page.toMs), [207500, 225000, 230000]);
+  // A signal with one value per step stands at the step.
+  assert.deepEqual(shown.data[0].x, [7, 8]);
+  assert.deepEqual(shown.layout.xaxis.range, [6, 8]);
+});
