@@ -50,12 +50,12 @@ def changes(played: Played) -> None:
     """Each verdict that differs from the one before, seconds after attaching."""
     before = None
     for tick in played.ticks:
-        verdict = tick.status.verdict or {}
-        key = (verdict.get("outcome"), verdict.get("cause"), round(verdict.get("confidence", 0.0), 1))
+        verdict = tick.status.verdict
+        key = (verdict.outcome, verdict.cause, round(verdict.confidence, 1))
         if key != before:
             print(
                 f"  {tick.at - played.attached:6.0f} s {tick.status.lifecycle:9} {key[0]}/{key[1] or ''} "
-                f"{verdict.get('confidence')} | {str(verdict.get('summary'))[:150]}"
+                f"{verdict.confidence} | {verdict.summary[:150]}"
             )
         before = key
 

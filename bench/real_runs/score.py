@@ -70,21 +70,21 @@ def _phase(phase: Phase, before: Phase | None, begin: float, ticks: list[Tick]) 
     right = [tick.at - begin for tick in ticks if _outcome(tick) in phase.right]
     wrong = []
     for tick in ticks:
-        outcome, verdict = _outcome(tick), tick.status.verdict or {}
+        outcome, verdict = _outcome(tick), tick.status.verdict
         # Until the limit has passed the phase before may still be reported.
         lags = before is not None and tick.at - phase.begin <= phase.within and outcome in before.right
         if outcome not in (*phase.right, UNKNOWN) and not lags:
-            wrong.append(Wrong(tick.at - begin, outcome, verdict["cause"] or "", verdict["confidence"]))
-    last = ticks[-1].status.verdict or {}
+            wrong.append(Wrong(tick.at - begin, outcome, verdict.cause or "", verdict.confidence))
+    last = ticks[-1].status.verdict
     return PhaseScore(
         phase, begin, len(ticks), len(right), sum(_outcome(tick) == UNKNOWN for tick in ticks),
         min(right, default=None), tuple(wrong),
-        f"{last.get('outcome', UNKNOWN)}/{last.get('cause') or ''} {last.get('confidence', 0.0):.2f}",
+        f"{last.outcome}/{last.cause or ''} {last.confidence:.2f}",
     )  # fmt: skip
 
 
 def _outcome(tick: Tick) -> str:
-    return str((tick.status.verdict or {}).get("outcome", UNKNOWN))
+    return tick.status.verdict.outcome
 
 
 HEADER = (

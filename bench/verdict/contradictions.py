@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from server.query.types import Status
 from server.signals.model import SYNC_MODES
 from server.verdict.model import Verdict, VerdictInput
@@ -310,7 +312,7 @@ class Walker:
             for name, series in seen.signals.items() for labels, value in series.items()
             if value.value is not None and not seen.stale(name, value.ts)
         }  # fmt: skip
-        self.check(seen.now, verdict.to_json(), signals, seen.facts, seen.mode)
+        self.check(seen.now, msgspec.to_builtins(verdict), signals, seen.facts, seen.mode)
 
     def check(
         self, at: float, verdict: Mapping[str, Any], signals: Mapping[str, float], facts: Mapping[str, str | float],

@@ -189,7 +189,7 @@ async def _step(
 
 def _tick(at: float, status: Status) -> Tick:
     verdict = status.verdict or {"outcome": UNKNOWN, "cause": "", "confidence": 0.0, "summary": ""}
-    return Tick(at, verdict["outcome"], verdict["cause"] or "", verdict["confidence"], verdict["summary"])
+    return Tick(at, verdict.outcome, verdict.cause or "", verdict.confidence, verdict.summary)
 
 
 # ---- the report

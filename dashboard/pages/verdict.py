@@ -5,7 +5,6 @@ Its texts may contain names from frameworks and targets, so they are never marku
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dashboard.charts.time_columns import grid
 from dashboard.state.cache import TimedCache
@@ -13,9 +12,7 @@ from dashboard.state.status import View, joined
 from dashboard.state.url import Span
 from dashboard.widgets.format import number, tight
 from server.query import Reader
-from server.query.types import VerdictSpan
-
-VerdictJson = Mapping[str, Any]
+from server.query.types import Advice, Contradiction, Evidence, Verdict, VerdictSpan
 
 COLOURS: Mapping[str, str] = {
     "stalled": "stalled",
@@ -32,7 +29,7 @@ COLOURS: Mapping[str, str] = {
 
 # Labels of an unknown verdict by its cause.
 _UNKNOWN = {
-    "too_close": "Too close to call", "starting": "Too early to judge", "incomplete": "No verdict now",
+    "starting": "Too early to judge", "incomplete": "No verdict now",
     "paused": "Paused", "over": "Ended",
 }  # fmt: skip
 _CONFIDENCE = ((0.75, "high"), (0.45, "medium"), (0.0, "low"))
@@ -49,7 +46,7 @@ def colour(outcome: str) -> str:
 
 
 def word(outcome: str, cause: str | None = None) -> str:
-    """``Generator-bound``, ``Balanced``, ``Too close to call``."""
+    """``Generator-bound``, ``Balanced``, ``Too early to judge``."""
     if outcome in ("", "unknown"):
         return _UNKNOWN.get(cause or "", "No verdict yet")
     return outcome.replace("_", "-").capitalize()
@@ -66,12 +63,11 @@ def named(outcome: str, cause: str | None) -> str:
     return word(outcome, cause) + (f" ({reason})" if reason else "")
 
 
-def confidence(verdict: VerdictJson) -> str:
+def confidence(verdict: Verdict) -> str:
     """``high confidence``; nothing for a verdict that has none."""
-    found = verdict.get("confidence")
-    if not isinstance(found, (int, float)) or found <= 0:
+    if verdict.confidence <= 0:
         return ""
-    return next(label for least, label in _CONFIDENCE if found >= least) + " confidence"
+    return next(label for least, label in _CONFIDENCE if verdict.confidence >= least) + " confidence"
 
 
 def headline(summary: str) -> tuple[str, str, str]:
@@ -87,58 +83,51 @@ def rest(summary: str) -> str:
     return clause[:1].upper() + clause[1:]
 
 
-def behind(verdict: VerdictJson) -> View:
+def behind(verdict: Verdict | None) -> View:
     """Keys ``b.e.N`` (evidence), ``b.x.N`` (numbers that contradict each other), ``b.m.N`` (what to log), ``b.d``
     (what is in doubt)."""
-    cells: View = {}
-    for i, found in enumerate(list(verdict.get("contradictions") or ())[:CONTRADICTIONS]):
-        cells[f"b.x.{i}"] = _contradiction(found)
-    for i, text in enumerate(_texts(verdict)[:EVIDENCE]):
-        cells[f"b.e.{i}"] = text
-    for i, missing in enumerate(list(verdict.get("missing") or ())[:MISSING]):
-        cells[f"b.m.{i}"] = tight(str(missing))
-    doubts = verdict.get("disagreements") or ()
-    cells["b.d"] = f"In doubt: {tight(str(doubts[0]))}" if doubts else ""
-    return cells
+    if verdict is None:
+        return {"b.d": ""}
+    cells: View = {f"b.x.{i}": _contradiction(one) for i, one in enumerate(verdict.contradictions[:CONTRADICTIONS])}
+    cells |= {f"b.e.{i}": text for i, text in enumerate(_texts(verdict)[:EVIDENCE])}
+    cells |= {f"b.m.{i}": tight(missing) for i, missing in enumerate(verdict.missing[:MISSING])}
+    doubts = verdict.disagreements
+    return cells | {"b.d": f"In doubt: {tight(doubts[0])}" if doubts else ""}
 
 
-def _contradiction(found: VerdictJson) -> str:
+def _contradiction(found: Contradiction) -> str:
     """The sentence with both numbers: ``61% reported, 22% predicted``; where it names none, they follow it."""
-    message, values = tight(str(found.get("text") or "")), found.get("values") or {}
-    if len(re.findall(r"\d+(?:\.\d+)?", message)) >= len(values):
+    message = tight(found.text)
+    if len(re.findall(r"\d+(?:\.\d+)?", message)) >= len(found.values):
         return message
-    figures = ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in values.items())
+    figures = ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in found.values.items())
     return f"{message} ({figures})"
 
 
-def _texts(verdict: VerdictJson) -> list[str]:
+def _texts(verdict: Verdict) -> list[str]:
     # The wait is in the headline and in the bar of the step; the next limit is among the steps.
-    beyond = str((verdict.get("next") or {}).get("text") or "").lower()
-    items = (one for one in verdict.get("evidence") or () if _is_shown(verdict, one))
-    texts = (str(one["text"]) for one in items if one.get("text"))
+    beyond = verdict.next.text.lower() if verdict.next else ""
+    texts = [one.text for one in verdict.evidence if one.text and _is_shown(verdict, one)]
     return [tight(text) for text in texts if not beyond or not text.lower().startswith(beyond)]
 
 
-def _is_shown(verdict: VerdictJson, item: Mapping[str, Any]) -> bool:
+def _is_shown(verdict: Verdict, item: Evidence) -> bool:
     """Whether the banner needs this evidence: a single wait is in the headline and on a card already."""
-    line = str(item.get("text"))
-    return item.get("signal") != "trainer_wait_ratio" and line.lower() not in str(verdict.get("summary") or "").lower()
+    return item.signal != "trainer_wait_ratio" and item.text.lower() not in verdict.summary.lower()
 
 
-def advised(one: Mapping[str, Any]) -> str:
+def advised(one: Advice) -> str:
     """``Raise the rollouts in flight from 330 to 660. 1.2x to 1.9x``: a change with its gain."""
-    gain = one.get("gain")
-    cost = {"restart": ", needs a restart", "money": ", costs money"}.get(str(one.get("cost")), "")
-    return tight(f"{one['text']} Gain {gain[0]:.2g}× to {gain[2]:.2g}×{cost}." if gain else str(one["text"]))
+    cost = {"restart": ", needs a restart", "money": ", costs money"}.get(one.cost, "")
+    return tight(f"{one.text} Gain {one.gain[0]:.2g}× to {one.gain[2]:.2g}×{cost}." if one.gain else one.text)
 
 
-def simulated(verdict: VerdictJson) -> str:
+def simulated(verdict: Verdict) -> str:
     """The query of the What-if page for the first advice, ``concurrency=660``; empty where it has no such change."""
-    first = next(iter(verdict.get("advice") or ()), None)
-    before, after = (first.get("from"), first.get("to")) if first else (None, None)
-    if first is None or after is None:
+    first = next(iter(verdict.advice), None)
+    if first is None or first.after is None:
         return ""
-    lever = str(first["lever"])
+    lever, before, after = first.lever, first.before, first.after
     if lever in _SLIDERS:
         return f"{_SLIDERS[lever]}={after:g}" if after < _EXACT else f"{_SLIDERS[lever]}={after:.0f}"
     if lever == "oversampling":
@@ -164,15 +153,14 @@ _MOVES = {
 _EXACT = 100_000
 
 
-def next_steps(verdict: VerdictJson) -> list[str]:
+def next_steps(verdict: Verdict) -> list[str]:
     """The advice and the next limit; empty if the verdict has none."""
-    beyond = verdict.get("next")
-    found = [advised(one) for one in (verdict.get("advice") or ())[:1]]
+    beyond = verdict.next
+    found = [advised(one) for one in verdict.advice[:1]]
     if beyond:
-        gain = f", up to {beyond['gain']:.2g}× overall" if beyond.get("gain", 1.0) > 1.0 else ""
-        limit = f"Next limit: {named(str(beyond['outcome']), beyond['cause']).lower().replace('kv ', 'KV ')}{gain}."
-        text = tight(str(beyond.get("text") or ""))
-        found.append(f"{limit} {_sentence(text)}".strip())
+        gain = f", up to {beyond.gain:.2g}× overall" if beyond.gain > 1.0 else ""
+        limit = f"Next limit: {named(beyond.outcome, beyond.cause).lower().replace('kv ', 'KV ')}{gain}."
+        found.append(f"{limit} {_sentence(tight(beyond.text))}".strip())
     return [step for step in found if step]
 
 

@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from server.query import Reader
-from server.query.types import Series, SignalInfo, SignalNow, SignalState, Status, VerdictInfo
+from server.query.types import Series, SignalInfo, SignalNow, SignalState, Status, Verdict
 
 STEP_SECONDS = 600.0
 """Longest age of a per-step value: a step of a large run takes several minutes."""
@@ -50,10 +50,10 @@ def _state(value: float, info: SignalInfo | None) -> SignalState:
     return "ok"
 
 
-def _verdict_at(reader: Reader, run: str, at: float) -> VerdictInfo:
+def _verdict_at(reader: Reader, run: str, at: float) -> Verdict:
     """Outcome, cause and confidence. Sentences are left out because their numbers are of the verdict's start."""
     spans = [span for span in reader.verdicts.spans(run, at - 1.0, at, 2) if span.start <= at]
     if not spans:
-        return {}
+        return Verdict("unknown")
     span = spans[-1]
-    return {"outcome": span.outcome, "cause": span.cause, "confidence": span.confidence}
+    return Verdict(span.outcome, span.cause, confidence=span.confidence)

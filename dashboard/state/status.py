@@ -87,9 +87,8 @@ class StatusFacts:
 
         Of a stale run it does if the reader did not withhold it: because the run makes no progress.
         """
-        found, state = self.status.verdict, self.status.state.name
-        shown = found.get("outcome", "unknown") != "unknown"
-        return self.current and (state == "live" or (state == "stale" and shown))
+        state = self.status.state.name
+        return self.current and (state == "live" or (state == "stale" and self.status.verdict.named))
 
     @property
     def current(self) -> bool:

@@ -13,6 +13,8 @@ from functools import partial
 from math import floor
 from typing import Any
 
+import msgspec
+
 from collectors.model import Labels
 from server.alerts.inputs import SignalState
 from server.derive.deriver import Deriver, Emission
@@ -385,8 +387,8 @@ class VerdictTracker:
         self._key = verdict.key
         since = ts if verdict.since is None else verdict.since
         row = VerdictRow(
-            round(ts * 1000), round(since * 1000), verdict.outcome, verdict.cause, verdict.rule, verdict.confidence,
-            verdict.rules_version, replayed, json.dumps(verdict.to_json()),
+            round(ts * 1000), round(since * 1000), *verdict.key, verdict.rule, verdict.confidence,
+            verdict.rules_version, replayed, msgspec.json.encode(verdict).decode(),
         )  # fmt: skip
         batch.verdicts.append(row)
         return True
@@ -461,7 +463,7 @@ def _verdict_text(memory: Memory | None, verdict: Verdict, now: float) -> str:
     """What is kept, as JSON; `ValueError` for what is no verdict, or no JSON (a number that is not finite)."""
     if verdict.outcome not in VERDICT_OUTCOMES:
         raise ValueError(f"no outcome is named {verdict.outcome!r}")
-    return json.dumps({"memory": memory, "verdict": verdict.to_json(), "as_of": now}, allow_nan=False)
+    return json.dumps({"memory": memory, "verdict": msgspec.to_builtins(verdict), "as_of": now}, allow_nan=False)
 
 
 def _outcomes(verdict: Verdict) -> Iterator[Value]:

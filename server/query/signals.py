@@ -5,18 +5,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from collectors.model import Labels
 from server import signals
 from server.lib.clock import Clock
 from server.query.run_state import OVER, RunState, position, stored_run
-from server.query.types import Delta, Series, SignalInfo, SignalNow, SignalState, VerdictInfo, format_name, parse_name
+from server.query.types import Delta, Series, SignalInfo, SignalNow, SignalState, format_name, parse_name
 from server.signals import availability as registry
 from server.signals.aggregates import stale_seconds
 from server.signals.model import Counter, Signal, lapsed
 from server.store import Store
 from server.store.types import LatestRow, PointState, RunRow, SeriesKey
+from server.verdict.model import Verdict
 
 # A tick's values are 5 s old; after a minute no collector runs.
 TICK_STALE_SECONDS = 60.0
@@ -103,12 +104,12 @@ def signal_now(
     return SignalNow(name, item.name, dict(labels), value, item.unit, state, age, latest.source, why, ts)
 
 
-def without_withheld(signals_now: Iterable[SignalNow], verdict: VerdictInfo | None) -> Iterator[SignalNow]:
+def without_withheld(signals_now: Iterable[SignalNow], verdict: Verdict | None) -> Iterator[SignalNow]:
     """The signals; that of a withheld verdict has no value, as the verdict has no outcome."""
-    is_withheld = verdict is not None and "last" in verdict
+    is_withheld = verdict is not None and verdict.last is not UNSET
     for signal in signals_now:
         if is_withheld and verdict is not None and signal.signal == "bottleneck" and signal.value is not None:
-            yield structs.replace(signal, value=None, state="unknown", why=verdict["summary"])
+            yield structs.replace(signal, value=None, state="unknown", why=verdict.summary)
         else:
             yield signal
 

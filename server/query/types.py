@@ -7,13 +7,18 @@ shows a value that the API does not have.
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Literal, TypedDict, get_args
+from typing import Literal, get_args
 
 from msgspec import Struct, field
 
 from collectors.model import Labels, Sandbox, Span
 from server.query.run_state import LIVE, RunState
 from server.rollouts.model import RolloutRow
+from server.verdict.model import Advice as Advice
+from server.verdict.model import Contradiction as Contradiction
+from server.verdict.model import Evidence as Evidence
+from server.verdict.model import Outcome
+from server.verdict.model import Verdict as Verdict
 
 SignalState = Literal["ok", "watch", "critical", "unknown", "not_applicable"]
 
@@ -22,110 +27,6 @@ Fact = bool | int | float | str
 
 
 # ---- verdicts
-
-
-class EvidenceInfo(TypedDict):
-    """One fact behind a verdict. ``bound``: the limit that the value is compared with, in the same unit."""
-
-    text: str
-    signal: str
-    value: float | None
-    unit: str
-    bound: float | None
-    age_seconds: float | None
-
-
-class LimiterInfo(TypedDict):
-    """One thing that keeps useful samples below the trainer's capacity; see `server.verdict.model.Limiter`."""
-
-    outcome: str
-    cause: str
-    factor: float
-    gain: float
-    share: float
-    text: str
-
-
-class ContradictionInfo(TypedDict):
-    """Two sources whose numbers cannot both be right."""
-
-    name: str
-    text: str
-    values: Mapping[str, float]
-
-
-class LastVerdict(TypedDict):
-    """The verdict that was withheld because it no longer describes the present."""
-
-    outcome: str
-    cause: str | None
-    confidence: float
-    since: float | None
-    summary: str
-    as_of: float
-
-
-class SideEffectInfo(TypedDict("_SideEffect", {"from": float, "to": float})):
-    """See `server.verdict.model.SideEffect`."""
-
-    signal: str
-
-
-class AdviceInfo(TypedDict("_Advice", {"from": float | None, "to": float | None})):
-    """See `server.verdict.model.Advice`."""
-
-    lever: str
-    unit: str
-    gain: tuple[float, float, float] | None
-    cost: str
-    side_effects: list[SideEffectInfo]
-    why: str
-    text: str
-
-
-class EngineSpeedInfo(TypedDict):
-    """See `server.verdict.model.EngineCurve`."""
-
-    running: float
-    points: list[tuple[float, float]]
-    half: tuple[float, float, float]
-    alone: tuple[float, float, float] | None
-    fitted: bool
-    seats: float | None
-    best: float | None
-
-
-class VerdictInfo(TypedDict, total=False):
-    """A verdict as stored; see `server.verdict.model.Verdict`.
-
-    Older rules stored fewer fields. ``as_of`` is absent in the history. ``last`` is present only if the verdict is
-    withheld.
-    """
-
-    outcome: str
-    cause: str | None
-    confidence: float
-    since: float | None
-    summary: str
-    evidence: list[EvidenceInfo]
-    shares: Mapping[str, float]
-    next: LimiterInfo | None
-    usd_per_hour: float | None
-    usd_lacks: str
-    rule: str
-    completeness: float
-    limiters: list[LimiterInfo]
-    advice: list[AdviceInfo]
-    advice_lacks: list[str]
-    engine_speed: EngineSpeedInfo | None
-    numbers: Mapping[str, float | None]
-    missing: list[str]
-    disagreements: list[str]
-    contradictions: list[ContradictionInfo]
-    buffer: str
-    rules_version: int
-    as_of: float | None
-    last: LastVerdict
 
 
 class VerdictSpan(Struct, frozen=True):
@@ -143,14 +44,14 @@ class VerdictSpan(Struct, frozen=True):
     start: float
     end: float | None
     since: float
-    outcome: str
+    outcome: Outcome
     cause: str | None
     rule: str
     confidence: float
     summary: str
     rules_version: int
     replayed: bool
-    verdict: VerdictInfo
+    verdict: Verdict
 
 
 # ---- runs and signals
@@ -256,7 +157,7 @@ class RunNow(Struct, frozen=True):
     """
 
     info: RunInfo
-    verdict: VerdictInfo | None
+    verdict: Verdict | None
     signals: tuple[SignalNow, ...]
     step: int | None
     newest: float | None
@@ -329,7 +230,7 @@ class Status(Struct, frozen=True):
     mode: str
     lifecycle: str
     now: float
-    verdict: VerdictInfo
+    verdict: Verdict
     signals: Mapping[str, SignalNow]
     alerts: tuple[AlertNow, ...]
     trust: tuple[TargetTrust, ...]

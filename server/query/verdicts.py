@@ -1,13 +1,16 @@
 """Verdicts for readers: the newest as of now, and their history as spans of time."""
 
 import json
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import structs
 
 from server.lib.clock import Clock
 from server.query.run_state import NOT_COLLECTED_SECONDS, OVER, RunState, stored_run
-from server.query.types import LastVerdict, VerdictInfo, VerdictSpan
+from server.query.types import VerdictSpan
 from server.store.types import RunRow, VerdictRow
-from server.verdict.model import Verdict
+from server.verdict.model import LastVerdict, Verdict
 
 if TYPE_CHECKING:
     from server.store import Store
@@ -17,11 +20,7 @@ from server.query.types import RunSummary, SignalNow
 
 # A tick's verdict is 5 s old; after a minute no collector runs.
 STALE_SECONDS = 60.0
-NO_VERDICT = cast(
-    VerdictInfo,
-    Verdict("unknown", summary="no verdict yet: it is computed from the run's first tick on").to_json()
-    | {"as_of": None},
-)
+NO_VERDICT = Verdict("unknown", summary="no verdict yet: it is computed from the run's first tick on", as_of=None)
 
 
 class VerdictReader:
@@ -30,7 +29,7 @@ class VerdictReader:
     def __init__(self, store: "Store", clock: Clock) -> None:
         self._store, self._clock = store, clock
 
-    def now(self, row: RunRow, state: RunState) -> VerdictInfo | None:
+    def now(self, row: RunRow, state: RunState) -> Verdict | None:
         """The newest verdict with ``as_of``; unknown, with what it was, unless it describes the present."""
         return current_verdict(self._store.verdicts.newest(row.name), state, self._clock.now())
 
@@ -57,12 +56,12 @@ class VerdictReader:
         return None if judged else as_of
 
 
-def current_verdict(text: str | None, state: RunState, now: float) -> VerdictInfo | None:
+def current_verdict(text: str | None, state: RunState, now: float) -> Verdict | None:
     """A run's newest verdict as stored, with ``as_of``; None before the first."""
     if text is None:
         return None
     stored = json.loads(text)
-    verdict = cast(VerdictInfo, {**_read(stored["verdict"]), "as_of": stored["as_of"]})
+    verdict = _read({**stored["verdict"], "as_of": stored["as_of"]})
     if state.over:
         return verdict
     if state.name == "catching_up":
@@ -72,35 +71,40 @@ def current_verdict(text: str | None, state: RunState, now: float) -> VerdictInf
     # Without new data only the verdict that nothing moves describes the present.
     # `as_of` does not show it: counts of engines that are down, and costs, are derived at every tick without a source.
     old = state.since is None or now - state.since > STALE_SECONDS
-    if state.name == "stale" and old and verdict["outcome"] not in ("stalled", "unknown"):
+    if state.name == "stale" and old and verdict.outcome not in ("stalled", "unknown"):
         return _withheld(verdict, "there is no new data; the last verdict was")
     return verdict
 
 
 def _span(row: VerdictRow, end: float | None) -> VerdictSpan:
-    body = cast(VerdictInfo, _read(json.loads(row.body)))
+    verdict = _read(json.loads(row.body))
     return VerdictSpan(
-        row.ts / 1000, end, row.since / 1000, row.outcome, row.cause or None, row.rule, row.confidence, body["summary"],
-        row.rules_version, row.replayed, body,
+        row.ts / 1000, end, row.since / 1000, verdict.outcome, verdict.cause, row.rule, row.confidence, verdict.summary,
+        row.rules_version, row.replayed, verdict,
     )  # fmt: skip
 
 
-def _read(stored: dict[str, object]) -> dict[str, object]:
+def _read(stored: dict[str, Any]) -> Verdict:
     """Reads a stored verdict; rules before version 10 stored a sentence as advice."""
-    return stored if isinstance(stored.get("advice"), list) else {**stored, "advice": []}
+    return msgspec.convert(stored if isinstance(stored.get("advice"), list) else {**stored, "advice": []}, Verdict)
 
 
-def _withheld(verdict: VerdictInfo, why: str) -> VerdictInfo:
+def _withheld(verdict: Verdict, why: str) -> Verdict:
     """Replaces a verdict that no longer describes the present by unknown; the old verdict is in ``last``.
 
     The other fields stay.
     """
-    named = str(verdict["outcome"]) + (f" ({verdict['cause']})" if verdict["cause"] else "")
-    last = {key: verdict.get(key) for key in LastVerdict.__annotations__}
-    unseen = {"outcome": "unknown", "cause": "incomplete", "confidence": 0.0, "since": verdict["as_of"], "last": last}
-    nothing: dict[str, object] = {"usd_per_hour": None, "usd_lacks": "", "advice": [], "advice_lacks": [], "next": None}
-    summary = f"{why} {named}: {verdict['summary']}"
-    return cast(VerdictInfo, {**verdict, **unseen, **nothing, "summary": summary})
+    as_of = verdict.as_of or None
+    last = LastVerdict(
+        verdict.outcome, verdict.cause, verdict.confidence, verdict.since, verdict.summary, as_of
+    )  # fmt: skip
+    named = verdict.outcome + (f" ({verdict.cause})" if verdict.cause else "")
+    unknown = structs.replace(
+        verdict, outcome="unknown", cause="incomplete", confidence=0.0, since=as_of, last=last, usd_per_hour=None,
+        usd_lacks="", advice=(), advice_lacks=(), summary=f"{why} {named}: {verdict.summary}",
+    )  # fmt: skip
+    structs.force_setattr(unknown, "next", None)
+    return unknown
 
 
 # ---- summary

@@ -167,15 +167,16 @@ class _StatusValues:
 
 def today(status: Status) -> CurrentNumbers:
     """The run's numbers as its status has them."""
-    status_values, outcome = _StatusValues(status), status.verdict.get("outcome")
+    status_values, verdict = _StatusValues(status), status.verdict
     gpus = fleet({name: value for name, value in status.facts.items() if _counts(value)}, status.mode)
     numbers: dict[str, Any] = (
         _rates(status_values) | _generation(status_values) | _learning(status_values, status.facts)
     )
     numbers |= _money(status_values, gpus) | {f"{role}_gpus": getattr(gpus, role).gpus for role in ROLES}
     return CurrentNumbers(
-        outcome=str(outcome or ""), apart=_synchronous_note(status.mode), one_pool=_one_pool(status.mode), **numbers
-    )
+        outcome=verdict.outcome if verdict.named else "", apart=_synchronous_note(status.mode),
+        one_pool=_one_pool(status.mode), **numbers,
+    )  # fmt: skip
 
 
 def _counts(value: str | float) -> bool:

@@ -5,7 +5,8 @@ only as far as the next limiter allows: that is its gain. Factors multiply, so t
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+
+from msgspec import structs
 
 from server.verdict.model import Limiter, Outcome, shared
 from server.verdict.thresholds import (
@@ -47,7 +48,7 @@ def limiters(n: Numbers) -> tuple[Limiter, ...]:
 
 def _behind(n: Numbers, limiter: Limiter) -> Limiter:
     """Removes the gain of limiters before a scorer that is never idle: rollouts would wait for the scorer instead."""
-    return replace(limiter, gain=1.0) if n.scorer_full and limiter.outcome in _BEFORE_SCORING else limiter
+    return structs.replace(limiter, gain=1.0) if n.scorer_full and limiter.outcome in _BEFORE_SCORING else limiter
 
 
 _BEFORE_SCORING = ("generator_bound", "sandbox_bound", "orchestrator_bound")

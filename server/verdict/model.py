@@ -1,12 +1,15 @@
-"""Types of a verdict: outcomes, causes, evidence, limiters; and its JSON form.
+"""Types of a verdict: outcomes, causes, evidence, limiters. The API answers the same records.
 
 The rules are in `server.verdict.rules`, and in words in docs/concepts/verdict-rules.md.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import log
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from collectors.model import Labels
 from server.signals.model import SYNC_MODES, TargetState
@@ -83,8 +86,7 @@ RULES_VERSION = 10
 """Increases with every change of a rule or threshold that can change a verdict; stored with each verdict."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """One fact of a verdict: a sentence and its number.
 
     Attributes:
@@ -101,8 +103,7 @@ class Evidence:
     age_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Contradiction:
+class Contradiction(Struct, frozen=True):
     """Two sources that cannot both be right: a name, one sentence, and both numbers."""
 
     name: str
@@ -110,8 +111,7 @@ class Contradiction:
     values: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Limiter:
+class Limiter(Struct, frozen=True):
     """One cause that keeps useful samples below what the trainer could compute.
 
     Attributes:
@@ -134,17 +134,15 @@ Range = tuple[float, float, float]
 """(least, most likely, most)."""
 
 
-@dataclass(frozen=True, slots=True)
-class SideEffect:
+class SideEffect(Struct, frozen=True):
     """A signal that a change moves."""
 
     signal: str
-    before: float
-    after: float
+    before: float = msgspec.field(name="from")
+    after: float = msgspec.field(name="to")
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """One change to the run.
 
     Attributes:
@@ -156,8 +154,8 @@ class Advice:
     """
 
     lever: str
-    before: float | None = None
-    after: float | None = None
+    before: float | None = msgspec.field(name="from", default=None)
+    after: float | None = msgspec.field(name="to", default=None)
     unit: str = ""
     gain: Range | None = None
     cost: Cost = "setting"
@@ -165,28 +163,8 @@ class Advice:
     why: str = ""
     text: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the object of the status contract."""
-        effects = [{"signal": one.signal, "from": one.before, "to": one.after} for one in self.side_effects]
-        return {
-            "lever": self.lever, "from": self.before, "to": self.after, "unit": self.unit,
-            "gain": None if self.gain is None else list(self.gain), "cost": self.cost, "side_effects": effects,
-            "why": self.why, "text": self.text,
-        }  # fmt: skip
 
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> "Advice":
-        """The reverse of `to_json`."""
-        effects = (SideEffect(one["signal"], one["from"], one["to"]) for one in stored["side_effects"])
-        return cls(
-            stored["lever"], stored["from"], stored["to"], stored["unit"],
-            None if stored["gain"] is None else tuple(stored["gain"]), stored["cost"], tuple(effects), stored["why"],
-            stored["text"],
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class EngineCurve:
+class EngineCurve(Struct, frozen=True):
     """Tokens/s of one engine against the requests that it runs: r / (`alone` * (1 + r / `half`)).
 
     Attributes:
@@ -207,48 +185,47 @@ class EngineCurve:
     seats: float | None
     best: float | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the object of the status contract."""
-        return {
-            "running": self.running, "points": [list(point) for point in self.points], "half": list(self.half),
-            "alone": None if self.alone is None else list(self.alone), "fitted": self.fitted, "seats": self.seats,
-            "best": self.best,
-        }  # fmt: skip
 
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> "EngineCurve":
-        """The reverse of `to_json`."""
-        points = tuple((running, tokens) for running, tokens in stored["points"])
-        alone = None if stored["alone"] is None else tuple(stored["alone"])
-        return cls(
-            stored["running"], points, tuple(stored["half"]), alone, stored["fitted"], stored["seats"], stored["best"]
-        )  # fmt: skip
+class LastVerdict(Struct, frozen=True):
+    """The verdict that was withheld because it no longer describes the present."""
+
+    outcome: Outcome
+    cause: str | None
+    confidence: float
+    since: float | None
+    summary: str
+    as_of: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The limiter of a run and its confidence. Ratios 0..1, times epoch seconds.
+class Verdict(Struct, frozen=True):
+    """The limiter of a run and its confidence, as it is stored and as the API answers it.
+
+    Ratios 0..1, times epoch seconds.
 
     Attributes:
+        cause: None where no cause was identified.
         rule: the rule that applied ("V01" ...).
         confidence: 0 (a guess, or unknown) .. 1.
         completeness: share of the evidence of this mode that is available.
         since: when this outcome and cause were first found without interruption.
         summary: one sentence.
-        limiters: by gain, the verdict's own first; the next one is ``limiters[1]``.
+        limiters: by gain, the verdict's own first.
         advice: the changes to make, by gain per cost; advice_lacks: levers that cannot be judged, with what to log.
-        engine_speed: how the tokens/s of an engine follow from its requests; None: no engine reports them.
         numbers: the arithmetic: capacity, delivered, predicted and reported wait, gap factor, ... None: not reported.
         missing: missing signals that would decide or confirm the verdict, with what to log.
         disagreements: reported numbers that differ from what follows from other numbers.
-        contradictions: numbers of two sources that cannot both be right.
-        buffer: state of the queue over its window (`server.verdict.throughput`).
         usd_per_hour: idle cost; None if prices or GPU counts are missing.
         usd_lacks: why the idle cost is incomplete; "" if it is complete.
+        buffer: state of the queue over its window (`server.verdict.throughput`).
+        contradictions: numbers of two sources that cannot both be right.
+        engine_speed: how the tokens/s of an engine follow from its requests; None: no engine reports them.
+        shares: of the gap, by outcome and cause; `next`: the limiter that comes next once the first is removed. Both
+            follow from `limiters`.
+        as_of: when it was computed; absent in the history. last: present only if the verdict is withheld.
     """
 
     outcome: Outcome
-    cause: str = ""
+    cause: str | None = None
     rule: str = ""
     confidence: float = 0.0
     completeness: float = 0.0
@@ -257,7 +234,7 @@ class Verdict:
     evidence: tuple[Evidence, ...] = ()
     limiters: tuple[Limiter, ...] = ()
     advice: tuple[Advice, ...] = ()
-    numbers: Mapping[str, float | None] = field(default_factory=dict)
+    numbers: Mapping[str, float | None] = {}
     missing: tuple[str, ...] = ()
     disagreements: tuple[str, ...] = ()
     usd_per_hour: float | None = None
@@ -267,86 +244,40 @@ class Verdict:
     contradictions: tuple[Contradiction, ...] = ()
     engine_speed: EngineCurve | None = None
     advice_lacks: tuple[str, ...] = ()
+    shares: Mapping[str, float] = {}
+    next: Limiter | None = None
+    as_of: float | UnsetType | None = UNSET
+    last: LastVerdict | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if not self.limiters:
+            return
+        shares: dict[str, float] = {}
+        for limiter in self.limiters:
+            # Two limiters may have the same outcome and cause.
+            name = f"{limiter.outcome}/{limiter.cause}"
+            shares[name] = shares.get(name, 0.0) + limiter.share
+        beyond = (limiter for limiter in self.limiters if (limiter.outcome, limiter.cause) != self.key)
+        structs.force_setattr(self, "shares", shares)
+        structs.force_setattr(self, "next", next(beyond, None))
 
     @property
     def key(self) -> tuple[Outcome, str]:
         """Outcome and cause, by which verdicts are compared."""
-        return self.outcome, self.cause
+        return self.outcome, self.cause or ""
 
     @property
-    def next(self) -> Limiter | None:
-        """The limiter that comes next once the first is removed."""
-        return next((limiter for limiter in self.limiters if (limiter.outcome, limiter.cause) != self.key), None)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the object of the status contract (docs/reference/http-api.md) with additional fields."""
-        beyond = self.next
-        return {
-            "outcome": self.outcome,
-            "cause": self.cause or None,
-            "confidence": self.confidence,
-            "since": self.since,
-            "summary": self.summary,
-            "evidence": [_plain(item) for item in self.evidence],
-            "shares": _shares(self.limiters),
-            "next": _plain(beyond) if beyond is not None else None,
-            "usd_per_hour": self.usd_per_hour,
-            "usd_lacks": self.usd_lacks,
-            "rule": self.rule,
-            "completeness": self.completeness,
-            "limiters": [_plain(item) for item in self.limiters],
-            "advice": [one.to_json() for one in self.advice],
-            "advice_lacks": list(self.advice_lacks),
-            "engine_speed": None if self.engine_speed is None else self.engine_speed.to_json(),
-            "numbers": dict(self.numbers),
-            "missing": list(self.missing),
-            "disagreements": list(self.disagreements),
-            "contradictions": [_plain(item) | {"values": dict(item.values)} for item in self.contradictions],
-            "buffer": self.buffer,
-            "rules_version": self.rules_version,
-        }
-
-
-def _shares(limiters: tuple[Limiter, ...]) -> dict[str, float]:
-    """Returns the share of the gap by outcome and cause; two limiters may have the same outcome and cause."""
-    shares: dict[str, float] = {}
-    for limiter in limiters:
-        name = f"{limiter.outcome}/{limiter.cause}"
-        shares[name] = shares.get(name, 0.0) + limiter.share
-    return shares
-
-
-def _plain(item: Evidence | Limiter | Contradiction) -> dict[str, Any]:
-    # Called at every tick of every run: `asdict` copies all nested values and takes seven times as long.
-    return {name: getattr(item, name) for name in item.__slots__}
-
-
-def from_json(stored: Mapping[str, Any]) -> Verdict:
-    """Reads a stored verdict; fields of later versions are ignored."""
-    plain = (
-        "outcome", "rule", "confidence", "completeness", "since", "summary", "numbers", "usd_per_hour", "buffer",
-    )  # fmt: skip
-    return Verdict(
-        cause=stored["cause"] or "",
-        evidence=tuple(Evidence(**item) for item in stored["evidence"]),
-        limiters=tuple(Limiter(**item) for item in stored["limiters"]),
-        missing=tuple(stored["missing"]),
-        disagreements=tuple(stored["disagreements"]),
-        contradictions=tuple(Contradiction(**item) for item in stored.get("contradictions", ())),
-        advice=tuple(Advice.from_json(item) for item in stored["advice"]),
-        advice_lacks=tuple(stored.get("advice_lacks", ())),
-        engine_speed=EngineCurve.from_json(stored["engine_speed"]) if stored.get("engine_speed") else None,
-        rules_version=stored["rules_version"],
-        usd_lacks=stored.get("usd_lacks", ""),
-        **{name: stored[name] for name in plain},
-    )
+    def named(self) -> bool:
+        """Whether it is other than unknown."""
+        return self.outcome != "unknown"
 
 
 def shared(limiters: tuple[Limiter, ...]) -> tuple[Limiter, ...]:
     """Returns the limiters with their shares of the log gap, by gain."""
     total = sum(log(limiter.factor) for limiter in limiters if limiter.factor > 1)
     with_shares = [
-        replace(limiter, share=log(limiter.factor) / total if limiter.factor > 1 else 0.0) for limiter in limiters
+        structs.replace(limiter, share=log(limiter.factor) / total if limiter.factor > 1 else 0.0)
+        for limiter in limiters
     ]
     return tuple(sorted(with_shares, key=lambda limiter: limiter.gain, reverse=True))
 

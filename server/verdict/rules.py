@@ -9,6 +9,8 @@ from math import log, sqrt
 from statistics import stdev
 from typing import Any
 
+from msgspec import structs
+
 from server.verdict import explain, steps, throughput
 from server.verdict.advice import Bins, advise, engine_curve, load_share, remember_speed, speed_point
 from server.verdict.limiters import limiters, slow_by
@@ -587,7 +589,7 @@ def verdict_of(case: Situation, rule: str, outcome: Outcome, cause: str, sure: f
     changes, lacks = ((), {}) if liveness else advise(n, case.speeds, cause)
     return Verdict(
         outcome=outcome,
-        cause=cause,
+        cause=cause or None,
         rule=rule,
         confidence=round(CERTAIN * sure, 2),
         completeness=round(complete, 2),
@@ -638,7 +640,7 @@ def remember(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict
     if case.n.first is not None and case.n.first != seen.first:
         current["first"] = list(case.n.first)
     verdict, current["samples"], buffer = _with_queue(verdict_for(case), current.get("samples", []), seen)
-    verdict = replace(verdict, buffer=buffer)
+    verdict = structs.replace(verdict, buffer=buffer)
     if _replaces(current, verdict, case):
         same = verdict.key == (current.get("outcome"), current.get("cause"))
         since = current["since"] if same else current.pop("next", (0, 0, seen.now))[2]
@@ -646,11 +648,13 @@ def remember(memory: Memory | None, seen: VerdictInput) -> tuple[Memory, Verdict
             since = seen.fault_since
         current.pop("next", None)
         current.pop("other", None)
-        current.update(outcome=verdict.outcome, cause=verdict.cause, rule=verdict.rule, since=since)
-        return current, replace(verdict, since=since)
+        current.update(outcome=verdict.outcome, cause=verdict.cause or "", rule=verdict.rule, since=since)
+        return current, structs.replace(verdict, since=since)
     sure = 0.0 if current["outcome"] == "unknown" else UNSETTLED
     stands = verdict_of(case, current["rule"], current["outcome"], current["cause"], sure)
-    return current, replace(stands, confidence=min(stands.confidence, sure), since=current["since"], buffer=buffer)
+    return current, structs.replace(
+        stands, confidence=min(stands.confidence, sure), since=current["since"], buffer=buffer
+    )
 
 
 def _replaces(current: Memory, candidate: Verdict, case: Situation) -> bool:
@@ -742,7 +746,7 @@ def _with_queue(
         )
         # If nothing moves for steps, the shares of the last steps are outdated. An open step is not.
         sure = verdict.confidence if verdict.cause == "open_step" else round(min(verdict.confidence, UNSETTLED), 2)
-        return replace(verdict, evidence=(text, *verdict.evidence), confidence=sure), rows, state
+        return structs.replace(verdict, evidence=(text, *verdict.evidence), confidence=sure), rows, state
     return verdict, rows, state
 
 

@@ -13,9 +13,12 @@ from server.api.runs import add_what_if
 from server.query.types import SignalNow, Status, format_name
 from server.query.what_if import MOST, OutOfRange, changes_of, estimate, today
 from server.store import Store
+from server.verdict.model import Verdict
 from server.verdict.what_if import NEEDS, Changes, CurrentNumbers
 from tests.api.test_app import Client
 from tests.driven_run import T0, TRAINER, Bench, bench
+
+NONE = Verdict("unknown")
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*httpx.*:DeprecationWarning")
 
@@ -119,7 +122,7 @@ def test_a_synchronous_run_has_no_such_estimate(store: Store) -> None:
 
 
 def status(*signals: SignalNow, mode: str = "async", **facts: float) -> Status:
-    return Status("run", "slime", mode, "running", T0, {}, {one.name: one for one in signals}, (), (), facts)
+    return Status("run", "slime", mode, "running", T0, NONE, {one.name: one for one in signals}, (), (), facts)
 
 
 def signal(name: str, value: float | None, **labels: str) -> SignalNow:
@@ -175,7 +178,7 @@ def test_today_from_facts() -> None:
     )
     two = status(trainer_usd_per_gpu_hour=2.0, generator_usd_per_gpu_hour=1.0)
     assert today(two) == CurrentNumbers(), "two prices are none for GPUs that move"
-    judged = structs.replace(told, verdict={"outcome": "sandbox_bound"}, mode="async_colocated", facts={})
+    judged = structs.replace(told, verdict=Verdict("sandbox_bound"), mode="async_colocated", facts={})
     assert today(judged) == CurrentNumbers(
         outcome="sandbox_bound", one_pool="trainer and generator share their GPUs: none can move"
     )

@@ -1,10 +1,10 @@
 """The verdict on the command line, as an engineer would say it. Both databases."""
 
 import json
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from server.cli import status as command
 from server.lib.errors import ConfigError
@@ -51,7 +51,10 @@ def test_status_says_it_as_an_engineer_would(store: Store) -> None:
     with bench(store, judge=lambda memory, seen: ({}, FULL)) as run:
         engine(run, 0, 0)
         found = msgspec.to_builtins(run.reader.status("run"))
-        assert found["verdict"] == {**json.loads(json.dumps(FULL.to_json())), "as_of": T0}
+        assert json.loads(command.dump(found))["verdict"] == {
+            **msgspec.json.decode(msgspec.json.encode(FULL)),
+            "as_of": T0,
+        }
         said = command.text(found)
         assert TOLD in said
         assert "bottleneck" not in said
@@ -84,7 +87,7 @@ def test_the_short_status_holds_what_needs_attention() -> None:
              "summary": "engine-3 does not answer"}  # fmt: skip
     status = {
         "run": "math", "framework": "verl", "mode": "async", "lifecycle": "running", "facts": {}, "now": T0,
-        "verdict": FULL.to_json(), "alerts": [alert],
+        "verdict": msgspec.to_builtins(FULL), "alerts": [alert],
         "signals": {
             "preemptions_per_second": signal(2.0, "1/s", "watch"),
             "kv_cache_usage_ratio{stat=\"max\"}": signal(0.97, "ratio", "critical"),
@@ -119,7 +122,7 @@ def test_while_nobody_collects_it_is_unknown_since_then(store: Store) -> None:
 
 
 def test_idle_dollars_that_are_not_all_say_what_is_missing(store: Store) -> None:
-    part = replace(FULL, usd_lacks="the number of GPUs is unknown: set [run.NAME.cost] generator_gpus")
+    part = structs.replace(FULL, usd_lacks="the number of GPUs is unknown: set [run.NAME.cost] generator_gpus")
     with bench(store, judge=lambda memory, seen: ({}, part)) as run:
         engine(run, 0, 0)
         said = command.text(msgspec.to_builtins(run.reader.status("run")))

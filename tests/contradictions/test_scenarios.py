@@ -87,11 +87,11 @@ def test_the_overview_states_one_value_of_each_quantity(scenario: str, browser: 
                     today = {word.partition(": ")[0] for word in page.evaluate(WORDS)}
                     assert words - today == set(), f"the picture of {key} is old: make screenshots ARGS=--readme"
             page.close()
-        verdict = reader.status(stored.run).verdict or {}
+        verdict = reader.status(stored.run).verdict
     found = list(statements(shown))
     assert len({one.quantity for one in found}) >= 3, found
     assert list(contradictions(found)) == []
-    limiter = CARD_OF.get(str(verdict.get("cause")))
+    limiter = CARD_OF.get(verdict.cause or "")
     assert not [card for card in shown["cards"] if card["key"] == limiter and card["state"] == "ok"], verdict
 
 

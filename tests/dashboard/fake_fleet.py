@@ -5,6 +5,7 @@ from typing import Any
 
 from dashboard.widgets.format import series_name
 from server.query.types import AlertInfo, SignalInfo, SignalNow, SignalState, TargetTrust
+from server.verdict.model import Outcome, Verdict
 from tests.dashboard.fake import NOW, noise, signal
 from tests.dashboard.memory_reader import MemoryReader
 
@@ -26,8 +27,8 @@ INFOS = (
 )  # fmt: skip
 
 
-def verdict(outcome: str, cause: str | None, confidence: float, since: float, summary: str) -> dict[str, Any]:
-    return {"outcome": outcome, "cause": cause, "confidence": confidence, "since": since, "summary": summary}
+def verdict(outcome: Outcome, cause: str | None, confidence: float, since: float, summary: str) -> Verdict:
+    return Verdict(outcome, cause, confidence=confidence, since=since, summary=summary)
 
 
 def number(value: float, name: str, unit: str, state: Any = "ok", **labels: str) -> SignalNow:

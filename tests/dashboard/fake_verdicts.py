@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec import structs
+
 from server.query.types import VerdictSpan
 from server.verdict.model import Advice, Evidence, Limiter, Outcome, Verdict, shared
 from tests.dashboard.fake import NOW, RICH
@@ -49,7 +51,7 @@ def span(start: float, end: float | None, outcome: Outcome, cause: str, summary:
     given = {"rules_version": 1, "replayed": False, **more}
     return VerdictSpan(
         NOW - start, ended, NOW - start, outcome, cause, "V14", 0.86, summary, given["rules_version"],
-        given["replayed"], verdict.to_json(),
+        given["replayed"], verdict,
     )  # fmt: skip
 
 
@@ -65,5 +67,5 @@ def hour() -> list[VerdictSpan]:
 
 def judged(reader: MemoryReader) -> MemoryReader:
     """The same reader, with the verdict and its hour."""
-    reader.set_verdict(RICH, {**NOW_IS.to_json(), "as_of": NOW}, *hour())
+    reader.set_verdict(RICH, structs.replace(NOW_IS, as_of=NOW), *hour())
     return reader

@@ -12,6 +12,7 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from dashboard.state.status import LAST
@@ -41,6 +42,7 @@ from server.query.types import (
 from server.query.verdicts import NO_VERDICT
 from server.query.what_if import Changes, WhatIfEstimate
 from server.store.types import SandboxRow
+from server.verdict.model import Verdict
 from tests.dashboard.memory_engines import MemoryEngines
 from tests.dashboard.memory_rollouts import MemoryRollouts
 
@@ -56,7 +58,7 @@ class _Run:
     points: dict[str, list[Point]] = field(default_factory=dict)
     log: list[tuple[str, Point]] = field(default_factory=list)
     targets: list[TargetTrust] = field(default_factory=list)
-    verdict: Mapping[str, Any] | None = None
+    verdict: Verdict | None = None
     spans: list[VerdictSpan] = field(default_factory=list)
     state: RunState | None = None
     summary: RunSummary | None = None
@@ -128,9 +130,10 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
     def set_steps(self, run: str, *steps: tuple[float, int]) -> None:
         self._runs[run].steps = list(steps)
 
-    def set_verdict(self, run: str, verdict: Mapping[str, Any] | None, *spans: VerdictSpan) -> None:
+    def set_verdict(self, run: str, verdict: Verdict | Mapping[str, Any] | None, *spans: VerdictSpan) -> None:
+        found = msgspec.convert(verdict, Verdict) if isinstance(verdict, Mapping) else verdict
         with self._lock:
-            self._runs[run].verdict, self._runs[run].spans = verdict, list(spans)
+            self._runs[run].verdict, self._runs[run].spans = found, list(spans)
 
     def set_state(self, run: str, state: RunState | None, summary: RunSummary | None = None) -> None:
         """None: as its lifecycle and its newest number have it."""

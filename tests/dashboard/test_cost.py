@@ -4,14 +4,19 @@ from dashboard.pages.overview.cost import CAUSES, cost
 from dashboard.state.status import StatusFacts, View
 from server.query.types import SignalNow, Status
 from server.signals import cost as signals_cost
+from server.verdict.model import Verdict
 from tests.dashboard.fake import NOW, by_name, signal
+
+NONE = Verdict("unknown")
 
 FACTS: dict[str, str | float] = {"target_usd_per_million_tokens": 8.0}
 
 
 def cells(*signals: SignalNow, **facts: str | float) -> View:
     return cost(
-        StatusFacts(Status("run", "slime", "async", "running", NOW, {}, by_name(*signals), (), (), {**FACTS, **facts}))
+        StatusFacts(
+            Status("run", "slime", "async", "running", NOW, NONE, by_name(*signals), (), (), {**FACTS, **facts})
+        )
     )
 
 

@@ -5,7 +5,10 @@ from msgspec import structs
 from dashboard.pages.overview.flow import flow
 from dashboard.state.status import StatusFacts
 from server.query.types import SignalNow, Status, TargetTrust
+from server.verdict.model import Verdict
 from tests.dashboard.fake import by_name
+
+NONE = Verdict("unknown")
 
 NOW = 1_790_000_000.0
 FLEET = tuple(TargetTrust(f"e{n}", "run", "vllm", "generator", True, 3.0, "", 0.1, 0, 0, {}) for n in range(8))
@@ -18,7 +21,7 @@ def one(signal: str, value: float, **labels: str) -> SignalNow:
 def tail(*signals: SignalNow, life: str = "running") -> tuple[object, object]:
     """(state, subtitle) of a fleet whose caches are 60% full."""
     mean = one("kv_cache_usage_ratio", 0.6)
-    cells = flow(StatusFacts(Status("run", "vllm", "async", life, NOW, {}, by_name(mean, *signals), (), FLEET, {})))
+    cells = flow(StatusFacts(Status("run", "vllm", "async", life, NOW, NONE, by_name(mean, *signals), (), FLEET, {})))
     return cells["f.generator.s"], cells["f.generator.sub"]
 
 
@@ -54,7 +57,7 @@ def test_records_that_cannot_be_read_are_no_engine_that_is_down() -> None:
     unknown = structs.replace(one("kv_cache_usage_ratio", 0.0), value=None, state="unknown", why="log `kv`")
     for fleet, kinds in ((FLEET, "vLLM"), ((), "")):
         facts = StatusFacts(
-            Status("run", "vllm", "async", "running", NOW, {}, by_name(unknown), (), (*fleet, records), {})
+            Status("run", "vllm", "async", "running", NOW, NONE, by_name(unknown), (), (*fleet, records), {})
         )
         assert (facts.kinds("generator"), facts.down("generator")) == (kinds, ("", ""))
         assert (facts.kinds("records"), facts.down("records")) == ("verl_rollouts", ("critical", "1 of 1 down"))
@@ -66,7 +69,7 @@ def generator(*engines: tuple[str, str, str], life: str = "running", more: float
     states = [state for state, _, _ in engines]
     signals = [one("generator_engine_state", 1.0, state=s, target=t, engine=rank) for s, t, rank in engines]
     signals += [one("generator_engines", states.count(s) + more, state=s) for s in sorted(set(states))]
-    cells = flow(StatusFacts(Status("run", "vllm", "async", life, NOW, {}, by_name(*signals), (), FLEET, {})))
+    cells = flow(StatusFacts(Status("run", "vllm", "async", life, NOW, NONE, by_name(*signals), (), FLEET, {})))
     return cells["f.generator.s"], cells["f.generator.sub"]
 
 

@@ -5,7 +5,10 @@ import pytest
 from dashboard.pages.overview.flow import flow
 from dashboard.state.status import LAST, StatusFacts
 from server.query.types import SignalNow, Status, TargetTrust
+from server.verdict.model import Verdict
 from tests.dashboard.fake import by_name
+
+NONE = Verdict("unknown")
 
 NOW = 1_790_000_000.0
 WAIT = SignalNow("trainer_wait_ratio", "trainer_wait_ratio", {}, None, "ratio", "not_applicable", 0, "", "sync", NOW)
@@ -19,7 +22,7 @@ def trainer(
     state = "ok" if value is not None else "unknown"
     step = SignalNow("trainer_step_seconds", "trainer_step_seconds", {}, value, "seconds", state, 0, "log", why, NOW)  # type: ignore[arg-type]
     facts = {"framework": "slime", "usual_mode": usual}
-    cells = flow(StatusFacts(Status("run", "slime", mode, life, NOW, {}, by_name(WAIT, step), (), (LOG,), facts)))
+    cells = flow(StatusFacts(Status("run", "slime", mode, life, NOW, NONE, by_name(WAIT, step), (), (LOG,), facts)))
     return cells["f.trainer.s"], cells["f.trainer.sub"]
 
 

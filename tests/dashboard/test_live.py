@@ -223,6 +223,8 @@ def test_a_run_that_catches_up_has_no_verdict(reader: MemoryReader) -> None:
     last = {
         "outcome": "generator_bound",
         "cause": "long_tail",
+        "confidence": 0.8,
+        "since": at - 600,
         "summary": "The trainer waits 74% of its step",
         "as_of": at,
     }

@@ -4,6 +4,9 @@ from msgspec import structs
 
 from dashboard.pages.targets.trust import trust
 from server.query.types import Status, TargetTrust
+from server.verdict.model import Verdict
+
+NONE = Verdict("unknown")
 
 NOW = 1_800_000_000.0
 ENGINE = TargetTrust("rollout/n:1", "run", "vllm", "generator", True, 3.0, "", 0.1, 9, 0, {}, "engines", "rollout")
@@ -16,7 +19,7 @@ DOWN = structs.replace(ENGINE, target="mine", up=False, error="HTTP 500", source
 def status(*targets: TargetTrust) -> Status:
     here = tuple(target for target in targets if target.gone_since is None)
     gone = tuple(target for target in targets if target.gone_since is not None)
-    return Status("run", "", "", "running", NOW, {}, {}, (), here, {}, gone=gone)
+    return Status("run", "", "", "running", NOW, NONE, {}, (), here, {}, gone=gone)
 
 
 def test_who_is_gone_comes_last_says_since_when_and_is_not_counted() -> None:

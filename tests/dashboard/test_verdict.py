@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import structs
 
 from dashboard.callbacks import cells
 from dashboard.pages import by_path, verdict
@@ -12,7 +14,7 @@ from dashboard.shell.theme import DARK, LIGHT
 from dashboard.state.cache import TimedCache
 from dashboard.state.status import StatusFacts
 from dashboard.state.url import Span
-from server.verdict.model import VERDICT_OUTCOMES
+from server.verdict.model import VERDICT_OUTCOMES, Advice, Contradiction, Evidence, Verdict
 from tests.dashboard import fake
 from tests.dashboard.fake import NOW, RICH
 from tests.dashboard.fake_verdicts import NASTY, NOW_IS, UNKNOWN, hour, judged, span
@@ -31,14 +33,15 @@ def overview(reader: MemoryReader) -> dict[str, Any]:
 def test_a_balanced_verdict_explains_the_wait_on_the_card() -> None:
     """The card shows 62% of the last ten steps: without the line "Balanced" contradicts it."""
     both = "The trainer waited 4% of the time in its last 4 steps (62% in the last ten)"
-    wait = {"signal": "", "text": both}
+    wait = Evidence(both)
     summary = "Generator and trainer are matched"
-    assert verdict.behind({"summary": summary, "evidence": [wait]})["b.e.0"] == both
+    assert verdict.behind(Verdict("balanced", summary=summary, evidence=(wait,)))["b.e.0"] == both
     # A headline that has it is not repeated, and a single wait stands in the headline and on the card.
-    starved = {"summary": f"Generation holds the run back: {both[0].lower()}{both[1:]}", "evidence": [wait]}
+    repeated = f"Generation holds the run back: {both[0].lower()}{both[1:]}"
+    starved = Verdict("generator_bound", summary=repeated, evidence=(wait,))
     assert "b.e.0" not in verdict.behind(starved)
-    single = {"signal": "trainer_wait_ratio", "text": "The trainer waits 4% of each step"}
-    assert "b.e.0" not in verdict.behind({"summary": summary, "evidence": [single]})
+    single = Evidence("The trainer waits 4% of each step", "trainer_wait_ratio")
+    assert "b.e.0" not in verdict.behind(Verdict("balanced", summary=summary, evidence=(single,)))
 
 
 def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -> None:
@@ -57,7 +60,7 @@ def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -
 
 def test_idle_dollars_that_are_not_all_are_at_least_so_many(reader: MemoryReader) -> None:
     lacks = {"usd_lacks": "the number of GPUs is unknown: set [run.NAME.cost] generator_gpus"}
-    reader.set_verdict(RICH, {**NOW_IS.to_json(), **lacks, "as_of": NOW})
+    reader.set_verdict(RICH, {**msgspec.to_builtins(NOW_IS), **lacks, "as_of": NOW})
     assert overview(reader)["b.usd"] == "at least $18.44/h"
 
 
@@ -72,7 +75,7 @@ def test_what_to_try_first_and_what_is_met_then(reader: MemoryReader) -> None:
 
 
 def test_what_is_not_known_says_what_to_log(reader: MemoryReader) -> None:
-    reader.set_verdict(RICH, {**UNKNOWN.to_json(), "as_of": NOW})
+    reader.set_verdict(RICH, structs.replace(UNKNOWN, as_of=NOW))
     found = overview(reader)
     assert (found["b.chip"], found["b.chip.s"], found["b.cause"], found["b.since"]) == (
         "No verdict yet",
@@ -98,11 +101,11 @@ def test_contradictions_are_shown_with_both_numbers(reader: MemoryReader) -> Non
     told = "120 rollouts are reported as booting, and the engines run 290 requests"
     bare = "two sources disagree on the wait"
     verdict_now = reader.status(RICH).verdict
-    found = [
-        {"name": "booting", "text": told, "values": {"booting": 120.0, "requests": 290.0}},
-        {"name": "wait", "text": bare, "values": {"reported_wait": 0.61, "predicted_wait": 0.22}},
-    ]
-    reader.set_verdict(RICH, {**(verdict_now or {}), "contradictions": found})
+    found = (
+        Contradiction("booting", told, {"booting": 120.0, "requests": 290.0}),
+        Contradiction("wait", bare, {"reported_wait": 0.61, "predicted_wait": 0.22}),
+    )
+    reader.set_verdict(RICH, structs.replace(verdict_now, contradictions=found))
     cells = overview(reader)
     assert [cells["b.x.0"], cells["b.x.1"]] == [told, f"{bare} (reported wait 0.61, predicted wait 0.22)"]
     assert "b.x.2" not in cells
@@ -114,7 +117,6 @@ def test_contradictions_are_shown_with_both_numbers(reader: MemoryReader) -> Non
         ("trainer_bound", "compute", "Trainer-bound (compute)"),
         ("stalled", "dead_engine", "Stalled (dead engine)"),
         ("balanced", "", "Balanced"),
-        ("unknown", "too_close", "Too close to call"),
         ("unknown", "missing", "No verdict yet"),
         ("", None, "No verdict yet"),
     ],
@@ -125,10 +127,10 @@ def test_words(outcome: str, cause: str | None, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(0.9, "high confidence"), (0.5, "medium confidence"), (0.1, "low confidence"), (0.0, ""), (None, "")],
+    [(0.9, "high confidence"), (0.5, "medium confidence"), (0.1, "low confidence"), (0.0, "")],
 )
-def test_confidence(value: float | None, words: str) -> None:
-    assert verdict.confidence({"confidence": value}) == words
+def test_confidence(value: float, words: str) -> None:
+    assert verdict.confidence(Verdict("balanced", confidence=value)) == words
 
 
 def test_every_outcome_has_a_colour() -> None:
@@ -204,5 +206,5 @@ def test_every_page_with_charts_has_the_changes(reader: MemoryReader) -> None:
 def test_the_first_advice_opens_what_if_with_its_change(
     lever: str, before: float | None, after: float | None, query: str
 ) -> None:
-    assert verdict.simulated({"advice": [{"lever": lever, "from": before, "to": after}]}) == query
-    assert verdict.simulated({"advice": []}) == ""
+    assert verdict.simulated(Verdict("balanced", advice=(Advice(lever, before, after),))) == query
+    assert verdict.simulated(Verdict("balanced")) == ""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from msgspec import structs
 from playwright.sync_api import Browser, Page
 
 from dashboard.shell import layout as shell_layout
@@ -135,7 +136,7 @@ def test_a_new_verdict_comes_without_a_reload(open_page: Open, reader: MemoryRea
     before = hour()[:-1]
     unknown = span(-15, None, "unknown", "missing", UNKNOWN.summary)
     last = span(720, -15, "generator_bound", "kv_capacity", "full")
-    reader.set_verdict(RICH, {**UNKNOWN.to_json(), "as_of": NOW + 30}, *before, last, unknown)
+    reader.set_verdict(RICH, structs.replace(UNKNOWN, as_of=NOW + 30), *before, last, unknown)
     until(page, "() => document.querySelector('.banner .chip').textContent === 'No verdict yet'")
     assert page.locator(".missing li:visible").count() == 2
     assert page.locator(".evidence li:visible").count() == 0 and page.locator(".banner .since:visible").count() == 0

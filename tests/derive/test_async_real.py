@@ -62,10 +62,10 @@ def test_the_trainer_is_slow_and_its_wait_is_what_was_dropped(store: Store) -> N
         found = run.reader.status("run").verdict
         spans: list[VerdictSpan] = run.reader.verdicts.spans("run", 0.0, ts)
     assert found is not None
-    assert (found["outcome"], found["cause"]) == ("trainer_bound", "other")
+    assert (found.outcome, found.cause) == ("trainer_bound", "other")
     # Never anything else, but for the time before its third step.
     assert [(one.outcome, one.cause) for one in spans] == [("unknown", "starting"), ("trainer_bound", "other")]
-    numbers: Any = found["numbers"]
+    numbers: Any = found.numbers
     # Of the last ten steps: 13.6 trained, 18.4 could be; 48 were dropped, beside 160 that were trained: 48 of 208.
     assert numbers["trained_samples_per_second"] == pytest.approx(13.61, abs=0.01)
     assert numbers["capacity_samples_per_second"] == pytest.approx(18.44, abs=0.01)
@@ -75,13 +75,13 @@ def test_the_trainer_is_slow_and_its_wait_is_what_was_dropped(store: Store) -> N
     # It says it waits a quarter of the step; what arrives would leave 6 %.
     assert numbers["reported_wait_ratio"] == pytest.approx(0.262, abs=0.001)
     assert numbers["predicted_wait_ratio"] < 0.1
-    assert "dropped as stale" in str(found["disagreements"])
-    texts = [str(one["text"]) for one in found["evidence"]]  # type: ignore[index,attr-defined]
+    assert "dropped as stale" in str(found.disagreements)
+    texts = [one.text for one in found.evidence]
     assert any("23% of the samples were dropped as stale" in text for text in texts), texts
     # 208 samples in 11.8 s are 17.7 per second, and the queue grew by 6: 18.2 arrived, 13.6 were trained.
-    shares: Any = found["shares"]
+    shares: Any = found.shares
     assert max(shares, key=shares.get) == "trainer_bound/other" and shares["trainer_bound/other"] > 0.7
     assert not [name for name in shares if name.startswith("generator_bound")]
-    assert found["summary"].startswith("The trainer limits the run: 18.2 samples/s could arrive, 13.6 are trained")
+    assert found.summary.startswith("The trainer limits the run: 18.2 samples/s could arrive, 13.6 are trained")
     # A pause for weights preempts what runs; with a cache of 0.3 % that is no limiter.
-    assert not any(one["cause"] == "preemption" for one in found["limiters"])  # type: ignore[index,attr-defined]
+    assert not any(one.cause == "preemption" for one in found.limiters)

@@ -52,7 +52,7 @@ def test_a_reason_that_is_over_is_not_shown_beside_the_number(store: Store) -> N
         run.commit(TRAINER, Reading(facts=FACTS), T0 + 30)
         live(run, 30, 190)
         assert run.value('idle_usd_per_hour{cause="trainer_wait"}') == pytest.approx(WAIT)
-        assert (run.reader.status("run").verdict or {})["usd_lacks"] == ""
+        assert run.reader.status("run").verdict.usd_lacks == ""
 
 
 @pytest.mark.parametrize("died", [90, 140])

@@ -92,11 +92,11 @@ def test_a_run_of_steps_alone_has_a_past(store: Store) -> None:
             (30.0, 90.0, True), (90.0, 420.0, True), (420.0, None, True),
         ]  # fmt: skip
         assert (found[1].rule, found[1].confidence, found[1].rules_version) == ("X01", 0.9, RULES_VERSION)
-        assert found[1].summary == "the trainer waits 40%" == found[1].verdict["summary"]
+        assert found[1].summary == "the trainer waits 40%" == found[1].verdict.summary
         now = run.reader.status("run").verdict
         # The newest step is 8 minutes old, and steps take 40 s: the run is stale, and the verdict is withheld.
-        assert now is not None and (now["outcome"], now["cause"], now["as_of"]) == ("unknown", "incomplete", T0 + 900)
-        assert (now["last"]["outcome"], now["last"]["cause"]) == ("balanced", None)
+        assert now is not None and (now.outcome, now.cause, now.as_of) == ("unknown", "incomplete", T0 + 900)
+        assert now.last and (now.last.outcome, now.last.cause) == ("balanced", None)
 
 
 def test_a_history_older_than_a_day_is_judged_by_the_minute(store: Store) -> None:
@@ -177,7 +177,7 @@ def test_before_the_first_tick_it_is_unknown(store: Store) -> None:
         run.advance(T0)
         assert run.state("bottleneck") == "unknown" and "first tick" in run.why("bottleneck")
         verdict = run.reader.status("run").verdict
-        assert (verdict["outcome"], verdict["as_of"]) == ("unknown", None)
+        assert (verdict.outcome, verdict.as_of) == ("unknown", None)
 
 
 def test_of_a_run_that_nobody_collects_it_is_not_known(store: Store) -> None:
@@ -186,8 +186,8 @@ def test_of_a_run_that_nobody_collects_it_is_not_known(store: Store) -> None:
         engine(run, 0, 100)
         run.clock.set(T0 + 161)
         found = run.reader.status("run").verdict
-        assert found is not None and (found["outcome"], found["confidence"]) == ("unknown", 0.0)
-        assert "the last verdict was generator_bound (long_tail): the trainer waits 40%" in found["summary"]
+        assert found is not None and (found.outcome, found.confidence) == ("unknown", 0.0)
+        assert "the last verdict was generator_bound (long_tail): the trainer waits 40%" in found.summary
 
 
 # ---- the end, gaps
@@ -202,7 +202,7 @@ def test_a_run_that_is_over_keeps_the_verdict_of_its_end(store: Store) -> None:
         engine(run, 305, 5000, 300)
         assert rows(store) == before == [(0.0, "unknown", "missing"), (90.0, "generator_bound", "long_tail")]
         now = run.reader.status("run").verdict
-        assert now is not None and (now["outcome"], now["as_of"]) == ("generator_bound", T0 + 300)
+        assert now is not None and (now.outcome, now.as_of) == ("generator_bound", T0 + 300)
         assert run.reader.verdicts.spans("run", T0, T0 + 9000)[-1].end == T0 + 300
         said = command.text(msgspec.to_builtins(run.reader.status("run")))
         assert "verdict: generator-bound (long tail), as of its end 75 min ago, high confidence (0.90)" in said
@@ -230,8 +230,8 @@ def test_a_rule_that_fails_ends_no_run(store: Store, caplog: pytest.LogCaptureFi
         engine(run, 0, 25)
         assert rows(store) == [(0.0, "balanced", ""), (10.0, "unknown", "incomplete")]
         now = run.reader.status("run").verdict
-        assert now is not None and "could not be computed (ZeroDivisionError)" in now["summary"]
-        assert now["since"] == T0 + 10
+        assert now is not None and "could not be computed (ZeroDivisionError)" in now.summary
+        assert now.since == T0 + 10
         assert kept(store)["memory"] == {"kept": 5.0}
         assert [record.message for record in caplog.records] == [
             "run run: the verdict could not be computed: by nothing"
@@ -253,7 +253,7 @@ def test_what_cannot_be_stored_is_no_verdict(store: Store, memory: Memory, verdi
     with bench(store, judge=lambda before, seen: (memory, verdict)) as run:
         engine(run, 0, 5)
         now = run.reader.status("run").verdict
-        assert now is not None and now["outcome"] == "unknown" and f"({why})" in now["summary"]
+        assert now is not None and now.outcome == "unknown" and f"({why})" in now.summary
         assert rows(store) == [(0.0, "unknown", "incomplete")]
         assert kept(store)["memory"] is None
 

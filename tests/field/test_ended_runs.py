@@ -59,7 +59,7 @@ def test_a_run_that_ended_a_week_ago(
         assert (status.lifecycle, status.state.name) == ("finished", "finished")
         assert status.state.as_of == pytest.approx(end, abs=5.0)
         assert status.alerts == ()
-        assert status.verdict is not None and status.verdict["outcome"] != "stalled"
+        assert status.verdict is not None and status.verdict.outcome != "stalled"
         assert status.summary is not None and status.summary.steps == last
         for signal, value in values.items():
             assert product.value(signal) == pytest.approx(value, rel=1e-5), signal
@@ -129,7 +129,7 @@ def test_a_run_that_was_followed_live_stalls(tmp_path: Path) -> None:
     with watching([tmp_path / "run"], NOW + 60) as product:
         assert product.step(60).lifecycle == "running"
         status = product.step(1800)
-        assert status.verdict is not None and status.verdict["outcome"] == "stalled"
+        assert status.verdict is not None and status.verdict.outcome == "stalled"
         assert "RunStalled" in {alert.name for alert in status.alerts}
 
 
@@ -149,4 +149,4 @@ def test_an_old_log_next_to_an_engine_that_works_is_a_stall(tmp_path: Path) -> N
     with engine(page(body)) as url, watching([url, tmp_path / "run"], NOW) as product:
         status = product.step(60)
         assert status.lifecycle == "running"
-        assert status.verdict is not None and status.verdict["outcome"] == "stalled"
+        assert status.verdict is not None and status.verdict.outcome == "stalled"

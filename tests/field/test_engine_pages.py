@@ -147,10 +147,10 @@ def test_an_idle_engine_with_stale_gauges_is_told_from_a_frozen_one(
         assert states[f'generator_engines{{state="{state}"}}'] == 1, states
         frozen = [alert for alert in status.alerts if alert.name == "EngineFrozen"]
         if state == "hung":
-            assert (status.verdict["outcome"], status.verdict["cause"]) == ("stalled", "frozen_engine")
+            assert (status.verdict.outcome, status.verdict.cause) == ("stalled", "frozen_engine")
             assert frozen
             return
-        assert status.verdict["outcome"] != "stalled" and not frozen
+        assert status.verdict.outcome != "stalled" and not frozen
         running = product.signals()['generator_requests_now{state="running"}']
         if state == "up":
             assert running.value == 0 and product.value('generator_requests_now{state="waiting"}') == 0

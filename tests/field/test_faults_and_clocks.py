@@ -52,11 +52,11 @@ def test_a_collective_that_timed_out(tmp_path: Path) -> None:
         assert status.facts["fault_since"] == pytest.approx(HUNG - 600.013)
         verdict = status.verdict
         assert verdict is not None
-        assert (verdict["outcome"], verdict["cause"], verdict["rule"]) == ("stalled", "collective_timeout", "V07")
-        assert verdict["confidence"] >= 0.9
-        assert verdict["since"] == pytest.approx(HUNG - 600.013)
-        assert "ALLREDUCE, ranks 0 to 3, after 600 s; it began 12 min ago" in verdict["summary"]
-        assert "hangs in a collective" in verdict["advice"][0]["text"]
+        assert (verdict.outcome, verdict.cause, verdict.rule) == ("stalled", "collective_timeout", "V07")
+        assert verdict.confidence >= 0.9
+        assert verdict.since == pytest.approx(HUNG - 600.013)
+        assert "ALLREDUCE, ranks 0 to 3, after 600 s; it began 12 min ago" in verdict.summary
+        assert "hangs in a collective" in verdict.advice[0].text
         assert firing(product) == ["TrainerFault"]
         events = product.reader.runs.events(RUN, HUNG - 86_400, HUNG + 86_400, ["fault"], 10)
         assert [(event.ts, event.detail) for event in events] == [
@@ -69,7 +69,7 @@ def test_a_collective_that_timed_out(tmp_path: Path) -> None:
         written(log, log.read_text() + row + "\n", HUNG + 120)
         status = product.step(60)
         assert (status.facts["fault"], status.facts["fault_since"]) == ("", 0.0)
-        assert status.verdict is not None and status.verdict["outcome"] != "stalled"
+        assert status.verdict is not None and status.verdict.outcome != "stalled"
         assert product.signals()['trainer_fault{fault="collective_timeout"}'].state == "not_applicable"
         assert firing(product) == []
 
@@ -144,8 +144,8 @@ def test_other_lines_and_frameworks(
         assert status.facts["fault"] == text
         assert status.facts["fault_since"] == pytest.approx(HUNG - since, abs=1e-3)
         verdict = status.verdict
-        assert verdict is not None and (verdict["outcome"], verdict["cause"]) == ("stalled", cause)
-        assert verdict["since"] == pytest.approx(HUNG - since, abs=1e-3)
+        assert verdict is not None and (verdict.outcome, verdict.cause) == ("stalled", cause)
+        assert verdict.since == pytest.approx(HUNG - since, abs=1e-3)
         assert "TrainerFault" in firing(product)
         assert "clock_offset_seconds" not in status.facts
 
@@ -198,7 +198,7 @@ def check_runs(product: Product, reward: float) -> None:
     assert product.value("trainer_step_seconds") == pytest.approx(30.0)
     assert product.value('reward{stat="mean"}') == pytest.approx(reward)
     assert (product.value("trainer_stall_ratio") or 0.0) < 0.1
-    assert status.verdict is not None and status.verdict["outcome"] != "stalled"
+    assert status.verdict is not None and status.verdict.outcome != "stalled"
     assert not [alert for alert in status.alerts if alert.name == "RunStalled"]
     assert product.value('trusted_targets_ratio{actor="trainer"}') == 1.0
 
@@ -354,5 +354,5 @@ def test_prime_rl_in_another_zone(tmp_path: Path, shift: float, told: str, form:
         assert product.value("policy_version") == 32
         assert product.value('reward{stat="mean"}') == pytest.approx(0.5)
         assert status.lifecycle == "running" and (product.value("trainer_stall_ratio") or 0.0) < 0.1
-        assert status.verdict is not None and status.verdict["outcome"] != "stalled"
+        assert status.verdict is not None and status.verdict.outcome != "stalled"
         assert (told in problem(product)) and bool(told) == bool(problem(product))

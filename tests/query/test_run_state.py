@@ -180,8 +180,8 @@ def test_every_exit_says_the_same(store: Store, writer: Writer, monkeypatch: pyt
     assert [(target.up, target.error) for target in status.trust] == [(True, "")]
     # Nothing is said of now; the verdict at the position stands in `last`.
     assert status.verdict is not None
-    assert (status.verdict["outcome"], status.verdict["usd_per_hour"]) == ("unknown", None)
-    assert status.verdict["last"]["as_of"] == T0 + 44 * 60
+    assert (status.verdict.outcome, status.verdict.usd_per_hour) == ("unknown", None)
+    assert status.verdict.last.as_of == T0 + 44 * 60
     wait = next(signal for signal in status.signals.values() if signal.signal == "trainer_wait_ratio")
     assert (wait.value, wait.age_seconds) == (pytest.approx(0.2), HOURS - 44 * 60)
     assert "rollscope_trainer_wait_ratio" not in api_metrics.render(run.reader, "1").decode()

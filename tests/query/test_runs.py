@@ -59,15 +59,15 @@ def test_every_run_with_what_holds_it_back(store: Store) -> None:
     found = {one.info.name: one for one in reader(store).runs.now()}
     assert list(found) == ["a", "b", "c", "d"]
     b = found["b"]
-    assert b.verdict is not None and (b.verdict["outcome"], b.verdict["as_of"]) == ("trainer_bound", NOW - 5)
+    assert b.verdict is not None and (b.verdict.outcome, b.verdict.as_of) == ("trainer_bound", NOW - 5)
     # Of the newer life, though the older one came further; another counter's steps are none of the trainer's.
     assert (b.step, b.up, b.targets, b.newest) == (5, 1, 3, NOW - 10)
     now = {one.name: (one.value, one.state) for one in b.signals}
     assert now == {"trainer_wait_ratio": (0.62, "critical"), "trainer_step_seconds": (40.0, "ok")}
     # What is over stays as it was; what nobody collects is not said to be so now.
     a, c = found["a"], found["c"]
-    assert a.verdict is not None and a.verdict["outcome"] == "balanced" and a.newest == NOW - 90_000
-    assert c.verdict is not None and c.verdict["outcome"] == "unknown"
+    assert a.verdict is not None and a.verdict.outcome == "balanced" and a.newest == NOW - 90_000
+    assert c.verdict is not None and c.verdict.outcome == "unknown"
     assert (c.signals[0].value, c.signals[0].why) == (None, "no step for 67 min; the last value was 30%")
     d = found["d"]
     assert (d.verdict, d.signals, d.step, d.newest, d.up, d.targets) == (None, (), None, None, 0, 0)
@@ -84,8 +84,8 @@ def test_without_new_data_only_a_stall_describes_the_present(store: Store) -> No
     for run, shown, last in (("bound", "unknown", "reward_bound"), ("stuck", "stalled", None)):
         status = reader(store).status(run)
         assert (status.state.name, status.state.since) == ("stale", NOW - 4000)
-        assert status.verdict is not None and status.verdict["outcome"] == shown
-        assert dict(status.verdict.get("last") or {}).get("outcome") == last
+        assert status.verdict is not None and status.verdict.outcome == shown
+        assert (status.verdict.last.outcome if status.verdict.last else None) == last
 
 
 def test_the_list_says_what_the_status_says(store: Store) -> None:

@@ -70,8 +70,8 @@ def test_the_end_of_a_long_log_is_shown_before_its_history(store: Store, store_u
         assert now["response_length_drift_ratio"].value is None
         assert "history is being read" in now["response_length_drift_ratio"].why
         assert first.state.name == "catching_up"
-        assert first.verdict is not None and first.verdict["as_of"] == NOW - NOW % 5
-        assert "nothing is collected" not in first.verdict["summary"]
+        assert first.verdict is not None and first.verdict.as_of == NOW - NOW % 5
+        assert "nothing is collected" not in first.verdict.summary
         assert content(store_url)["points"] == []
         await loop.step(NOW)
         row = store.runs.get("run")

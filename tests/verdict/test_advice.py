@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from bench.verdict.interventions import World, made, measured, prove, world
@@ -92,7 +93,7 @@ def test_the_curve_of_an_engine_goes_through_what_the_run_has_shown() -> None:
     assert found.half[1] == pytest.approx(14.25 * (1 - share) / share) == pytest.approx(14.44, abs=0.01)
     # 15 + 20 + 30 ms over (1 + 5 / 14.44) + (1 + 10 / 14.44) + (1 + 20 / 14.44).
     assert found.alone is not None and found.alone[1] == pytest.approx(0.065 / (3 + 35 / 14.44), rel=1e-3)
-    assert EngineCurve.from_json(found.to_json()) == found
+    assert msgspec.convert(msgspec.to_builtins(found), EngineCurve) == found
 
 
 def test_more_requests_stop_paying_where_twice_as_many_make_a_sixth_more() -> None:
@@ -160,7 +161,7 @@ def test_levers_whose_inputs_are_missing_say_what_to_log() -> None:
     assert "gpu_split_generator" not in levers(HEALTHY, STARVED, QUIET, NO_PLACE)
     unknown = numbers(seen(HEALTHY, {"trainer_wait_ratio": None}))
     assert advise(unknown) == ((), {"every change": "log the trainer's wait next to its step time"})
-    assert judge(seen(HEALTHY, STARVED, QUIET, NO_PLACE)).to_json()["advice_lacks"] == [
+    assert list(judge(seen(HEALTHY, STARVED, QUIET, NO_PLACE)).advice_lacks) == [
         f"{lever}: {how}" for lever, how in advise(n)[1].items()
     ]
 
@@ -174,10 +175,10 @@ def test_no_more_rollouts_where_no_sandbox_is_left() -> None:
 def test_advice_survives_json() -> None:
     one = Advice("rollouts_in_flight", 330.0, 660.0, "rollouts", (1.2, 1.4, 1.9), "setting",
                  (SideEffect("staleness_versions", 2.5, 4.8),), "why", "Raise it.")  # fmt: skip
-    assert one.to_json()["from"] == 330.0 and one.to_json()["side_effects"] == [
+    assert msgspec.to_builtins(one)["from"] == 330.0 and list(msgspec.to_builtins(one)["side_effects"]) == [
         {"signal": "staleness_versions", "from": 2.5, "to": 4.8}
     ]
-    assert Advice.from_json(one.to_json()) == one
+    assert msgspec.convert(msgspec.to_builtins(one), Advice) == one
 
 
 # ---- proof by intervention: whole worlds are in `make eval-advice`

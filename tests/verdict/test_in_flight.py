@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from server.verdict.rules import judge, remember
@@ -73,7 +74,7 @@ def test_a_contradiction_shows_both_numbers_and_lowers_confidence() -> None:
     told = (HEALTHY, STARVED, QUIET, {'generator_requests{state="running"}': 80.0}, RECORDS, PROVIDER, ENDED)
     found, agreed = judge(seen(*told)), judge(seen(*told[:4], LOG, PROVIDER, ENDED))
     assert (found.outcome, agreed.outcome) == ("sandbox_bound", "sandbox_bound")
-    assert found.to_json()["contradictions"] == [
+    assert [msgspec.to_builtins(one) for one in found.contradictions] == [
         {
             "name": "generating_without_requests",
             "text": "280 rollouts are reported as generating, and the engines run 80 requests",

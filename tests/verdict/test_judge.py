@@ -7,12 +7,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from server.derive.results import NO_LONGER
 from server.signals.model import TargetState
 from server.verdict.explain import NO_LONGER as LEFT
-from server.verdict.model import VERDICT_OUTCOMES, Verdict, from_json
+from server.verdict.model import VERDICT_OUTCOMES, Verdict
 from server.verdict.rules import judge, remember
 from server.verdict.thresholds import (
     CHANGED_SECONDS,
@@ -280,5 +281,5 @@ def test_who_is_where_speaks_of_the_last_minutes() -> None:
 def test_a_verdict_survives_json() -> None:
     for row in TABLE:
         _, verdict = remember(None, seen(*row.told, **row.given))
-        assert from_json(json.loads(json.dumps(verdict.to_json()))) == verdict
+        assert msgspec.json.decode(msgspec.json.encode(verdict), type=Verdict) == verdict
         assert verdict.outcome in VERDICT_OUTCOMES and verdict.summary

@@ -30,7 +30,7 @@ def ticks(name: str) -> tuple[Tick, ...]:
 def first(name: str) -> Any:
     verdict = ticks(name)[-1].status.verdict
     assert verdict is not None
-    return verdict["advice"][0]
+    return verdict.advice[0]
 
 
 def truth(name: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_the_first_advice_is_the_change_that_was_made(kind: str) -> None:
 @pytest.mark.parametrize("name", ["inflight_2", "inflight_8", "inflight_32"])
 def test_a_low_number_of_rollouts_in_flight_is_the_first_thing_to_raise(name: str) -> None:
     verdict = ticks(name)[-1].status.verdict
-    assert verdict is not None and (verdict["outcome"], verdict["cause"]) == ("orchestrator_bound", "concurrency_cap")
+    assert verdict is not None and (verdict.outcome, verdict.cause) == ("orchestrator_bound", "concurrency_cap")
     assert first(name)["lever"] == "rollouts_in_flight" and first(name)["cost"] == "setting"
 
 
@@ -61,4 +61,4 @@ def test_no_run_without_sandboxes_is_bound_by_them() -> None:
     names = [path.parent.name for path in FOLDER.glob("*/truth.json")]
     assert len(names) == 17
     for name in names:
-        assert not [tick.at for tick in ticks(name) if (tick.status.verdict or {}).get("outcome") == "sandbox_bound"]
+        assert not [tick.at for tick in ticks(name) if tick.status.verdict.outcome == "sandbox_bound"]

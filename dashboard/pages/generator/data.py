@@ -196,7 +196,7 @@ def cells(scope: Scope) -> View:
 def _head(facts: StatusFacts, fleet: list[Engine]) -> View:
     """Keys ``gn.*``: the answer in one line, and what it rests on."""
     head, num, tail, state = _answer(facts, fleet)
-    advice = next(iter(facts.status.verdict.get("advice") or ()), None) if facts.present else None
+    advice = next(iter(facts.status.verdict.advice), None) if facts.present else None
     return {
         "gn.head": head, "gn.num": num, "gn.tail": tail, "gn.s": state, "gn.text": _measured(facts, fleet),
         "gn.next": f"Try next: {advised(advice)}" if advice else "",
@@ -211,7 +211,7 @@ def _answer(facts: StatusFacts, fleet: list[Engine]) -> tuple[str, str, str, str
         verb = "is" if len(dead) == 1 else "are"
         return "", _names(dead), f" {verb} {states} ({len(dead)} of {len(fleet)})", "critical"
     verdict = facts.status.verdict
-    outcome, cause = str(verdict.get("outcome", "unknown")), verdict.get("cause")
+    outcome, cause = verdict.outcome, verdict.cause
     be = "were" if facts.over else "are"
     if outcome == "generator_bound":
         tail = because(cause)
@@ -243,9 +243,9 @@ def _names(found: list[Engine]) -> str:
 
 def _measured(facts: StatusFacts, fleet: list[Engine]) -> str:
     verdict = facts.status.verdict
-    outcome = str(verdict.get("outcome", "unknown"))
+    outcome = verdict.outcome
     other = outcome not in ("unknown", "generator_bound")
-    held = f"The run {'was' if facts.over else 'is'} {_low(named(outcome, verdict.get('cause')))}" if other else ""
+    held = f"The run {'was' if facts.over else 'is'} {_low(named(outcome, verdict.cause))}" if other else ""
     running, waiting = (facts.value("generator_requests", state=state) for state in ("running", "waiting"))
     kv = facts.say("kv_cache_usage_ratio")
     measured = joined(
@@ -326,29 +326,29 @@ def _weights(facts: StatusFacts) -> str:
 
 def _speed(facts: StatusFacts) -> View:
     """Keys ``gc``: what the chart draws; ``gc.note``: window and source; ``gc.none``: why it is empty, what to add."""
-    found = facts.status.verdict.get("engine_speed")
+    found = facts.status.verdict.engine_speed
     if not found:
         has_engines = facts.value("generator_requests_now", state="running") is not None
         why = "No request runs" if has_engines else "Requests per engine unknown: add the engines' /metrics as targets"
         return {"gc": None, "gc.none": why + ".", "gc.note": ""}
-    if not found["alone"]:
+    if not found.alone:
         why = "No point yet: needs two minutes at one number of requests, and tokens/s in the engines' /metrics."
         return {"gc": None, "gc.none": why, "gc.note": ""}
-    running, seats, best = found["running"], found["seats"], found["best"]
-    points, half, alone = found["points"], found["half"], found["alone"]
+    running, seats, best = found.running, found.seats, found.best
+    points, half, alone = found.points, found.half, found.alone
     most = seats or _WIDER * max(running, best or 0.0, points[-1][0])
     steps = [most * i / _CURVE_STEPS for i in range(_CURVE_STEPS + 1)]
     curves = zip(half, alone, strict=True)
     laws = [[round(r / (one * (1 + r / law)), 1) for r in steps] for law, one in curves]
-    mid = found["half"][1]
+    mid = half[1]
     at = {name: r for name, r in (("now", running if facts.present else None), ("best", best)) if r is not None}
     marks = [[name, r, round(r / (alone[1] * (1 + r / mid)), 1)] for name, r in at.items()]
-    band = "fitted to the points" if found["fitted"] else "general, the run has not shown enough different loads"
+    band = "fitted to the points" if found.fitted else "general, the run has not shown enough different loads"
     ends = "axis ends at the seats" if seats else "seats unknown"
     none = "" if best is not None else "best not known yet"
     return {
         "gc": {
-            "most": most, "x": steps, "laws": laws, "points": points, "marks": marks, "fitted": found["fitted"],
+            "most": most, "x": steps, "laws": laws, "points": points, "marks": marks, "fitted": found.fitted,
         },
         "gc.none": "",
         "gc.note": joined(f"Band: {band}", _POINT, ends, none),

@@ -6,7 +6,7 @@ from dashboard.pages import verdict
 from dashboard.state.run_state import WORDS, progress
 from dashboard.state.status import StatusFacts, View, joined
 from dashboard.widgets.format import money, parts, text, tight
-from server.query.types import RunSummary
+from server.query.types import RunSummary, Verdict
 
 PHASES = (("wait", "Wait"), ("compute", "Train"), ("overhead", "Overhead"))
 _LIFECYCLES = {
@@ -50,8 +50,8 @@ _NO_CLOCK: View = {"b.clock": None, "b.at": None, "b.at.w": "", "b.last": "", "b
 def _past(facts: StatusFacts, at: float) -> View:
     """Verdict and trainer wait at the end of a past time range: no cost, no advice."""
     found, wait = _verdict(facts), facts.value("trainer_wait_ratio")
-    outcome, cause = str(found.get("outcome", "")), found.get("cause")
-    named = _named(facts)
+    outcome, cause = found.outcome, found.cause
+    named = found.named
     cells: View = {**_NO_CLOCK, "b.chip": verdict.word(outcome, cause), "b.chip.s": verdict.colour(outcome)}
     cells |= {"b.cause": verdict.because(cause) if named else "", "b.since": None, "b.age": None}
     cells |= {"b.meta": verdict.confidence(found), "b.at.w": "as of", "b.at": at, "b.usd": "", "b.share": ""}
@@ -64,14 +64,14 @@ def _past(facts: StatusFacts, at: float) -> View:
         "b.num": text(wait, "ratio") if has_wait else "",
         "b.text": "All numbers are as of the end of this time range.",
     }
-    return cells | verdict.behind({})
+    return cells | verdict.behind(None)
 
 
 def _absent(facts: StatusFacts) -> View:
     """Of a run that catches up, has no new data or no collector: no present verdict, no cost, nothing to try."""
-    state, last = facts.status.state, _verdict(facts).get("last") or {}
+    state, last = facts.status.state, _verdict(facts).last
     cells: View = {**_NO_CLOCK, "b.chip": WORDS[state.name], "b.chip.s": state.name, "b.cause": "", "b.since": None}
-    cells |= {"b.meta": "", "b.age": None, "b.usd": "", "b.share": "", **verdict.behind({})}
+    cells |= {"b.meta": "", "b.age": None, "b.usd": "", "b.share": "", **verdict.behind(None)}
     if state.name == "catching_up":
         done = text(state.progress, "ratio") if state.progress is not None else ""
         left = f"; {progress(structs.replace(state, progress=None))}" if state.seconds_left is not None else ""
@@ -89,9 +89,8 @@ def _absent(facts: StatusFacts) -> View:
         cells["b.clock"] = state.since
         cells["b.text"] = "No collector follows this run, so what it does now is unknown."
     if last:
-        outcome, cause = str(last.get("outcome", "")), last.get("cause")
-        cells["b.last"] = f"{verdict.named(outcome, cause)}. {tight(str(last.get('summary') or ''))}".strip()
-        cells["b.last.at"] = last.get("as_of")
+        cells["b.last"] = f"{verdict.named(last.outcome, last.cause)}. {tight(last.summary)}".strip()
+        cells["b.last.at"] = last.as_of
     return cells
 
 
@@ -100,7 +99,7 @@ def _over(facts: StatusFacts) -> View:
     found, state = facts.status.summary, facts.status.state
     lifecycle = facts.status.lifecycle.capitalize()
     cells: View = {**_NO_CLOCK, "b.chip": lifecycle, "b.chip.s": "over", "b.cause": "", "b.since": None}
-    cells |= {"b.meta": "", "b.age": None, **verdict.behind({})}
+    cells |= {"b.meta": "", "b.age": None, **verdict.behind(None)}
     cells |= {"b.at.w": "ended", "b.at": state.as_of} if state.as_of is not None else {}
     cells |= {"b.usd": "", "b.share": "", "b.num": "", "b.tail": ""}
     steps = f"last step {found.steps:,}" if found and found.steps is not None else ""
@@ -109,7 +108,7 @@ def _over(facts: StatusFacts) -> View:
     reward = f"final reward {text(found.reward, '')}" if found and found.reward is not None else ""
     head = ", ".join(filter(None, (figures, reward)))
     cells["b.head"] = head[:1].upper() + head[1:] or f"{lifecycle}: no step was recorded"
-    last = verdict.named(str(_verdict(facts).get("outcome", "")), _verdict(facts).get("cause"))
+    last = verdict.named(_verdict(facts).outcome, _verdict(facts).cause)
     end = f"At the end: {_low(last)}." if _named(facts) else ""
     cells["b.text"] = " ".join(filter(None, (_limits(found) if found else "", end)))
     if found and found.usd is not None:
@@ -140,18 +139,18 @@ def _limits(found: RunSummary) -> str:
     return " ".join(sentences)
 
 
-def _verdict(facts: StatusFacts) -> verdict.VerdictJson:
+def _verdict(facts: StatusFacts) -> Verdict:
     return facts.status.verdict
 
 
 def _named(facts: StatusFacts) -> bool:
     """Whether the verdict is other than unknown."""
-    return str(_verdict(facts).get("outcome", "unknown")) != "unknown"
+    return _verdict(facts).named
 
 
 def _chip(facts: StatusFacts) -> View:
     found, state = _verdict(facts), facts.status.state
-    outcome, cause = str(found.get("outcome", "")), found.get("cause")
+    outcome, cause = found.outcome, found.cause
     # A run with a verdict needs no word that it is running.
     lifecycle = "" if _named(facts) and facts.status.lifecycle == "running" else _lifecycle_words(facts)
     stale, named = state.name == "stale", _named(facts)
@@ -159,7 +158,7 @@ def _chip(facts: StatusFacts) -> View:
         "b.chip": WORDS["stale"] if stale and not named else verdict.word(outcome, cause),
         "b.chip.s": "stale" if stale and not named else verdict.colour(outcome),
         "b.cause": verdict.because(cause) if named else "",
-        "b.since": found.get("since") if named else None,
+        "b.since": found.since if named else None,
         "b.meta": verdict.confidence(found) if stale else joined(lifecycle, verdict.confidence(found)),
         "b.age": None,
     }
@@ -182,7 +181,7 @@ def _trainerless(facts: StatusFacts) -> bool:
 def _headline(facts: StatusFacts) -> View:
     wait = facts.value("trainer_wait_ratio")
     if _named(facts):
-        before, figure, after = verdict.headline(str(_verdict(facts).get("summary", "")))
+        before, figure, after = verdict.headline(_verdict(facts).summary)
         if wait is not None and figure == f"{wait:.0%}" and before.endswith("trainer waits "):
             # The card below shows the same signal; the summary has no decimals.
             figure = text(wait, "ratio")
@@ -242,7 +241,7 @@ def _label(name: str, share: float | None) -> str:
 
 def _text(facts: StatusFacts) -> str:
     """Below the headline: its second half; without a verdict why there is none, and what is measured."""
-    summary = str(_verdict(facts).get("summary", ""))
+    summary = _verdict(facts).summary
     if _named(facts):
         return verdict.rest(summary)
     return joined(summary[:1].upper() + summary[1:], _measured(facts))
@@ -302,12 +301,12 @@ def _note(facts: StatusFacts) -> str:
 
 def _cost(facts: StatusFacts) -> View:
     """Keys ``b.usd``, ``b.share``: what idle GPUs cost; where nothing is priced, that it is not known."""
-    dollars, bill = _verdict(facts).get("usd_per_hour"), facts.find("cost_usd_per_hour")
-    if not isinstance(dollars, (int, float)):
+    dollars, bill = _verdict(facts).usd_per_hour, facts.find("cost_usd_per_hour")
+    if dollars is None:
         unpriced = _named(facts) and bill is not None and bill.value is None
         return {"b.usd": "", "b.share": "Cost unknown: no GPU price is set" if unpriced else ""}
     share = text(dollars / bill.value, "ratio") if bill is not None and bill.value else ""
-    least = "at least " if _verdict(facts).get("usd_lacks") else ""
+    least = "at least " if _verdict(facts).usd_lacks else ""
     return {"b.usd": f"{least}{money(dollars)}/h", "b.share": "idle" + (f", {share} of the bill" if share else "")}
 
 

@@ -79,8 +79,8 @@ CARD_OF = {
 
 def _limiter_cells(facts: StatusFacts, cells: View) -> View:
     """Marks the card that shows the limiter: by its bands alone it may look healthy."""
-    verdict = facts.status.verdict if facts.present else {}
-    key = f"k.{CARD_OF.get(str(verdict.get('cause')), '')}"
+    cause = facts.status.verdict.cause if facts.present else None
+    key = f"k.{CARD_OF.get(cause or '', '')}"
     if cells.get(f"{key}.s") != "ok":
         return {}
     return {f"{key}.s": "watch", f"{key}.p": "The limit"}

@@ -1,4 +1,4 @@
-"""The Runs page as cells: every run with its limiter. The browser compares runs (`assets/87-compare.js`).
+"""The Runs page as cells: every run with its limiter. The browser compares runs (`assets/widgets/compare.mjs`).
 
 A run's row changes when a step ends; how old its data is changes at every tick, and stands in a cell of its own.
 """
@@ -17,7 +17,7 @@ from dashboard.state.signal_lookup import Want
 from dashboard.state.status import View, joined
 from dashboard.widgets.format import DASH, system, text, tight
 from server.query.run_state import StateName
-from server.query.types import AlertInfo, RunNow, SignalInfo, SignalNow, mode_words
+from server.query.types import AlertInfo, RunNow, SignalInfo, SignalNow, Verdict, mode_words
 
 # A tick's grid: nothing is younger.
 KEEP_SECONDS = 5.0
@@ -50,11 +50,10 @@ def _by_run(alerts: Iterable[AlertInfo]) -> dict[str, list[AlertInfo]]:
 
 def row(one: RunNow, alerts: Sequence[AlertInfo]) -> dict[str, Any]:
     """The row of a run: texts, and the plain values that it is sorted by."""
-    info, verdict = one.info, one.verdict or {}
-    outcome, cause = str(verdict.get("outcome", "")), verdict.get("cause")
+    info, verdict = one.info, one.verdict or Verdict("unknown")
     mode = mode_words(info.mode, info.facts) if info.mode else ""
     tone = "critical" if info.lifecycle == "crashed" else TONES[one.state.name]
-    since = verdict.get("since")
+    since = verdict.since
     over, blind = one.state.over, one.state.name == "not_collected"
     fire = 0 if one.state.name in NOT_EVALUATED else firing(alerts)
     waits = info.lifecycle if info.lifecycle in ("starting", "paused") else ""
@@ -63,13 +62,13 @@ def row(one: RunNow, alerts: Sequence[AlertInfo]) -> dict[str, Any]:
         "life": info.lifecycle,
         "state": [one.state.name, state_word(one.state, info.lifecycle), tone, joined(waits, progress(one.state))],
         "about": joined(*(text for text in (system(info.framework), mode) if text and text != "unknown")),
-        "verdict": word(outcome, cause),
-        "colour": colour(outcome),
-        "cause": because(cause) if outcome not in ("", "unknown") else "",
+        "verdict": word(verdict.outcome, verdict.cause),
+        "colour": colour(verdict.outcome),
+        "cause": because(verdict.cause) if verdict.named else "",
         "sure": confidence(verdict),
         # Of a run that is over nothing lasts on.
-        "since": round(since) if isinstance(since, (int, float)) and one.state.name in ("live", "stale") else None,
-        "says": tight(str(verdict.get("summary") or "")),
+        "since": round(since) if since is not None and one.state.name in ("live", "stale") else None,
+        "says": tight(verdict.summary),
         "step": one.step,
         "fire": fire,
         "dark": one.state.name in NOT_EVALUATED,

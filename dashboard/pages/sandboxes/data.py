@@ -137,7 +137,7 @@ _CLOCKS: Mapping[str, str] = {
     "poll_bound": "polling (upper bound)",
 }
 _TARGETS = 4
-# Placeholder for the server's address, which `assets/70-sandboxes.js` fills in from the browser's location.
+# Placeholder for the server's address, which `assets/widgets/sandboxes.mjs` fills in from the browser's location.
 HERE = "@here@"
 
 
@@ -337,7 +337,7 @@ def _starting(facts: StatusFacts) -> View:
     # The number of starting sandboxes is judged against the limit only.
     # The verdict infers a limit from a constant number of starting sandboxes; its cause may be of the last verdict.
     verdict = facts.status.verdict
-    causes = {one.get("cause") for one in (verdict, verdict.get("last")) if one}
+    causes = {one.cause for one in (verdict, verdict.last) if one}
     inferred = "at a limit inferred by the verdict" if "starting_limit" in causes else "limit not reported"
     note = joined(f"{used} of the limit" if used else inferred, *words)
     return {"k.sb_starting.n": note} if is_reported else {}

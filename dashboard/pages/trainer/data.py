@@ -180,7 +180,7 @@ def _answer(facts: StatusFacts, found: Sequence[StepInfo]) -> tuple[str, str, st
 
 def _beside(facts: StatusFacts, found: Sequence[StepInfo]) -> str:
     verdict = facts.status.verdict
-    outcome, cause = str(verdict.get("outcome", "unknown")), verdict.get("cause")
+    outcome, cause = verdict.outcome, verdict.cause
     limits = {"trainer_bound", "overhead_bound"}
     done, able = facts.value("trainer_samples_per_second"), facts.value("capacity_samples_per_second")
     rate = f"{'Trained' if facts.over else 'Training'} {text(done, 'samples/s')}" if done is not None else ""
