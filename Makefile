@@ -50,7 +50,7 @@ check: $(VENV)/.dev node_modules/.ready ## ruff, mypy --strict, layers; eslint a
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@node_modules/.bin/eslint
+	@node_modules/.bin/eslint dashboard/assets tests/js
 	@node_modules/.bin/tsc
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 

@@ -8,6 +8,7 @@ export * from "./core/cells.mjs";
 export * from "./core/theme.mjs";
 export * from "./core/nav.mjs";
 export * from "./widgets/trust.mjs";
+export * from "./widgets/answer.mjs";
 export * from "./widgets/spark.mjs";
 export * from "./widgets/chart.mjs";
 export * from "./widgets/series.mjs";

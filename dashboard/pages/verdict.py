@@ -12,7 +12,7 @@ from dashboard.state.status import View, joined
 from dashboard.state.url import Span
 from dashboard.widgets.format import number, tight
 from server.query import Reader
-from server.query.types import Advice, Contradiction, Evidence, Verdict, VerdictSpan
+from server.query.types import Advice, Contradiction, Limiter, Verdict, VerdictSpan
 
 COLOURS: Mapping[str, str] = {
     "stalled": "stalled",
@@ -33,10 +33,6 @@ _UNKNOWN = {
     "paused": "Paused", "over": "Ended",
 }  # fmt: skip
 _CONFIDENCE = ((0.75, "high"), (0.45, "medium"), (0.0, "low"))
-EVIDENCE = 3
-MISSING = 2
-CONTRADICTIONS = 3
-"""Lines of each kind that the banner has room for."""
 MOST = 200
 """Most parts of a ribbon, the newest ones: more would be a few pixels wide each."""
 
@@ -63,6 +59,12 @@ def named(outcome: str, cause: str | None) -> str:
     return word(outcome, cause) + (f" ({reason})" if reason else "")
 
 
+def reason(limiter: Limiter) -> str:
+    """``KV capacity``: its cause; without one its outcome."""
+    found = because(limiter.cause)
+    return found[:1].upper() + found[1:] if found else word(limiter.outcome)
+
+
 def confidence(verdict: Verdict) -> str:
     """``high confidence``; nothing for a verdict that has none."""
     if verdict.confidence <= 0:
@@ -70,29 +72,15 @@ def confidence(verdict: Verdict) -> str:
     return next(label for least, label in _CONFIDENCE if verdict.confidence >= least) + " confidence"
 
 
-def headline(summary: str) -> tuple[str, str, str]:
-    """(before, the first share in it, after) of its first clause: the number is seen from across the room."""
-    first = tight(summary.partition("; ")[0])
-    found = re.search(r"\d+(?:\.\d+)?\s?%", first)
-    return (first[: found.start()], found[0], first[found.end() :]) if found else (first, "", "")
-
-
-def rest(summary: str) -> str:
-    """The rest of the summary, as a sentence."""
-    clause = tight(summary.partition("; ")[2])
-    return clause[:1].upper() + clause[1:]
-
-
-def behind(verdict: Verdict | None) -> View:
-    """Keys ``b.e.N`` (evidence), ``b.x.N`` (numbers that contradict each other), ``b.m.N`` (what to log), ``b.d``
-    (what is in doubt)."""
-    if verdict is None:
-        return {"b.d": ""}
-    cells: View = {f"b.x.{i}": _contradiction(one) for i, one in enumerate(verdict.contradictions[:CONTRADICTIONS])}
-    cells |= {f"b.e.{i}": text for i, text in enumerate(_texts(verdict)[:EVIDENCE])}
-    cells |= {f"b.m.{i}": tight(missing) for i, missing in enumerate(verdict.missing[:MISSING])}
-    doubts = verdict.disagreements
-    return cells | {"b.d": f"In doubt: {tight(doubts[0])}" if doubts else ""}
+def behind(verdict: Verdict) -> View:
+    """Keys ``b.x`` (numbers that contradict each other) and ``why`` (what the verdict rests on, and what it lacks)."""
+    why = {
+        "evidence": [tight(one.text) for one in verdict.evidence if one.text],
+        "doubts": [tight(one) for one in verdict.disagreements],
+        "missing": [tight(one) for one in verdict.missing],
+        "lacks": [tight(one) for one in verdict.advice_lacks],
+    }
+    return {"b.x": [_contradiction(one) for one in verdict.contradictions], "why": why if any(why.values()) else None}
 
 
 def _contradiction(found: Contradiction) -> str:
@@ -104,30 +92,17 @@ def _contradiction(found: Contradiction) -> str:
     return f"{message} ({figures})"
 
 
-def _texts(verdict: Verdict) -> list[str]:
-    # The wait is in the headline and in the bar of the step; the next limit is among the steps.
-    beyond = verdict.next.text.lower() if verdict.next else ""
-    texts = [one.text for one in verdict.evidence if one.text and _is_shown(verdict, one)]
-    return [tight(text) for text in texts if not beyond or not text.lower().startswith(beyond)]
-
-
-def _is_shown(verdict: Verdict, item: Evidence) -> bool:
-    """Whether the banner needs this evidence: a single wait is in the headline and on a card already."""
-    return item.signal != "trainer_wait_ratio" and item.text.lower() not in verdict.summary.lower()
-
-
 def advised(one: Advice) -> str:
     """``Raise the rollouts in flight from 330 to 660. 1.2x to 1.9x``: a change with its gain."""
     cost = {"restart": ", needs a restart", "money": ", costs money"}.get(one.cost, "")
     return tight(f"{one.text} Gain {one.gain[0]:.2g}× to {one.gain[2]:.2g}×{cost}." if one.gain else one.text)
 
 
-def simulated(verdict: Verdict) -> str:
-    """The query of the What-if page for the first advice, ``concurrency=660``; empty where it has no such change."""
-    first = next(iter(verdict.advice), None)
-    if first is None or first.after is None:
+def simulated(advice: Advice) -> str:
+    """The query of the What-if page for a change, ``concurrency=660``; empty where the page has no such change."""
+    if advice.after is None:
         return ""
-    lever, before, after = first.lever, first.before, first.after
+    lever, before, after = advice.lever, advice.before, advice.after
     if lever in _SLIDERS:
         return f"{_SLIDERS[lever]}={after:g}" if after < _EXACT else f"{_SLIDERS[lever]}={after:.0f}"
     if lever == "oversampling":
@@ -153,15 +128,14 @@ _MOVES = {
 _EXACT = 100_000
 
 
-def next_steps(verdict: Verdict) -> list[str]:
-    """The advice and the next limit; empty if the verdict has none."""
-    beyond = verdict.next
-    found = [advised(one) for one in verdict.advice[:1]]
-    if beyond:
-        gain = f", up to {beyond.gain:.2g}× overall" if beyond.gain > 1.0 else ""
-        limit = f"Next limit: {named(beyond.outcome, beyond.cause).lower().replace('kv ', 'KV ')}{gain}."
-        found.append(f"{limit} {_sentence(tight(beyond.text))}".strip())
-    return [step for step in found if step]
+def beyond(verdict: Verdict) -> str:
+    """What limits next, once the first limiter is removed; empty where nothing does."""
+    found = verdict.next
+    if found is None:
+        return ""
+    gain = f", up to {found.gain:.2g}× overall" if found.gain > 1.0 else ""
+    limit = f"Next limit: {named(found.outcome, found.cause).lower().replace('kv ', 'KV ')}{gain}."
+    return f"{limit} {_sentence(tight(found.text))}".strip()
 
 
 def _sentence(clause: str) -> str:

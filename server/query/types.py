@@ -14,9 +14,11 @@ from msgspec import Struct, field
 from collectors.model import Labels, Sandbox, Span
 from server.query.run_state import LIVE, RunState
 from server.rollouts.model import RolloutRow
+from server.verdict.model import CAUSES as CAUSES
 from server.verdict.model import Advice as Advice
 from server.verdict.model import Contradiction as Contradiction
 from server.verdict.model import Evidence as Evidence
+from server.verdict.model import Limiter as Limiter
 from server.verdict.model import Outcome
 from server.verdict.model import Verdict as Verdict
 

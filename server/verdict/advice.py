@@ -49,6 +49,8 @@ from server.verdict.thresholds import (
     SPEED_SPREAD,
     SPEED_WEIGHT,
     STILL_STALE,
+    THOUSAND,
+    THOUSANDS,
     TWICE,
     TWO_DIGITS,
     TWO_SIDES,
@@ -464,11 +466,13 @@ def _text(lever: Lever, option: _Option) -> str:
     if option.after is None:
         return f"{lever.text}."
     before = f" from {_number(option.before)}" if option.before is not None else ""
-    times = " times today's" if lever.unit == "times" else ""
+    times = " times today's" if lever.unit == "times" else " tokens" if lever.unit == "tokens" else ""
     return f"{lever.text}{before} to {_number(option.after)}{times}."
 
 
 def _number(value: float) -> str:
+    if value >= THOUSANDS:
+        return f"{value * THOUSAND:,.0f}k"
     return f"{value:.0f}" if value >= TWO_DIGITS or value == int(value) else f"{value:.2g}"
 
 

@@ -378,6 +378,8 @@ WORTH_A_SETTING = 1.08
 """Factor. Likely gain from which a setting of a balanced run is proposed although it may gain nothing."""
 TWO_SIDES = 0.85
 """Factor of the log gain in the order of changes, of GPUs that move: both sides restart."""
+THOUSANDS, THOUSAND = 10_000.0, 0.001
+"""From here on the text of a change has thousands; a thousand in them."""
 TWO_DIGITS = 10.0
 """From here on a value is shown as a whole number."""
 KEPT_MARGIN = 0.9

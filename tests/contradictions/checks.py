@@ -37,7 +37,7 @@ DRAWN: dict[str, tuple[tuple[Card, ...], tuple[Panel, ...]]] = {
     "rollouts": (ROLLOUT_CARDS, ()),
     "sandboxes": (SANDBOX_CARDS, SANDBOX_PANELS),
 }
-HEADLINES = ("b.", "f.next", "gn.", "tn.", "sb.head", "sb.num", "sb.text", "ro.head", "ro.tail", "ro.text", "wi.head",
+HEADLINES = ("b.", "gn.", "tn.", "sb.head", "sb.num", "sb.text", "ro.head", "ro.tail", "ro.text", "wi.head",
              "wi.tail")  # fmt: skip
 """Beginnings of the keys of sentences about the run."""
 PRESENT_TENSE = re.compile(
@@ -93,7 +93,7 @@ def no_current_verdict(shown: Snapshot) -> Iterator[str]:
     row = shown.text("runs", "rn.0")
     if row["colour"] not in ("none", "stalled") or (row["since"] is not None and shown.state != "stale"):
         yield f"Runs: {row['verdict']} since {row['since']} while {shown.state}"
-    for key in ("b.usd", "f.next.0", "b.cause"):
+    for key in ("b.usd", "advice", "b.cause"):
         if shown.text("overview", key) and outcome == "unknown":
             yield f"Overview {key}: {shown.text('overview', key)!r} while {shown.state}"
     for page, key in (("generator", "gn"), ("trainer", "tn")):
@@ -189,9 +189,14 @@ def headline_equals_card(shown: Snapshot) -> Iterator[str]:
         stated["Trainer headline"] = shown.text("trainer", "tn.num")
     if shown.text("what-if", "wi.mode") == "now":
         stated["What-if"] = shown.text("what-if", "wi.num")
-    before = shown.text("overview", "b.head")
+    before, below = (
+        shown.text("overview", "b.head"),
+        re.search(r"^The trainer waits (\S+) of", shown.text("overview", "b.text")),
+    )
     if shown.current and re.search(r"the trainer waits $", before, re.IGNORECASE):
         stated["banner"] = shown.text("overview", "b.num")
+    elif shown.current and below:
+        stated["banner"] = below[1]
     for place, figure in stated.items():
         if figure != card:
             yield f"{place}: {figure}, Trainer wait card: {card}"

@@ -10,7 +10,7 @@ READ = """() => {
   const words = (el) => (el && el.checkVisibility() ? el.textContent.trim() : "");
   const all = (at, of = document) => [...of.querySelectorAll(at)];
   return {
-    lines: all(".banner h1, .banner .text, .banner .evidence li, .banner .note, .steps li, #alerts li").map(words),
+    lines: all(".banner h1, .banner .text, .banner .evidence li, .banner .note, .steps .note, #alerts li").map(words),
     cards: all(".kpi").filter((el) => el.checkVisibility()).map((el) => ({
       key: el.id.replace("card-", ""), state: el.dataset.state, title: words(el.querySelector("h2")),
       value: words(el.querySelector(".big")), window: words(el.querySelector(".window")),

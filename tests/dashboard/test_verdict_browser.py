@@ -56,12 +56,23 @@ def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
 def test_the_verdict_is_seen(open_page: Open, theme: str, size: tuple[int, int]) -> None:
     page = open_page(theme, size)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
-    assert page.locator(".banner h1").inner_text() == "Generation limits the run: the trainer waits 74% of each step"
-    assert page.locator(".banner .chip").inner_text() == "Generator-bound"
-    assert page.locator(".banner .since").inner_text() == "12 min"
-    assert page.locator(".banner .chip").evaluate("el => getComputedStyle(el).backgroundColor") == "rgb(184, 74, 0)"
+    since = page.evaluate("at => new Date(1000 * at + RS.tz).toISOString().slice(11, 16)", NOW - 720)
+    assert page.locator(".banner h1").inner_text() == f"Generator-bound since {since}: the KV cache is full"
+    assert page.locator(".banner h1 .num").evaluate("el => getComputedStyle(el).backgroundColor") == "rgb(184, 74, 0)"
+    assert page.locator(".banner .chip:visible").count() == 0
+    page.locator("summary", has_text="Why?").click()
     assert NASTY in page.locator(".evidence").inner_text()
-    assert page.locator(".steps li:visible").count() == 2
+    assert page.locator(".next-steps .steps li:visible").count() == 1
+    assert NASTY in page.locator(".next-steps .beyond").inner_text()
+    # ln 2.2 of ln 2.2 + ln 1.3.
+    assert [li.inner_text() for li in page.locator(".gap li").all()] == ["KV capacity 75%", "Spin up 25%"]
+    # Red marks what limits the run; what waits for it is not red.
+    pills = [page.locator(f".actor.{one} .pill") for one in ("generator", "queue", "trainer")]
+    assert [(pill.inner_text(), pill.get_attribute("data-state")) for pill in pills] == [
+        ("Saturated", "critical"), ("Draining", "unknown"), ("Waiting", "unknown"),
+    ]  # fmt: skip
+    first = "els => els.sort((a, b) => a.offsetTop - b.offsetTop || a.offsetLeft - b.offsetLeft)[0].id"
+    assert page.locator("#page-overview .kpi").evaluate_all(first) == "card-kv"
     assert page.evaluate("window.hacked") is None and page.locator(".banner img, .flow img").count() == 0
     until(page, "() => document.querySelectorAll('.ribbon li:not([hidden])').length === 4")
     # An hour: 960 s of balance, 120 s unknown, 1,800 s of sandboxes, 720 s of generation.
@@ -112,7 +123,7 @@ def test_a_zoom_shows_verdict_and_cards_as_of_its_end(open_page: Open) -> None:
     assert page.locator(".banner h1").inner_text().startswith("The trainer waited ")
     assert page.locator("#card-wait .num").inner_text() != wait
     until(page, "() => document.getElementById('live').dataset.live === 'past'")
-    assert page.locator("#live-word").inner_text() == "Past range" and page.locator(".steps li:visible").count() == 0
+    assert page.locator("#live-word").inner_text() == "Past range" and page.locator(".next-steps:visible").count() == 0
     page.locator("#unzoom").click()
     until(page, "() => document.querySelector('.banner .chip').textContent === 'Generator-bound'")
     until(page, "() => document.getElementById('live').dataset.live === 'live'")
@@ -122,6 +133,7 @@ def test_changes_are_dashed_on_every_chart_and_told_under_the_cursor(open_page: 
     page = open_page()
     lines = "() => RS.plots().map(([el]) => (el.querySelector('.turned').getAttribute('d').match(/M/g) || []).length)"
     until(page, f"() => ({lines})().every(n => n === 3)")
+    page.locator("#panel-queue").scroll_into_view_if_needed()
     box = page.locator("#panel-queue .nsewdrag").first.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 40)
@@ -138,8 +150,9 @@ def test_a_new_verdict_comes_without_a_reload(open_page: Open, reader: MemoryRea
     last = span(720, -15, "generator_bound", "kv_capacity", "full")
     reader.set_verdict(RICH, structs.replace(UNKNOWN, as_of=NOW + 30), *before, last, unknown)
     until(page, "() => document.querySelector('.banner .chip').textContent === 'No verdict yet'")
+    page.locator("summary", has_text="Why?").click()
     assert page.locator(".missing li:visible").count() == 2
-    assert page.locator(".evidence li:visible").count() == 0 and page.locator(".banner .since:visible").count() == 0
+    assert page.locator(".evidence li").count() == 0 and page.locator(".gap:visible").count() == 0
     until(page, "() => document.querySelectorAll('.ribbon li:not([hidden])').length === 5")
     assert page.evaluate("window.same") == 1
 

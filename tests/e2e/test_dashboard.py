@@ -52,7 +52,7 @@ def page(request: pytest.FixtureRequest, browser: Browser, demo: Program) -> Ite
 
 def seen(page: Page) -> tuple[int | None, str, str]:
     """(percent of the headline, the banner's word, the beginning of the ribbon's last line)."""
-    headline = page.locator("h1:visible").inner_text()
+    headline = page.locator(".banner .text").inner_text()
     found = re.search(r"waits (\d+) ?% of each step", headline.replace("\xa0", " ").replace("\u202f", " "))
     chip, last = page.locator(".banner .chip").inner_text(), page.locator(".ribbon li:visible").last.inner_text()
     return int(found[1]) if found else None, chip, last[: len(chip)]

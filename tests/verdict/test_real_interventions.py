@@ -41,19 +41,19 @@ def truth(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", LEVERS)
 def test_the_first_advice_is_the_change_that_was_made(kind: str) -> None:
     advice, gain = first(f"{kind}_before"), truth(f"{kind}_after")["gain"]
-    assert advice["lever"] == LEVERS[kind]
-    assert advice["gain"][0] <= gain <= advice["gain"][2]
+    assert advice.lever == LEVERS[kind]
+    assert advice.gain[0] <= gain <= advice.gain[2]
 
 
 @pytest.mark.parametrize("name", ["inflight_2", "inflight_8", "inflight_32"])
 def test_a_low_number_of_rollouts_in_flight_is_the_first_thing_to_raise(name: str) -> None:
     verdict = ticks(name)[-1].status.verdict
     assert verdict is not None and (verdict.outcome, verdict.cause) == ("orchestrator_bound", "concurrency_cap")
-    assert first(name)["lever"] == "rollouts_in_flight" and first(name)["cost"] == "setting"
+    assert first(name).lever == "rollouts_in_flight" and first(name).cost == "setting"
 
 
 def test_both_measured_gains_are_within_the_stated_range() -> None:
-    low, _, high = first("inflight_2")["gain"]
+    low, _, high = first("inflight_2").gain
     assert [low < gain < high for gain in truth("inflight_2")["best_free_change"]["points"].values()] == [True, True]
 
 

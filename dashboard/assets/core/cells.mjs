@@ -1,5 +1,5 @@
 // Fills the page's texts from its cells (`dashboard/shell/page.py`) and updates ages.
-import { all, by } from "./dom.mjs";
+import { all } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { now } from "./live.mjs";
 import { navigated } from "./nav.mjs";
@@ -42,7 +42,6 @@ export function fill(cells) {
       // While the cursor is on a chart, the headers show the values under it.
       if (!(kind === "t" && state.hovering && el.dataset.slot)) put[kind](el, cell);
   }
-  by("app").dataset.next = state.view["f.next.0"] ? "steps" : "trust";
   ages();
 }
 

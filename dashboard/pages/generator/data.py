@@ -200,7 +200,7 @@ def _head(facts: StatusFacts, fleet: list[Engine]) -> View:
     return {
         "gn.head": head, "gn.num": num, "gn.tail": tail, "gn.s": state, "gn.text": _measured(facts, fleet),
         "gn.next": f"Try next: {advised(advice)}" if advice else "",
-        "gn.try": simulated(facts.status.verdict) if advice else "",
+        "gn.try": simulated(advice) if advice else "",
     }  # fmt: skip
 
 

@@ -1,12 +1,13 @@
 """Cells of the banner: the verdict in one sentence, or what is measured until there is one."""
 
+import msgspec
 from msgspec import structs
 
 from dashboard.pages import verdict
 from dashboard.state.run_state import WORDS, progress
 from dashboard.state.status import StatusFacts, View, joined
 from dashboard.widgets.format import money, parts, text, tight
-from server.query.types import RunSummary, Verdict
+from server.query.types import CAUSES, RunSummary, Verdict
 
 PHASES = (("wait", "Wait"), ("compute", "Train"), ("overhead", "Overhead"))
 _LIFECYCLES = {
@@ -18,6 +19,10 @@ _LIFECYCLES = {
 }
 # Share of a finished run's time below which a limiter is not worth a word.
 LEAST_SHARE = 0.05
+STEPS = 3
+"""Most changes that the card shows."""
+LEAST_PART = 0.02
+"""Share of the gap below which a limiter has no part of the bar."""
 
 
 def banner(facts: StatusFacts) -> View:
@@ -30,21 +35,19 @@ def banner(facts: StatusFacts) -> View:
         return _past(facts, facts.at) | _split(facts) | {"b.note": _note(facts)}
     if facts.present:
         found = _verdict(facts)
-        cells = (
-            _NO_CLOCK
-            | _chip(facts)
-            | _headline(facts)
-            | {"b.text": _text(facts)}
-            | verdict.behind(found)
-            | _cost(facts)
-        )
+        cells = _NO_CLOCK | _chip(facts) | _headline(facts) | {"b.text": _text(facts)} | _cost(facts)
+        cells |= verdict.behind(found) | next_steps(found)
     else:
         cells = _over(facts) if facts.over else _absent(facts)
     return cells | _split(facts) | {"b.note": _note(facts)}
 
 
-_NO_CLOCK: View = {"b.clock": None, "b.at": None, "b.at.w": "", "b.last": "", "b.last.at": None}
+_NO_CLOCK: View = {
+    "b.kind": "state", "b.clock": None, "b.clock.w": "", "b.at": None, "b.at.w": "", "b.last": "", "b.last.at": None,
+}  # fmt: skip
 """Cells of a banner that is not about the present."""
+_NOTHING: View = {"b.x": [], "why": None, "gap": [], "advice": [], "advice.beyond": ""}
+"""Cells of a banner without a verdict of the present: no evidence, and nothing to do."""
 
 
 def _past(facts: StatusFacts, at: float) -> View:
@@ -53,7 +56,7 @@ def _past(facts: StatusFacts, at: float) -> View:
     outcome, cause = found.outcome, found.cause
     named = found.named
     cells: View = {**_NO_CLOCK, "b.chip": verdict.word(outcome, cause), "b.chip.s": verdict.colour(outcome)}
-    cells |= {"b.cause": verdict.because(cause) if named else "", "b.since": None, "b.age": None}
+    cells |= {"b.cause": verdict.because(cause) if named else "", "b.age": None}
     cells |= {"b.meta": verdict.confidence(found), "b.at.w": "as of", "b.at": at, "b.usd": "", "b.share": ""}
     has_wait = wait is not None
     cells |= {
@@ -64,14 +67,14 @@ def _past(facts: StatusFacts, at: float) -> View:
         "b.num": text(wait, "ratio") if has_wait else "",
         "b.text": "All numbers are as of the end of this time range.",
     }
-    return cells | verdict.behind(None)
+    return cells | _NOTHING
 
 
 def _absent(facts: StatusFacts) -> View:
     """Of a run that catches up, has no new data or no collector: no present verdict, no cost, nothing to try."""
     state, last = facts.status.state, _verdict(facts).last
-    cells: View = {**_NO_CLOCK, "b.chip": WORDS[state.name], "b.chip.s": state.name, "b.cause": "", "b.since": None}
-    cells |= {"b.meta": "", "b.age": None, "b.usd": "", "b.share": "", **verdict.behind(None)}
+    cells: View = {**_NO_CLOCK, "b.chip": WORDS[state.name], "b.chip.s": state.name, "b.cause": ""}
+    cells |= {"b.meta": "", "b.age": None, "b.usd": "", "b.share": "", **_NOTHING}
     if state.name == "catching_up":
         done = text(state.progress, "ratio") if state.progress is not None else ""
         left = f"; {progress(structs.replace(state, progress=None))}" if state.seconds_left is not None else ""
@@ -98,8 +101,8 @@ def _over(facts: StatusFacts) -> View:
     """A finished run in the past tense: how long, how much, and what held it back for how much of its time."""
     found, state = facts.status.summary, facts.status.state
     lifecycle = facts.status.lifecycle.capitalize()
-    cells: View = {**_NO_CLOCK, "b.chip": lifecycle, "b.chip.s": "over", "b.cause": "", "b.since": None}
-    cells |= {"b.meta": "", "b.age": None, **verdict.behind(None)}
+    cells: View = {**_NO_CLOCK, "b.chip": lifecycle, "b.chip.s": "over", "b.cause": ""}
+    cells |= {"b.meta": "", "b.age": None, **_NOTHING}
     cells |= {"b.at.w": "ended", "b.at": state.as_of} if state.as_of is not None else {}
     cells |= {"b.usd": "", "b.share": "", "b.num": "", "b.tail": ""}
     steps = f"last step {found.steps:,}" if found and found.steps is not None else ""
@@ -158,7 +161,6 @@ def _chip(facts: StatusFacts) -> View:
         "b.chip": WORDS["stale"] if stale and not named else verdict.word(outcome, cause),
         "b.chip.s": "stale" if stale and not named else verdict.colour(outcome),
         "b.cause": verdict.because(cause) if named else "",
-        "b.since": found.since if named else None,
         "b.meta": verdict.confidence(found) if stale else joined(lifecycle, verdict.confidence(found)),
         "b.age": None,
     }
@@ -179,13 +181,14 @@ def _trainerless(facts: StatusFacts) -> bool:
 
 
 def _headline(facts: StatusFacts) -> View:
-    wait = facts.value("trainer_wait_ratio")
-    if _named(facts):
-        before, figure, after = verdict.headline(_verdict(facts).summary)
-        if wait is not None and figure == f"{wait:.0%}" and before.endswith("trainer waits "):
-            # The card below shows the same signal; the summary has no decimals.
-            figure = text(wait, "ratio")
-    elif wait is not None:
+    """``Generator-bound since 13:02: the KV cache is full``; without a verdict the trainer's wait."""
+    found, wait = _verdict(facts), facts.value("trainer_wait_ratio")
+    if found.named:
+        meaning = CAUSES[found.outcome].get(found.cause or "", "")
+        head: View = {"b.kind": "verdict", "b.head": "", "b.num": verdict.word(found.outcome, found.cause)}
+        head |= {"b.clock.w": " since ", "b.clock": found.since} if found.since is not None else {}
+        return head | {"b.tail": f": {meaning}" if meaning else ""}
+    if wait is not None:
         before, figure, after = "The trainer waits ", text(wait, "ratio"), " of each step for rollouts"
     else:
         before, figure, after = _without_wait(facts)
@@ -240,11 +243,17 @@ def _label(name: str, share: float | None) -> str:
 
 
 def _text(facts: StatusFacts) -> str:
-    """Below the headline: its second half; without a verdict why there is none, and what is measured."""
+    """Below the headline: the numbers; without a verdict why there is none, and what is measured."""
     summary = _verdict(facts).summary
-    if _named(facts):
-        return verdict.rest(summary)
-    return joined(summary[:1].upper() + summary[1:], _measured(facts))
+    if not _named(facts):
+        return joined(summary[:1].upper() + summary[1:], _measured(facts))
+    wait, clauses = facts.value("trainer_wait_ratio"), [tight(clause) for clause in summary.split("; ")]
+    # The headline names the limiter: "Generation limits the run: the trainer waits 61% of each step".
+    clauses[0] = clauses[0].partition(": ")[2] or clauses[0]
+    if wait is not None:
+        # The card below shows the same signal; the summary has no decimals.
+        clauses[0] = clauses[0].replace(f"trainer waits {wait:.0%} ", f"trainer waits {text(wait, 'ratio')} ")
+    return " ".join(f"{clause[:1].upper()}{clause[1:]}." for clause in clauses)
 
 
 def _measured(facts: StatusFacts) -> str:
@@ -305,16 +314,21 @@ def _cost(facts: StatusFacts) -> View:
     if dollars is None:
         unpriced = _named(facts) and bill is not None and bill.value is None
         return {"b.usd": "", "b.share": "Cost unknown: no GPU price is set" if unpriced else ""}
-    share = text(dollars / bill.value, "ratio") if bill is not None and bill.value else ""
+    share = f"idle, {text(dollars / bill.value, 'ratio')} of the bill" if bill is not None and bill.value else "idle"
+    totals = [one.value for one in facts.signals if one.signal == "idle_usd_total" and one.value is not None]
+    so_far = f"{money(sum(totals))} so far" if totals else ""
     least = "at least " if _verdict(facts).usd_lacks else ""
-    return {"b.usd": f"{least}{money(dollars)}/h", "b.share": "idle" + (f", {share} of the bill" if share else "")}
+    return {"b.usd": f"{least}{money(dollars)}/h", "b.share": joined(share, so_far)}
 
 
-def simulated(facts: StatusFacts) -> str:
-    """The first advice as a query of the What-if page; empty where it has none, or no verdict describes the present."""
-    return verdict.simulated(_verdict(facts)) if facts.present else ""
-
-
-def next_steps(facts: StatusFacts) -> list[str]:
-    """The verdict's advice; empty without a verdict that describes the present."""
-    return verdict.next_steps(_verdict(facts)) if facts.present else []
+def next_steps(found: Verdict) -> View:
+    """Keys ``advice`` (the changes to make, with what the What-if page needs), ``advice.beyond`` (what limits next)
+    and ``gap`` (what the trainer's missing samples are due to, largest first)."""
+    changes = [{**msgspec.to_builtins(one), "simulate": verdict.simulated(one)} for one in found.advice[:STEPS]]
+    ranked = sorted((one for one in found.limiters if one.share >= LEAST_PART), key=lambda one: -one.share)
+    parts_ = [
+        {"label": verdict.reason(one), "state": verdict.colour(one.outcome),
+         "share": round(one.share, 3), "text": tight(one.text)}
+        for one in ranked
+    ]  # fmt: skip
+    return {"advice": changes, "advice.beyond": verdict.beyond(found), "gap": parts_ if found.named else []}

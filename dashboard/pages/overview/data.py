@@ -32,6 +32,8 @@ def view(facts: StatusFacts, infos: Infos) -> View:
         cells |= panel_cells(facts, panel, infos)
     cells |= _limiter_cells(facts, cells)
     cells |= flow(facts)
+    cards, panels = FIRST_SHOWN.get(facts.status.verdict.outcome if facts.present else "", ((), ()))
+    cells["first"] = {"cards": list(cards), "panels": list(panels)}
     if facts.status.state.name == "catching_up":
         # States of health describe the present; while catching up they are left out.
         cells |= {key: "" for key in cells if key.endswith(".p")}
@@ -84,6 +86,16 @@ def _limiter_cells(facts: StatusFacts, cells: View) -> View:
     if cells.get(f"{key}.s") != "ok":
         return {}
     return {f"{key}.s": "watch", f"{key}.p": "The limit"}
+
+
+FIRST_SHOWN: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "generator_bound": (("kv", "wait", "queue"), ("requests", "kv", "steps")),
+    "sandbox_bound": (("spinup", "wait", "queue"), ("spinup", "steps", "queue")),
+    "reward_bound": (("wait", "queue"), ("steps", "queue")),
+    "curriculum_bound": (("zero", "length"), ("zero", "reward", "steps")),
+    "orchestrator_bound": (("queue", "staleness", "wait"), ("queue", "requests", "staleness")),
+}
+"""Outcome of the verdict -> cards, and charts, that are shown first."""
 
 
 def drift_text(facts: StatusFacts, of: str) -> tuple[str, str]:

@@ -1,6 +1,9 @@
 """The strip of actors: generator to queue to trainer, weights back, and sandboxes."""
 
-from dashboard.pages.overview.banner import next_steps, simulated, split
+from collections.abc import Mapping
+from typing import Literal
+
+from dashboard.pages.overview.banner import split
 from dashboard.state.status import StatusFacts, View, engine_name, first_clause, joined, worst
 from dashboard.widgets.format import STATE_WORDS, parts, system, text
 from server.query.types import SignalNow, mode_words
@@ -14,8 +17,67 @@ TAIL = 0.05
 def flow(facts: StatusFacts) -> View:
     """Keys ``f.*``: per actor a subtitle, a state, a bar and up to three numbers; labels on the arrows."""
     cells = _generator(facts) | _queue(facts) | _trainer(facts) | _sandboxes(facts) | _arrows(facts)
-    cells["f.try"] = simulated(facts)
-    return cells | {f"f.next.{i}": step for i, step in enumerate(next_steps(facts))}
+    return cells | (_roles(facts, cells) if facts.present and facts.status.verdict.named else {})
+
+
+Role = tuple[str, Literal["limit", "waits", "works"]]
+# What the parts of the run do while one of them limits it, by outcome: the part, its word, and its role.
+_AFTER: Mapping[str, Role] = {"queue": ("Draining", "waits"), "trainer": ("Waiting", "waits")}
+_ROLES: Mapping[str, Mapping[str, Role]] = {
+    "generator_bound": {"generator": ("Saturated", "limit"), **_AFTER},
+    "sandbox_bound": {"sandbox": ("Saturated", "limit"), "generator": ("Waiting", "waits"), **_AFTER},
+    "reward_bound": {"to_queue": ("Scoring is the limit", "limit"), **_AFTER},
+    "orchestrator_bound": {
+        "to_queue": ("Dispatch is the limit", "limit"), "generator": ("Has room", "waits"), **_AFTER,
+    },
+    "curriculum_bound": {"to_trainer": ("Groups without a gradient are the limit", "limit")},
+    "trainer_bound": {
+        "trainer": ("Saturated", "limit"), "queue": ("Full", "waits"), "generator": ("Held back", "waits"),
+    },
+    "overhead_bound": {"trainer": ("In overhead", "limit"), "queue": ("Full", "waits")},
+    "balanced": {actor: ("Balanced", "works") for actor in ("generator", "queue", "trainer")},
+}  # fmt: skip
+# By cause, where the outcome alone does not say it.
+_CAUSED: Mapping[str, Mapping[str, Role]] = {
+    "slow_engine": {"generator": ("Slow engine", "limit")},
+    "long_tail": {"generator": ("Long tail", "limit")},
+    "init_failures": {"sandbox": ("Failing", "limit")},
+    "tool_time": {"sandbox": ("Slow tools", "limit")},
+    "weight_sync": {"trainer": ("Updating weights", "limit")},
+    "checkpoint": {"trainer": ("Saving", "limit")},
+    "eval": {"trainer": ("Evaluating", "limit")},
+    "dead_engine": {"generator": ("Down", "limit"), **_AFTER},
+    "frozen_engine": {"generator": ("Hung", "limit"), **_AFTER},
+    "dead_trainer": {"trainer": ("Down", "limit")},
+    "collective_timeout": {"trainer": ("Hung", "limit")},
+    "worker_died": {"trainer": ("Down", "limit")},
+}
+
+
+def _roles(facts: StatusFacts, cells: View) -> View:
+    """A word for what each part does. Red marks the limiter alone: what waits for it looks no worse than it is."""
+    found = facts.status.verdict
+    roles = {**_ROLES.get(found.outcome, {}), **_CAUSED.get(found.cause or "", {})}
+    marks: View = {
+        f"f.{arrow}.limit": roles[arrow][0] if arrow in roles else "" for arrow in ("to_queue", "to_trainer")
+    }
+    for actor in ("generator", "queue", "trainer", "sandbox"):
+        state = cells[f"f.{actor}.s"]
+        if state == "not_applicable":
+            continue
+        gone, down = facts.down(actor)
+        word, role = roles.get(actor, ("", "works"))
+        if gone == "critical" and role != "limit":
+            word, tone = "Down", "critical"
+        elif role == "limit":
+            tone = "critical"
+        elif role == "waits":
+            tone = "watch" if down else "unknown"
+        else:
+            tone = "watch" if state == "critical" else str(state)
+            word = word if tone == "ok" else ""
+        marks |= {f"f.{actor}.s": tone} | ({f"f.{actor}.p": word} if word else {f"f.{actor}.p": STATE_WORDS[tone]})
+    return marks
 
 
 def _actor(key: str, sub: str, state: str, bar: float | None, numbers: list[tuple[str, str]]) -> View:

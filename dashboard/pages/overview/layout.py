@@ -8,8 +8,7 @@ from dashboard.pages.alerts.data import brief
 from dashboard.pages.overview.banner import PHASES
 from dashboard.pages.overview.cost import CAUSES
 from dashboard.pages.overview.data import alerting, view
-from dashboard.pages.verdict import CONTRADICTIONS, EVIDENCE, MISSING
-from dashboard.shell.page import Json, Load, Page, Scope, html, pill, simulate, t
+from dashboard.shell.page import Json, Load, Page, Scope, html, pill, t
 from dashboard.state import deltas
 from dashboard.state.status import View
 from server.query.types import Delta, Status
@@ -43,43 +42,31 @@ def points(delta: Delta, status: Status) -> Json:
 
 
 def _banner() -> Any:
+    """The answer: what limits the run since when, what to do next, where the gap comes from, and what it costs."""
     clock = html.Span(**{"data-c": "b.clock"})
-    head = html.H1([t(html.Span, "b.head"), t(html.B, "b.num", "num"), clock, t(html.Span, "b.tail")])
+    head = html.H1([t(html.Span, "b.head"), t(html.B, "b.num", "num"), t(html.Span, "b.clock.w"), clock,
+                    t(html.Span, "b.tail")])  # fmt: skip
     at = html.P([t(html.Span, "b.at.w"), " ", html.Span(**{"data-c": "b.at"})], className="meta at")
     last = html.P(
         ["Verdict as of ", html.B(**{"data-c": "b.last.at"}), ": ", t(html.Span, "b.last")],
         className="last",
         **{"data-s": "b.last"},
     )
-    doubts = html.Ul([t(html.Li, f"b.x.{i}") for i in range(CONTRADICTIONS)], className="contradictions")
     meta = html.P([t(html.Span, "b.meta"), html.Span(className="ago", **{"data-a": "b.age"})], className="meta")
-    chip = t(html.Span, "b.chip", "chip", s="b.chip.s")
-    cause, since = t(html.Span, "b.cause", "cause"), html.Span(className="since", **{"data-d": "b.since"})
-    evidence = html.Ul([t(html.Li, f"b.e.{i}") for i in range(EVIDENCE)], className="evidence")
-    missing = html.Ul([t(html.Li, f"b.m.{i}") for i in range(MISSING)], className="missing")
+    chip, cause = t(html.Span, "b.chip", "chip", s="b.chip.s"), t(html.Span, "b.cause", "cause")
+    row = html.Div([chip, cause, at], className="row", **{"data-s": "b.kind"})
     slices = [
         html.Span(t(html.Span, f"b.l.{phase}"), className=f"slice {phase}", **{"data-w": f"b.w.{phase}"})
         for phase, _ in PHASES
     ]
-    right = [t(html.P, "b.step", "meta"), html.Div(slices, className="split", **{"data-s": "b.split.s"})]
     cost = html.P([t(html.B, "b.usd"), t(html.Span, "b.share")], className="idle")
-    right += [t(html.P, "b.note", "note"), cost, t(html.P, "b.d", "note doubt")]
+    step = [t(html.P, "b.step", "meta"), html.Div(slices, className="split", **{"data-s": "b.split.s"})]
+    answer = [row, head, t(html.P, "b.text", "text"), meta, last, html.Ul(**{"data-answer": "contradictions"})]
+    answer += [html.Div([*step, t(html.P, "b.note", "note")], className="step"), cost]
+    answer += [html.Div(**{"data-answer": "gap"}), html.Details(**{"data-answer": "why"})]
     return html.Section(
-        [
-            html.Div(
-                [
-                    html.Div([chip, cause, since, meta, at], className="row"),
-                    head,
-                    t(html.P, "b.text", "text"),
-                    last,
-                    evidence,
-                    doubts,
-                ]
-            ),
-            html.Div([*right, missing]),
-            _ribbon(),
-        ],
-        className="banner card",
+        [html.Div(answer), html.Div(className="next-steps", **{"data-answer": "advice"}), _ribbon()],
+        className="banner answer card",
         **{"data-s": "b.chip.s"},
     )
 
@@ -93,9 +80,7 @@ def _flow() -> Any:
     nodes += [_arrow("to_trainer"), _actor("trainer", "Trainer", "blue"), _actor("sandbox", "Sandboxes", "purple")]
     weights = html.Div([t(html.Span, "f.weights")], className="weights")
     # The verdict's colour marks the limiting actor, independent of the states of its numbers.
-    return html.Section(
-        [*nodes, weights, _next()], className="flow card", **{"aria-label": "Actors", "data-s": "b.chip.s"}
-    )
+    return html.Section([*nodes, weights], className="flow card", **{"aria-label": "Actors", "data-s": "b.chip.s"})
 
 
 def _actor(key: str, title: str, colour: str) -> Any:
@@ -121,22 +106,8 @@ def _opens(key: str, title: str) -> Any:
 
 def _arrow(key: str) -> Any:
     parts = [t(html.B, f"f.{key}"), html.I(className="shaft"), t(html.Span, f"f.{key}.sub", "note")]
+    parts.append(t(html.Span, f"f.{key}.limit", "limit"))
     return html.Div(parts, className=f"arrow {key}")
-
-
-def _next() -> Any:
-    """The verdict's advice; without a verdict the health of the targets."""
-    first = html.Li([t(html.Span, "f.next.0"), simulate("f.try")])
-    steps = html.Ol([first, *(t(html.Li, f"f.next.{i}") for i in (1, 2))], className="steps")
-    trust = html.Div(
-        [
-            html.Div([html.H2("Data trust"), t(html.Span, "t.sum", "pill", s="t.s")], className="row"),
-            html.Ul(className="brief", **{"data-rows": "brief"}),
-            t(html.P, "t.keys", "note"),
-        ],
-        className="believe",
-    )
-    return html.Div([html.H2("Try next", className="try"), steps, trust], className="next")
 
 
 def _ribbon() -> Any:

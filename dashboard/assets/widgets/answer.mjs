@@ -1,0 +1,88 @@
+// The answer card of the Overview: what to do next, where the gap comes from, and why; what it is about comes first below.
+import { all, make } from "../core/dom.mjs";
+import { text } from "../core/format.mjs";
+import { navigated } from "../core/nav.mjs";
+import { drawers, state } from "../core/state.mjs";
+
+const COSTS = { setting: "a setting", restart: "needs a restart", money: "costs money" };
+
+// `1.1× to 1.7× samples/s`: the gain of a change as a range.
+export const gain = ([low, , high]) => `${low.toPrecision(2)}× to ${high.toPrecision(2)}× samples/s`;
+
+// `staleness 2.5 → 4.8`, of each signal that the change moves.
+export const effect = ({ signal, from, to }) => `${signal.split("{")[0].replace(/_versions$/, "").replaceAll("_", " ")} ${text(from, "")} → ${text(to, "")}`;
+
+function change(one) {
+  const li = make("li"), terms = make("p", "", "note");
+  const words = [COSTS[one.cost], ...one.side_effects.map(effect), one.why];
+  terms.textContent = words.filter(Boolean).join(" · ");
+  li.append(make("b", one.text.replace(/\.$/, "")));
+  if (one.gain) li.append(" ", make("span", gain(one.gain), "gain"));
+  if (one.simulate) {
+    const link = make("a", "Simulate", "simulate");
+    link.href = "what-if";
+    Object.assign(link.dataset, { goto: "what-if", changes: one.simulate });
+    li.append(link);
+  }
+  li.append(terms);
+  return li;
+}
+
+function advice(where) {
+  const changes = state.view.advice || [], beyond = state.view["advice.beyond"], steps = make("ol", "", "steps");
+  where.hidden = !changes.length && !beyond;
+  steps.append(...changes.map(change));
+  where.replaceChildren(make("h2", changes.length ? "Do this next" : "Next"), steps, ...(beyond ? [make("p", beyond, "note beyond")] : []));
+  if (state.boot) navigated();
+}
+
+function gap(where) {
+  const parts = state.view.gap || [], bar = make("ul", "", "gap"), total = parts.reduce((sum, part) => sum + part.share, 0);
+  where.hidden = parts.length < 2;
+  bar.append(...parts.map((part) => {
+    const li = make("li"), share = text(part.share, "ratio");
+    li.dataset.state = part.state;
+    li.style.width = (100 * part.share) / total + "%";
+    li.title = `${part.label} ${share}: ${part.text}`;
+    li.append(make("span", `${part.label} ${share}`));
+    return li;
+  }));
+  where.replaceChildren(make("h2", "Where the gap comes from"), bar);
+}
+
+function why(where) {
+  const found = state.view.why;
+  where.hidden = !found;
+  if (!found) return;
+  const list = (name, title, rows) => {
+    const ul = make("ul", "", name);
+    ul.append(...rows.map((row) => make("li", row)));
+    return rows.length ? [...(title ? [make("h3", title)] : []), ul] : [];
+  };
+  where.replaceChildren(make("summary", "Why?"), ...list("evidence", "", found.evidence), ...list("doubt", "In doubt", found.doubts),
+    ...list("missing", "For more certainty, log", found.missing), ...list("missing", "For more advice", found.lacks));
+}
+
+function contradictions(where) {
+  where.className = "contradictions";
+  where.replaceChildren(...(state.view["b.x"] || []).map((row) => make("li", row)));
+}
+
+const PARTS = { advice: [advice, "advice", "advice.beyond"], gap: [gap, "gap"], why: [why, "why"], contradictions: [contradictions, "b.x"] };
+
+// Cards and charts that show what limits the run come first.
+function order({ cards, panels }) {
+  for (const [kind, keys] of [["card", cards], ["panel", panels]])
+    for (const el of all(`#page-overview [id^="${kind}-"]`)) {
+      const at = keys.indexOf(el.id.slice(kind.length + 1));
+      el.style.order = at < 0 ? "" : String(at - keys.length);
+    }
+}
+
+drawers.push((cells) => {
+  if (cells.first && document.querySelector("[data-answer]")) order(cells.first);
+  for (const el of all("[data-answer]")) {
+    const [draw, ...keys] = PARTS[el.dataset.answer];
+    if (keys.some((key) => key in cells)) draw(el);
+  }
+});
