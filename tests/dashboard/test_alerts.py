@@ -205,7 +205,14 @@ def test_brief_shows_what_fires_before_what_is_over(reader: MemoryReader) -> Non
     reader.silence_rows = []
     reader.set_alerts(*many)
     found = cells(reader, "overview")
-    assert (len(found["o.al"]), found["o.more"]) == (6, [3, ""])
+    # Alerts of one rule are one row, that of the newest.
+    newest = alerts_data.key(min(many, key=lambda alert: reader.clock - alert.active_at))
+    assert (found["o.al"][0], found["o.n"], found["o.more"]) == (newest, {newest: 9}, [0, ""])
+    names = [rule.name for rule in reader.alerts.rules()[:9]]
+    reader.set_alerts(*(fake_alerts.alert(name, 0.0, "", 600 + i) for i, name in enumerate(names)))
+    found = cells(reader, "overview")
+    assert (len(found["o.al"]), found["o.n"], found["o.more"]) == (6, {}, [3, ""])
+    assert [found[f"a.{name}"]["alert"] for name in found["o.al"]] == names[:6]
 
 
 def test_severity_of_ones_own_is_shown_and_not_judged(reader: MemoryReader) -> None:

@@ -199,10 +199,11 @@ function briefRow(id) {
   const colour = done ? "ok" : row.s, word = make("span", row.state, "state");
   word.dataset.state = row.state === "pending" ? "unknown" : colour;
   const head = make("span", "", "row");
-  head.append(make("b", row.name), word);
+  const count = (state.view["o.n"] || {})[id];
+  head.append(make("b", row.name), ...(count ? [make("span", `×${count}`, "times")] : []), word);
   // A resolved alert's sentence is outdated.
   const says = done ? make("span", row.lasted ? "lasted " + row.lasted : "", "note") : cell("span", `a.${id}.n`, "note");
-  words.append(head, says, time(done ? row.ended : row.fired ?? row.at));
+  words.append(head, says, ...(row.description && !done && id === state.view["o.al"][0] ? [make("span", row.description, "note next")] : []), time(done ? row.ended : row.fired ?? row.at));
   link.append(mark(colour), words);
   link.dataset.in = "alerts";
   link.href = path("alerts") + query() + (done ? "#history" : "#alert-" + id);
@@ -212,7 +213,7 @@ function briefRow(id) {
 
 function briefs(cells) {
   const box = document.querySelector("[data-rows=brief-alerts]");
-  if (!box || !state.view["o.al"] || !("o.al" in cells || state.view["o.al"].some((id) => `a.${id}` in cells))) return;
+  if (!box || !state.view["o.al"] || !("o.al" in cells || "o.n" in cells || state.view["o.al"].some((id) => `a.${id}` in cells))) return;
   box.replaceChildren(...state.view["o.al"].map(briefRow));
   for (const id of state.view["o.al"]) renew(cells, id);
   watched(box.parentNode);

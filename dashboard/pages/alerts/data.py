@@ -54,16 +54,25 @@ def key(alert: AlertInfo) -> str:
 
 
 def brief(alerts: Sequence[AlertInfo], history: Sequence[AlertInfo], state: RunState) -> View:
-    """The overview's short list: what fires, what is pending, and below it what was resolved last."""
+    """The overview's short list: what fires, what is pending, and below it what was resolved last.
+
+    Alerts of one rule are one row, that of the newest, with their count (``o.n``).
+    """
     unmuted = [alert for alert in alerts if not alert.muted]
-    shown = [*unmuted, *history][:_BRIEF]
+    of_rule: dict[tuple[str, str], list[AlertInfo]] = {}
+    for alert in unmuted:
+        of_rule.setdefault((alert.state, alert.name), []).append(alert)
+    groups = [sorted(found, key=_begun, reverse=True) for found in of_rule.values()]
+    groups.sort(key=lambda found: (found[0].state == "firing", _begun(found[0])), reverse=True)
+    shown = [*(found[0] for found in groups), *history][:_BRIEF]
     if state.name in NOT_EVALUATED:
         note = _unevaluated(alerts, state)
-        return {"o.al": [], "o.sum": "Not evaluated now", "o.s": "unknown", "o.more": [0, note]}
+        return {"o.al": [], "o.n": {}, "o.sum": "Not evaluated now", "o.s": "unknown", "o.more": [0, note]}
     open_, muted = firing(alerts), len(alerts) - len(unmuted)
-    hidden = len(unmuted) - len(unmuted[:_BRIEF])
+    hidden = len(groups[_BRIEF:])
     cells: View = {
         "o.al": [key(alert) for alert in shown],
+        "o.n": {key(found[0]): len(found) for found in groups[:_BRIEF] if len(found) > 1},
         **_summed(open_, unmuted, alerts, state),
         # The browser adds to them those that the card has no room for.
         "o.more": [hidden, f"{muted} muted" if muted else ""],
@@ -71,6 +80,11 @@ def brief(alerts: Sequence[AlertInfo], history: Sequence[AlertInfo], state: RunS
     for alert in shown:
         cells |= _row(alert, None)
     return cells
+
+
+def _begun(alert: AlertInfo) -> float:
+    """When it fired; of one that is pending, when its condition began."""
+    return alert.fired_at or alert.active_at
 
 
 NOT_EVALUATED = frozenset({"not_collected", "catching_up"})
