@@ -11,8 +11,7 @@ from typing import Any
 from dash import Dash, Input, Output, dcc, html, no_update
 
 from dashboard.charts import step_axis
-from dashboard.charts.event_markers import fired
-from dashboard.charts.weight_updates import updates
+from dashboard.charts.events import events
 from dashboard.pages import PAGES, by_key, by_path
 from dashboard.pages.alerts.data import evaluated, firing
 from dashboard.pages.verdict import ribbon
@@ -23,7 +22,7 @@ from dashboard.state.deltas import SentViews
 from dashboard.state.run_state import cell as state_cell
 from dashboard.state.run_state import word as state_word
 from dashboard.state.status import StatusFacts, View, joined
-from dashboard.state.url import Address, Span, parse
+from dashboard.state.url import Address, Span
 from dashboard.widgets.format import system
 from server.query import Reader
 from server.query.run_state import RunState, UnknownRun
@@ -121,7 +120,7 @@ def _load(
     now = StatusFacts(scope.status)
     span = scope.span = state_url.span(address, run, now.moment, now.newest())
     scope.at = address.end
-    scope.search = str(wanted.get("search") or "") if page.asks or page.charts else ""
+    scope.search = str(wanted.get("search") or "") if page.asks else ""
     charts = page.charts(Load(scope, address, run, span, wanted)) if page.charts else {}
     return _boot(views, scope, span, wanted, page) | cursor | charts
 
@@ -212,11 +211,10 @@ def cells(page: Page, scope: Scope) -> View:
         status.state, status.lifecycle
     )
     if page.charts and scope.span:
-        shell |= updates(scope.reader, scope.run, scope.span, scope.shared)
         shell |= ribbon(scope.reader, scope.run, scope.span, scope.shared)
-        shell |= fired(scope.reader, scope.run, scope.alerts, scope.span, scope.shared)
-        if parse(scope.search).by_step:
-            shell |= step_axis.cells(scope.reader, scope.run, scope.span, scope.shared)
+        shell |= events(scope.reader, scope.run, scope.alerts, scope.span, scope.shared)
+        # Also of charts over time: the tooltip has the step.
+        shell |= step_axis.cells(scope.reader, scope.run, scope.span, scope.shared)
     found = page.cells(scope)
     if status.state.name == "catching_up":
         # Pills judge the present; a run that catches up shows its past.
@@ -251,7 +249,7 @@ def _scope(look: Callable[[str, bool], Scope], page: Page, pull: Mapping[str, An
     at = pull.get("at")
     scope.at = float(at) if isinstance(at, (int, float)) and not isinstance(at, bool) else None
     scope.span = state_url.moved(span, scope.reader.now()) if span else None
-    scope.search = str(pull.get("ask") or "") if page.asks or page.charts else ""
+    scope.search = str(pull.get("ask") or "") if page.asks else ""
     return scope
 
 

@@ -17,6 +17,7 @@ export * from "./widgets/step_axis.mjs";
 export * from "./widgets/svg.mjs";
 export * from "./core/live.mjs";
 export * from "./core/news.mjs";
+export * from "./widgets/cursor.mjs";
 export * from "./widgets/events.mjs";
 export * from "./widgets/verdicts.mjs";
 export * from "./widgets/chart_data.mjs";

@@ -129,6 +129,19 @@ def card_of(card: Card) -> Any:
     )
 
 
+def lane() -> Any:
+    """What happened in the time shown, in one row above the charts: verdicts, alerts, restarts, checkpoints, changes.
+
+    `assets/widgets/verdicts.mjs` and `events.mjs` fill it.
+    """
+    head = html.Div(
+        [html.H2("Events"), html.P(className="legend keys"), t(html.Span, "v.note", "note")], className="row"
+    )
+    rows = [html.Ol(className="pins"), html.Ol(className="ribbon"), html.Div(className="density")]
+    drawn = html.Div([*rows, html.I(className="cross")], className="lane-rows")
+    return html.Section([head, drawn], className="card lane", **{"data-lane": "1"})
+
+
 def panel_of(panel: Panel) -> Any:
     """A chart with its legend, or why there is none; texts by the keys ``p.KEY.*``
     (`dashboard.pages.overview.data.panel_cells`).
@@ -136,7 +149,7 @@ def panel_of(panel: Panel) -> Any:
     Its figure comes with each load (`read`), and is drawn by `assets/widgets/chart.mjs`.
     """
     key = f"p.{panel.key}"
-    title = [html.H2(panel.title), html.Span(panel.shown, className="unit"), html.Span(className="at")]
+    title = [html.H2(panel.title), html.Span(panel.shown, className="unit")]
     graph = html.Div(id=f"graph-{panel.key}", className="graph")
     why = html.Div([pill(key, "h"), t(html.P, f"{key}.w")], className="why")
     return html.Section(

@@ -77,8 +77,8 @@ def test_page_is_clean(open_page: Open, theme: str, size: tuple[int, int]) -> No
     assert page.locator(".banner h1").inner_text() == "The trainer waits 74% of each step for rollouts"
     assert page.locator("[data-panel][data-state=data]").count() == len(PANELS)
     if size == (1440, 900):
-        first = page.locator("#panel-steps .plot").bounding_box()
-        assert first is not None and first["y"] + first["height"] <= 900
+        lane, first = (page.locator(name).first.bounding_box() for name in (".lane", "#panel-steps .plot"))
+        assert lane is not None and first is not None and lane["y"] + lane["height"] < first["y"] <= 845
 
 
 def test_new_point_is_drawn_without_reload(open_page: Open, reader: MemoryReader) -> None:
@@ -107,6 +107,7 @@ def test_gap_breaks_the_line(open_page: Open, reader: MemoryReader) -> None:
 
 
 def drag(page: Page, panel: str) -> None:
+    page.locator(f"#panel-{panel}").scroll_into_view_if_needed()
     box = page.locator(f"#panel-{panel} .nsewdrag").first.bounding_box()
     assert box is not None
     middle = box["y"] + box["height"] / 2
@@ -156,7 +157,7 @@ def test_hover_shows_values_in_every_header(open_page: Open) -> None:
     before = page.locator("[data-slot='reward.0']").inner_text()
     page.locator("#panel-queue .plot").hover(position={"x": 120, "y": 60})
     until(page, "before => document.querySelector('[data-slot=\"reward.0\"]').textContent !== before", before)
-    assert page.locator(".cross[data-on='1']").count() == len(PANELS)
+    assert page.locator(".panel .cross[data-on='1']").count() == len(PANELS)
     shares = page.locator("#panel-steps [data-slot]").all_inner_texts()
     assert sum(float(share.removesuffix("%")) for share in shares) == pytest.approx(100, abs=1)
     page.mouse.move(5, 5)
@@ -378,7 +379,7 @@ def test_markup_in_names_stays_text(browser: Browser) -> None:
 
 
 def test_a_chart_is_drawn_when_it_comes_near_the_screen(open_page: Open, reader: MemoryReader) -> None:
-    page = open_page(size=(1440, 500))
+    page = open_page(size=(1440, 600))
     assert page.evaluate(FAR, "reward") and page.evaluate(SHOWN, "queue")
     # What comes meanwhile is drawn with the rest, in the window as it is then.
     at = tell(reader, 0, 55.0)
@@ -387,4 +388,3 @@ def test_a_chart_is_drawn_when_it_comes_near_the_screen(open_page: Open, reader:
     page.locator("#panel-reward").scroll_into_view_if_needed()
     until(page, SHOWN, "reward")
     assert page.evaluate(f"({MS})(gdOf('reward')._fullLayout.xaxis.range[1]) - RS.tz") >= 1000 * at
-    until(page, "() => document.querySelectorAll('#panel-reward .over path').length > 0")

@@ -131,7 +131,7 @@ def _open(page: Page, key: str, run: str) -> None:
 
 def _hover(page: Page, key: str) -> None:
     """What is said under the cursor: a chart's source, an engine of the map, a part of the ribbon."""
-    for place in (".panel h2", ".heat.fleet", "[data-ribbon] a"):
+    for place in (".panel h2", ".heat.fleet", ".ribbon a"):
         found = page.locator(f"#page-{key} {place}:visible").first
         if found.count():
             found.hover()

@@ -1,21 +1,16 @@
-"""What a chart is compared with, alert thresholds on it, and marks of restarts and alerts."""
+"""What a chart is compared with, and alert thresholds on it."""
 
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from dashboard import callbacks
-from dashboard.charts.event_markers import fired, restarts
 from dashboard.charts.limits import thresholds
 from dashboard.charts.panels import PANELS
-from dashboard.charts.time_columns import grid
 from dashboard.shell.page import Scope
-from dashboard.state.cache import TimedCache
 from dashboard.state.deltas import SentViews
-from dashboard.state.url import Span
-from server.query.types import AlertInfo, EventInfo, RuleInfo, StepAt
-from tests.dashboard import fake, fake_alerts
+from server.query.types import RuleInfo, StepAt
+from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 
 BY_KEY = {panel.key: panel for panel in PANELS}
@@ -91,7 +86,7 @@ def test_parts_of_a_whole_and_thin_lines_have_nothing_behind() -> None:
 def test_without_asking_nothing_more_is_read(reader: MemoryReader) -> None:
     found = boot(reader, "range=1h")
     assert "behind" not in found and "stepped" not in found
-    assert not [call for call in reader.calls if OTHER in call or call.startswith("steps")]
+    assert not [call for call in reader.calls if OTHER in call]
 
 
 def rule(name: str, signal: str, threshold: float | None, severity: str = "warning", why: str = "") -> RuleInfo:
@@ -127,30 +122,3 @@ def test_a_threshold_far_off_is_named_and_not_drawn() -> None:
     assert found["rules"] == {"reward": [["watch", "alert at 0.7", True], ["watch", "alert at 5", False]]}
     shapes = found["figures"]["reward"]["layout"]["shapes"]
     assert [(shape["y0"], shape["line"]["dash"]) for shape in shapes] == [(0.7, "dash")]
-
-
-def test_restarts_stand_in_columns() -> None:
-    events = [
-        EventInfo(605.0, "restart", "a", "step 380"), EventInfo(606.5, "resume", "b", ""),
-        EventInfo(610.0, "weights_published", "c", "", 4),
-    ]  # fmt: skip
-    columns = grid(Span(600, 1200, True))
-    assert restarts(events, columns) == {"w.r.10": [[5.0, "restart: step 380"], [6.5, "resume"]]}
-
-
-def alert(name: str, at: float | None, severity: str, over: float | None = None) -> AlertInfo:
-    made = fake_alerts.alert(name, 1.0, "ratio", 0, run=fake.RICH)
-    return structs.replace(
-        made, fired_at=at, severity=severity, resolved_at=over, state="resolved" if over else "firing"
-    )
-
-
-def test_alerts_are_marked_when_they_began_to_fire() -> None:
-    made = MemoryReader(1200.0)
-    made.add_run(fake.RICH)
-    now = [alert("TrainerStarved", 1190.0, "critical"), alert("DataTrust", None, "warning")]
-    made.set_alerts(
-        *now, alert("LengthDrift", 700.5, "warning", over=900.0), alert("TargetDown", 100.0, "critical", 200.0)
-    )
-    found = fired(made, fake.RICH, now, Span(600, 1200, True), TimedCache())
-    assert found == {"w.a.11": [[40.5, "LengthDrift", "warning"]], "w.a.19": [[50.0, "TrainerStarved", "critical"]]}

@@ -115,10 +115,9 @@ def test_full_screen_and_the_link_to_it(open_page: Open) -> None:
     page.keyboard.press("f")
     until(page, "() => document.querySelector('#graph-kv .js-plotly-plot')._fullLayout.height > 1400")
     assert "panel=kv" in page.url and page.locator("#panel-kv").get_attribute("aria-modal") == "true"
-    # Nothing else can be reached meanwhile, and the marks go on as far as the chart does.
+    # Nothing else can be reached meanwhile, and the line at the cursor goes on as far as the chart does.
     assert page.evaluate("document.querySelector('header').inert && document.querySelector('#panel-queue').inert")
-    bottom = "() => (box => box.y + box.height > 1300)(document.querySelector('#panel-kv .marks').getBBox())"
-    until(page, bottom)
+    assert page.evaluate("document.querySelector('#panel-kv .cross').offsetHeight") > 1300
     link = page.evaluate("RS.linkOf(document.querySelector('#panel-kv'))")
     page.keyboard.press("Escape")
     until(page, "() => document.querySelector('#graph-kv .js-plotly-plot')._fullLayout.height < 200")
@@ -169,7 +168,7 @@ def test_charts_over_steps(open_page: Open, reader: MemoryReader) -> None:
     reader.append(fake.RICH, fake.TICKS[0][0], [(reader.clock - 5, 7.0), (reader.clock, 8.0)])
     until(page, f"slot => ({LAST})(slot) > 1180.8", "queue.0")
     page.locator("#panel-queue .plot").hover(position={"x": 200, "y": 60})
-    assert page.locator("#panel-reward .at").inner_text().startswith("step 11")
+    assert page.locator(".tooltip > p").first.inner_text().startswith("step 1,1")
     drag(page, "queue")
     until(page, "() => RS.zoom && location.search.includes('start=')")
     low, high = page.evaluate(X, "kv")
@@ -188,13 +187,6 @@ def test_an_hour_ago_behind_thresholds_and_marks(open_page: Open, reader: Memory
     page = open_page(f"?run={fake.RICH}")
     limits = page.locator("#panel-queue .limit:visible").all_text_contents()
     assert limits == ["one batch 64", "alert at 20", "alert at 4,096 ↑"]
-    legend = page.locator(".marks-legend .item").all_text_contents()
-    assert legend == ["verdict changed", "restart", "alert fired", "critical alert fired"]
-    # Two alerts within a second: each severity has one mark, and the cursor says both.
-    assert page.evaluate("document.querySelector('#panel-kv .fired').getAttribute('d').match(/M/g).length") == 2
-    near = "seconds => RS.eventAt(1000 * seconds + RS.tz, 5000)"
-    assert page.evaluate(near, NOW - 1000) == "KVCacheExhausted fired · TrainerStarved fired"
-    assert page.evaluate(near, NOW - 2000) == f"restart: {EVIL}"
     choose(page, "queue", "Compare with an hour ago")
     until(page, "() => RS.boot.behind?.[0] === 'an hour ago' && document.querySelector('#panel-queue .behind')")
     assert "over=1h" in page.url
@@ -207,6 +199,51 @@ def test_an_hour_ago_behind_thresholds_and_marks(open_page: Open, reader: Memory
     until(page, "name => RS.boot.behind?.[0] === name + ', aligned at the end'", fake.DONE)
     choose(page, "queue", "Stop comparing")
     until(page, "() => !RS.boot.behind && RS.chartsReady() && !document.querySelector('.behind')")
+
+
+def test_events_are_in_one_lane_and_a_chart_has_its_own_alerts(open_page: Open, reader: MemoryReader) -> None:
+    records = reader.records(fake.RICH)
+    records.events += [
+        EventInfo(NOW - 2800, "checkpoint", "c", "step 1110"),
+        EventInfo(NOW - 1500, "config_change", "d", "max_num_seqs 256 to 384"),
+    ]
+    alerts = [structs.replace(one, signal="kv_cache_usage_ratio") for one in reader.alerts.active(fake.RICH)]
+    reader.set_alerts(*alerts)
+    page = open_page(f"?run={fake.RICH}")
+    assert page.locator(".keys .item").all_text_contents() == [
+        "checkpoint or evaluation", "change of configuration or behaviour", "restart or fault", "alert",
+        "critical alert", "6 weight updates, v407 to v412",
+    ]  # fmt: skip
+    pins = page.locator(".pins a")
+    assert [pin.get_attribute("class") for pin in pins.all()] == ["saved", "restarted", "changed", "fired"]
+    assert pins.nth(3).get_attribute("aria-label") == "KVCacheExhausted fired, TrainerStarved fired"
+    # Each at its time, on the whole width of the lane.
+    wide = page.locator(".lane-rows").evaluate("el => el.clientWidth")
+    lefts = page.evaluate("RS.all('.pins li').map((li) => parseFloat(li.style.left))")
+    assert lefts == pytest.approx([wide * (1 - ago / 3600) for ago in (2800, 2000, 1500, 1001)], abs=2)
+    # Under the cursor: its text, and a line at its time on every chart.
+    pins.nth(1).hover()
+    assert f"Restart: {EVIL}" in page.locator(".tooltip").inner_text() and page.evaluate("window.hacked") is None
+    assert page.locator(".panel .cross[data-on='1']").count() == len(PANELS)
+    off = page.evaluate(
+        """at => RS.plots().map(([el, gd]) => { const axis = gd._fullLayout.xaxis, [a, b] = RS.range();
+        const x = new DOMMatrix(getComputedStyle(el.querySelector('.cross')).transform).m41;
+        return Math.abs(x - axis._offset - axis._length * (1000 * at + RS.tz - a) / (b - a)); })""",
+        NOW - 2000,
+    )
+    assert max(off) <= 1
+    page.keyboard.press("Tab")
+    pins.nth(2).focus()
+    assert "Configuration: max_num_seqs 256 to 384" in page.locator(".tooltip").inner_text()
+    assert page.evaluate("RS.all('.events-fired, .events-warned').map((el) => el.closest('.panel').id)") == [
+        "panel-kv", "panel-kv"
+    ]  # fmt: skip
+    pins.nth(3).click()
+    until(page, "() => RS.boot.key === 'alerts'")
+    page.go_back()
+    until(page, "() => RS.boot.key === 'overview' && RS.chartsReady()")
+    pins.nth(1).click()
+    until(page, f"() => RS.boot.start === {NOW - 2300} && RS.boot.end === {NOW - 1700}")
 
 
 def test_source_age_and_summary(open_page: Open, reader: MemoryReader) -> None:
@@ -233,7 +270,7 @@ def test_source_age_and_summary(open_page: Open, reader: MemoryReader) -> None:
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
     said = page.locator("#said-reward").inner_text()
-    assert said.endswith(f"mean {values[-2]:.2f}") and page.locator(".cross[data-on='1']").count() == len(PANELS)
+    assert said.endswith(f"mean {values[-2]:.2f}") and page.locator(".panel .cross[data-on='1']").count() == len(PANELS)
     page.keyboard.press("Home")
     assert page.locator("#said-reward").inner_text().endswith(f"mean {values[0]:.2f}")
 

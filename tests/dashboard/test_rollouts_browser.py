@@ -110,9 +110,9 @@ def test_heat_map_says_its_number_under_the_cursor(open_page: Open) -> None:
         [at, value],
     )
     page.locator("[data-draw=hs]").hover(position={"x": place[0], "y": place[1]})
-    assert page.locator("#ro-hs .at").inner_text().split(" · ")[1] == f"{value} versions: {cell[value]}"
+    assert page.locator(".tooltip > p").inner_text() == f"{value} versions: {cell[value]}"
     page.mouse.move(2, 2)
-    assert page.locator("#ro-hs .at").inner_text() == ""
+    assert page.locator(".tooltip").is_hidden()
 
 
 def test_lines_lie_where_the_rollouts_do(open_page: Open, reader: MemoryReader) -> None:

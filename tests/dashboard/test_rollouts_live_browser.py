@@ -18,7 +18,6 @@ from tests.dashboard.serving import Serving, application, until
 pytestmark = pytest.mark.browser
 
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
-MARKS = "() => RS.plots().map(([el]) => (el.querySelector('.over path').getAttribute('d').match(/M/g) || []).length)"
 
 
 @pytest.fixture
@@ -107,37 +106,21 @@ def test_time_keeps_the_filters_and_other_pages_do_not(open_page: Open) -> None:
     assert asked(page) == {} and "range=15m" in page.url
 
 
-# ---- weight updates on every chart
-
-
-def test_weight_updates_are_drawn_on_every_chart(open_page: Open, reader: MemoryReader) -> None:
+def test_weight_updates_are_a_density_and_the_cursor_has_the_version(open_page: Open, reader: MemoryReader) -> None:
     for now, curve, step in fake.curves():
         reader.append(made.ASYNC, now, fake.history(curve, step, 3600))
     page = open_page(path="", size=(1440, 1800))
-    until(page, f"() => RS.plots().length === {len(PANELS)} && ({MARKS})().every(n => n === 86)")
-    assert page.locator(".marks-note").first.inner_text() == "86 weight updates in this range, v486 to v571"
-    # The newest stands where its time is.
-    at = made.NOW - 18
+    until(page, f"() => RS.plots().length === {len(PANELS)}")
+    assert page.locator(".keys .update").locator("..").inner_text() == "86 weight updates, v486 to v571"
+    assert page.locator("#panel-steps svg[class^=events]").count() == 0
+    bars = page.locator(".density path").get_attribute("d")
+    assert bars is not None and bars.count("M") == 86
     reader.put_events(made.ASYNC, EventInfo(made.NOW + 4, "weights_published", "v572", "", 572))
     reader.clock += 5
-    until(page, "() => RS.view['w.n'] === 86 || RS.view['w.n'] === 87")
-    until(page, "() => RS.marks().at(-1)[1] === 572")
-    off = page.evaluate(
-        """at => { const [el, gd] = RS.plots()[0], axis = gd._fullLayout.xaxis, [a, b] = RS.range();
-        const xs = [...el.querySelector('.over path').getAttribute('d').matchAll(/M([\\d.]+)/g)].map(m => +m[1]);
-        const want = axis._offset + axis._length * (at * 1000 + RS.tz - a) / (b - a);
-        return Math.min(...xs.map(x => Math.abs(x - want))); }""",
-        at,
-    )
-    assert off <= 1
-    # Under the cursor it says which.
-    place = page.evaluate(
-        """() => { const [, gd] = RS.plots()[0], axis = gd._fullLayout.xaxis, [a, b] = RS.range();
-        const [at] = RS.marks().at(-10);
-        return axis._offset + axis._length * (at - a) / (b - a); }"""
-    )
-    page.locator("#panel-steps .plot").hover(position={"x": place, "y": 60})
-    until(page, "() => / · v\\d+ published/.test(document.querySelector('#panel-steps .at').textContent)")
+    until(page, "() => RS.updateAt(1000 * RS.now() + RS.tz) === 572")
+    # Updates are 42 s apart, so 571 was published at the time of the newest data.
+    at = 1000 * made.NOW
+    assert page.evaluate("at => [at - 100 * 42000, at].map((ms) => RS.updateAt(ms + RS.tz))", at) == [None, 571]
 
 
 def test_seconds_are_not_minutes_on_an_axis(open_page: Open, reader: MemoryReader) -> None:

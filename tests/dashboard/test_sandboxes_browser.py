@@ -133,10 +133,10 @@ def test_cell_under_the_cursor_says_its_number(open_page: Open, reader: MemoryRe
     count = dict(page.evaluate("at => RS.view['h.' + at]", at))["30"]
     place = page.evaluate(PLACE, at)
     page.locator(".heat").hover(position={"x": place[0], "y": place[1]})
-    words = page.locator("#panel-spinups .at").inner_text()
-    assert words.endswith(f"· 20 s to 30 s: {count}")
+    words = page.locator(".tooltip > p").inner_text()
+    assert words.endswith(f"20 s to 30 s: {count}")
     page.mouse.move(2, 2)
-    assert page.locator("#panel-spinups .at").inner_text() == ""
+    assert page.locator(".tooltip").is_hidden()
 
 
 def test_funnel_has_exact_numbers(open_page: Open) -> None:

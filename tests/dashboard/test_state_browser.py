@@ -1,5 +1,6 @@
 """The run's state on the screen, and charts that show what is there: no wedge over a gap, no cut label, no jump."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -156,16 +157,17 @@ def test_a_band_ends_where_both_lines_end(open_page: Open) -> None:
 def test_a_tap_reads_the_time_until_the_next_tap(open_page: Open) -> None:
     page = open_page(f"?run={fake.RICH}", "light", (390, 844), has_touch=True)
     until(page, DRAWN)
-    at = page.locator("#panel-queue .at")
     # A chart is drawn once it is near the screen; `tap` waits until it stands still.
     page.locator("#panel-queue .plot").scroll_into_view_if_needed()
     until(page, "() => RS.charts().some(([el, gd]) => el.id === 'panel-queue' && gd.bound && gd._fullLayout)")
     page.locator("#panel-queue .plot").tap(position={"x": 170, "y": 60})
-    until(page, "() => /\\d\\d:\\d\\d:\\d\\d/.test(document.querySelector('#panel-queue .at').textContent)")
+    tooltip = page.locator(".tooltip")
+    assert re.match(r"\d\d:\d\d:\d\d", tooltip.inner_text()) and tooltip.is_visible()
+    box = tooltip.bounding_box()
+    assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390
     assert page.locator("#panel-queue .cross").get_attribute("data-on") == "1"
     page.locator("#panel-queue h2").tap()
-    until(page, "() => document.querySelector('#panel-queue .at').textContent === ''")
-    assert at.inner_text() == ""
+    assert tooltip.is_hidden() and page.locator(".cross[data-on='1']").count() == 0
 
 
 SHIFTS = """window.moved = 0; new PerformanceObserver((list) => list.getEntries().forEach((entry) => {
@@ -198,7 +200,8 @@ def test_nothing_moves_while_a_page_loads_and_cards_keep_their_lines(browser: Br
                 page.close()
 
 
-def test_the_cursor_reads_the_time_and_moves_nothing(open_page: Open) -> None:
+def test_the_cursor_reads_and_moves_nothing(open_page: Open) -> None:
+    """One tooltip with time, step, version and all values; legends wrapped anew and moved the page by 13 px."""
     for size in ((1440, 900), (1280, 800)):
         page = open_page(f"?run={fake.RICH}", size=size)
         until(page, DRAWN)
@@ -206,27 +209,43 @@ def test_the_cursor_reads_the_time_and_moves_nothing(open_page: Open) -> None:
         plot.scroll_into_view_if_needed()
         box = plot.bounding_box()
         assert box is not None
-        tops = set()
+        page.wait_for_timeout(300)
+        page.evaluate(SHIFTS.replace("buffered: true", "buffered: false"))
         for part in (0.2, 0.35, 0.5, 0.65, 0.8, 0.95):
             page.mouse.move(box["x"] + 40 + part * (box["width"] - 50), box["y"] + 60)
-            until(page, "() => document.querySelector('#panel-queue .at').textContent !== ''")
-            tops.add(
-                tuple(page.evaluate("RS.charts().map(([el]) => el.querySelector('.plot').getBoundingClientRect().top)"))
-            )
-            whole = page.evaluate(
-                """() => { const at = document.querySelector('#panel-queue .at'), box = at.getBoundingClientRect();
-                const range = document.createRange(); range.setStart(at.firstChild, 0); range.setEnd(at.firstChild, 8);
-                const read = range.getBoundingClientRect();
-                return [at.textContent.slice(0, 8), read.left >= box.left && read.right <= box.right]; }"""
-            )
-            hours, minutes, seconds = whole[0].split(":")
-            assert (len(hours), len(minutes), len(seconds), whole[1]) == (2, 2, 2, True), whole
-        assert len(tops) == 1, "everything below jumped while the cursor moved"
+            until(page, "() => document.querySelector('.tooltip').dataset.on")
+            page.wait_for_timeout(50)
+            # As fast as the legend has it, with name and unit, inside the window.
+            head, *rows = page.locator(".tooltip > *").all_inner_texts()
+            assert re.fullmatch(r"\d\d:\d\d:\d\d", head)
+            legend = page.locator("#panel-queue [data-slot]").all_inner_texts()
+            assert [row.split("\n") for row in rows[-2:]] == [
+                ["now", f"{legend[0]} samples"], ["5 min mean", f"{legend[1]} samples"]
+            ]  # fmt: skip
+            place = page.locator(".tooltip").bounding_box()
+            assert place is not None and place["x"] + place["width"] <= size[0]
+        assert page.evaluate("window.moved") == 0
+
+
+def test_a_time_of_another_day_has_its_date(open_page: Open) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    until(page, DRAWN)
+    assert page.evaluate("at => [at, at - 86400].map((ts) => RS.clockOf(ts, 19))", fake.NOW) == [
+        "14:13:20", "09-20 14:13:20"
+    ]  # fmt: skip
+
+
+def test_the_text_of_charts_is_in_the_font_of_the_page(open_page: Open) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    until(page, DRAWN)
+    fonts = "RS.all('.plotly text').map((el) => getComputedStyle(el).fontFamily.split(',')[0])"
+    assert set(page.evaluate(fonts)) == {"Inter"}
 
 
 def test_a_zoom_says_its_time_and_shows_no_toast(open_page: Open) -> None:
     page = open_page(f"?run={fake.RICH}")
     until(page, DRAWN)
+    page.locator("#panel-queue").scroll_into_view_if_needed()
     box = page.locator("#graph-queue .nsewdrag").first.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 40, box["y"] + 40)

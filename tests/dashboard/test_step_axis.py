@@ -60,12 +60,9 @@ def test_cells_stand_in_columns_and_say_what_does_not_go_on() -> None:
     }  # fmt: skip
 
 
-def test_only_who_asks_for_steps_pays_for_them() -> None:
+def test_charts_over_time_have_the_steps_for_their_tooltip() -> None:
     made, page = reader(), by_key("overview")
     assert page is not None
-    scope = Scope(made, fake.RICH, span=Span(fake.NOW - 600, fake.NOW, True))
-    assert not [key for key in of_page(page, scope) if key.startswith("st.")]
-    assert not [call for call in made.calls if call.startswith("steps")]
-    scope = Scope(made, fake.RICH, span=Span(fake.NOW - 600, fake.NOW, True), search="axis=step")
-    rows = [cell for key, cell in of_page(page, scope).items() if key.startswith("st.") and isinstance(cell, list)]
+    found = of_page(page, Scope(made, fake.RICH, span=Span(fake.NOW - 600, fake.NOW, True)))
+    rows = [cell for key, cell in found.items() if key.startswith("st.") and isinstance(cell, list)]
     assert sum(map(len, rows)) == 10

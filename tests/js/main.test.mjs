@@ -39,3 +39,21 @@ test("a chart over steps: x of a time and back", () => {
   assert.deepEqual(shown.data[0].x, [7, 8]);
   assert.deepEqual(shown.layout.xaxis.range, [6, 8]);
 });
+
+test("the step and the version at a time, where they are known", () => {
+  page.state.tz = 0;
+  const at = [204000, 206000, 210000, 215000, 225000, 231000];
+  // Between 10 and 20 s no step was in progress; the newest is followed by the next one.
+  assert.deepEqual(at.map(page.stepAt), [null, 7, 7, null, 8, 9]);
+  const cells = { "w.width": 100, "w.whole": 1, "w.2": [[5, 40], [20, null], [25, 41]] };
+  Object.assign(page.state.view, cells);
+  assert.deepEqual([204000, 205000, 221000, 226000].map(page.updateAt), [null, 40, 40, 41]);
+  page.state.view["w.whole"] = 0;
+  assert.equal(page.updateAt(226000), null);
+});
+
+test("events that are close together are one mark, which starts at the first", () => {
+  const events = [0, 10, 23, 24, 60].map((ms) => ({ ms }));
+  const groups = page.grouped(events, (ms) => 2 * ms, 30).map(([x, some]) => [x, some.length]);
+  assert.deepEqual(groups, [[0, 2], [46, 2], [120, 1]]);
+});

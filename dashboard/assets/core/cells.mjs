@@ -5,10 +5,10 @@ import { now } from "./live.mjs";
 import { navigated } from "./nav.mjs";
 import { drawers, state } from "./state.mjs";
 
-// Epoch seconds as the reader's clock has them, with the day when it is not today's.
-export function clockOf(at) {
+// Epoch seconds as the reader's clock has them, with the day when it is not today's; `end` 19: with seconds.
+export function clockOf(at, end = 16) {
   const [then, today] = [at, state.boot ? now() : at].map((ts) => new Date(ts * 1000 + state.tz).toISOString());
-  return (then.slice(0, 10) === today.slice(0, 10) ? "" : then.slice(5, 10) + " ") + then.slice(11, 16);
+  return (then.slice(0, 10) === today.slice(0, 10) ? "" : then.slice(5, 10) + " ") + then.slice(11, end);
 }
 
 // Only textContent and style properties, so that names of runs and targets cannot become markup.

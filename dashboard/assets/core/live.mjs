@@ -221,7 +221,7 @@ export const pastAt = () => (state.zoom ? Math.round((range()[1] - state.tz) / 1
 // Parameters of a request in addition to run and time: the page's own, and one-time parameters (`state.once`).
 function question() {
   const query = new URLSearchParams(location.search), found = new URLSearchParams(state.once);
-  for (const name of [...state.boot.asks, "axis"]) if (query.has(name)) found.set(name, query.get(name));
+  for (const name of state.boot.asks) if (query.has(name)) found.set(name, query.get(name));
   return found.toString() || undefined;
 }
 

@@ -6,10 +6,9 @@ import { news, reload } from "../core/live.mjs";
 import { painters, state } from "../core/state.mjs";
 import { bands } from "./bands.mjs";
 import { dress } from "./chart_menu.mjs";
-import { eventAt, markAt } from "./events.mjs";
-import { forget, insert, nearest } from "./series.mjs";
-import { across, slotX, stepWords, toMs, toX, widthX } from "./step_axis.mjs";
-import { verdictAt } from "./verdicts.mjs";
+import { hover, reads } from "./cursor.mjs";
+import { forget, insert } from "./series.mjs";
+import { across, slotX, toMs, toX, widthX } from "./step_axis.mjs";
 
 // Plotly is fetched once. A chart is drawn when it comes near the screen, because drawing one costs more than the rest of a
 // page, and most charts are below the fold; until then a chart is its numbers alone (`data`, `layout`).
@@ -118,7 +117,7 @@ function fit(gd) {
 const visible = new Set();
 let seer = null;
 
-const time = (x) => (typeof x === "number" ? x : Date.parse(String(x).replace(" ", "T") + "Z"));
+export const time = (x) => (typeof x === "number" ? x : Date.parse(String(x).replace(" ", "T") + "Z"));
 const window_ = () => {
   const b = state.boot, end = b.follow ? Math.max(b.end, state.boot.now) : b.end;
   return [1000 * (end - (b.end - b.start)) + state.tz, 1000 * end + state.tz];
@@ -234,57 +233,10 @@ export function bind() {
   for (const [el, gd] of charts()) {
     if (gd.bound) continue;
     gd.bound = true;
-    const area = el.querySelector(".plot");
     dress(el);
-    area.addEventListener("pointermove", (event) => hover(gd, event));
-    // A finger leaves the chart when it is lifted: what it read stays until the next tap.
-    area.addEventListener("pointerdown", (event) => event.pointerType === "touch" && hover(gd, event));
-    area.addEventListener("pointerleave", (event) => event.pointerType === "touch" || leave());
+    reads(el.querySelector(".plot"), (event) => hover(el, gd, event));
     seer.observe(el);
   }
   drawOn();
 }
 
-document.addEventListener("pointerdown", (event) => event.pointerType === "touch" && !event.target.closest(".plot") && leave());
-
-function hover(source, event) {
-  if (!source._fullLayout) return;
-  const axis = source._fullLayout.xaxis, left = source.getBoundingClientRect().left;
-  const x = axis.p2l(event.clientX - left - axis._offset), [start, end] = axis.range.map(time);
-  if (x < start || x > end) return leave();
-  cross(toMs(x), axis._length);
-}
-
-// The cross-hair of all panels at a time (local ms).
-export function cross(ms, pixels) {
-  state.hovering = true;
-  const [start, end] = range(), perPixel = (end - start) / pixels;
-  const mark = [verdictAt, markAt, eventAt].map((at) => at(ms, perPixel)).filter(Boolean).join(" · ");
-  for (const [el, gd] of plots()) show(el, gd, ms, mark);
-}
-
-function show(el, gd, ms, mark) {
-  const x = toX(ms), axis = gd._fullLayout.xaxis, cross = el.querySelector(".cross"), values = {};
-  if (el.dataset.state !== "data" && el.dataset.state !== "stale") return;
-  cross.style.transform = `translateX(${axis._offset + axis.l2p(x)}px)`;
-  cross.dataset.on = "1";
-  for (const trace of gd.data) if (trace.x.length && !String(trace.meta).endsWith(":band")) values[trace.meta] = trace.y[nearest(trace.x, x)];
-  // The legend keeps its height: a longer value must not push down what stands below.
-  const shown = all("[data-slot]", el), legend = el.querySelector(".legend");
-  if (legend && !legend.style.height) legend.style.height = legend.offsetHeight + "px";
-  const total = shown.reduce((sum, b) => sum + (values[b.dataset.slot] || 0), 0);
-  for (const b of shown) {
-    const value = values[b.dataset.slot];
-    if (value === undefined) continue;
-    b.textContent = el.dataset.share && total ? format.text(value === null ? null : value / total, "ratio") : format.text(value, el.dataset.unit);
-  }
-  el.querySelector(".at").textContent = stepWords(ms) + format.clock(ms, state.boot.end - state.boot.start > 86400) + (mark ? " · " + mark : "");
-}
-
-export function leave() {
-  if (!state.hovering) return;
-  state.hovering = false;
-  for (const cross of all(".cross, .at")) cross.dataset.on = "", (cross.textContent = "");
-  for (const b of all("[data-slot]")) b.textContent = state.view[b.dataset.t] ?? "";
-  for (const legend of all(".legend")) legend.style.height = "";
-}

@@ -5,14 +5,12 @@ import * as format from "../core/format.mjs";
 import { reload } from "../core/live.mjs";
 import { query } from "../core/nav.mjs";
 import { state } from "../core/state.mjs";
-import { charts, chartsReady, graphOf, plotly, range } from "./chart.mjs";
+import { charts, chartsReady, graphOf, plotly, range, time } from "./chart.mjs";
 import { toast } from "./chart_menu.mjs";
-import { allMarks, marks } from "./events.mjs";
+import { alertsOf } from "./events.mjs";
 import { across, byStep, toMs, toX } from "./step_axis.mjs";
-import { turns } from "./verdicts.mjs";
 
 const EVERY = 10000, AHEAD = 0.25, PLACE = { 900: "15 minutes", 3600: "hour", 21600: "6 hours", 86400: "24 hours", 604800: "7 days" };
-const time = (x) => (typeof x === "number" ? x : Date.parse(String(x).replace(" ", "T") + "Z"));
 const unit = (el) => el.dataset.units || "";
 export const titleOf = (el) => el.querySelector("h2").textContent;
 const known = (y) => y !== null && y !== undefined && isFinite(y);
@@ -52,7 +50,7 @@ function spoken(el, lines) {
 }
 
 // [a value, a value with its unit]: "between 120 and 640 samples".
-function units(el) {
+export function units(el) {
   const own = el.dataset.share ? "ratio" : unit(el), self = ["ratio", "seconds", "reward"].includes(own);
   const bare = (value) => format.text(value, self && own !== "reward" ? own : "");
   return [bare, (value) => bare(value) + (self || !own ? "" : " " + own)];
@@ -132,15 +130,11 @@ export const saveCsv = (el) => save(new Blob([csvOf(el)], { type: "text/csv" }),
 const token = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 // Plotly takes text for a little HTML.
 const plain = (words) => words.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-const DASH = { turned: "dash", published: "solid", drifted: "solid" };
 
-function markShapes() {
-  const [start, end] = range(), every = [...marks().map(([at]) => [at, "published"]), ...turns().map(([at]) => [at, "turned"]), ...allMarks()];
-  const colours = { fired: token("critical"), warned: token("watch") };
-  return every.filter(([at]) => at >= start && at <= end).slice(-200).map(([at, what]) => ({
-    opacity: what === "published" ? 0.3 : 0.8,
-    type: "line", yref: "paper", y0: 0, y1: 1, x0: toX(at), x1: toX(at),
-    line: { color: colours[what] || token("muted"), width: 1, dash: DASH[what] || "solid" },
+function alertShapes(el) {
+  return alertsOf(el).map(({ ms, kind }) => ({
+    type: "line", yref: "paper", y0: 0, y1: 1, x0: toX(ms), x1: toX(ms), opacity: 0.8,
+    line: { color: token(kind === "fired" ? "critical" : "watch"), width: 1 },
   }));
 }
 
@@ -159,7 +153,7 @@ function picture(el, gd) {
   const layout = { ...gd.layout, autosize: false, width: 1200, height: 600, paper_bgcolor: token("card"), plot_bgcolor: token("card"), showlegend: true,
     font: { family: "Inter, system-ui, sans-serif", size: 15, color: token("muted") }, title: { text: title, x: 0.02, xanchor: "left", font: { size: 20, color: token("ink") } },
     legend: { orientation: "h", y: -0.12 }, margin: { l: 70, r: 24, t: 90, b: 80 }, xaxis: { ...gd.layout.xaxis, ...grid, range: across(...range()) },
-    yaxis: { ...gd.layout.yaxis, ...grid }, shapes: [...(gd.layout.shapes || []), ...markShapes()] };
+    yaxis: { ...gd.layout.yaxis, ...grid }, shapes: [...(gd.layout.shapes || []), ...alertShapes(el)] };
   return { data, layout };
 }
 

@@ -5,8 +5,9 @@ import * as format from "../core/format.mjs";
 import { now } from "../core/live.mjs";
 import { path, query } from "../core/nav.mjs";
 import { state } from "../core/state.mjs";
-import { cross, draw, graphOf, leave } from "./chart.mjs";
+import { draw, graphOf, time } from "./chart.mjs";
 import { linesOf, linkOf, rowsOf, saveCsv, savePng, summarise, titleOf, valueOf } from "./chart_data.mjs";
+import { cross, leave } from "./cursor.mjs";
 import { nearest } from "./series.mjs";
 import { byStep, toMs, toX } from "./step_axis.mjs";
 
@@ -286,10 +287,9 @@ function walk(event, el) {
   // Draws the chart before it scrolls into view, because the keyboard focus arrives first.
   draw(gd);
   if (!gd._fullLayout) return;
-  cross(el.at, gd._fullLayout.xaxis._length);
-  const values = all(".item", el).filter((item) => item.querySelector("[data-slot]") && item.offsetParent)
-    .map((item) => all("span, b", item).map((part) => part.textContent).filter(Boolean).join(" "));
-  by("said-" + el.dataset.panel).textContent = [el.querySelector(".at").textContent, ...values].join(", ");
+  const { _offset, _length, range } = gd._fullLayout.xaxis, [start, end] = range.map(time), box = gd.getBoundingClientRect();
+  const x = box.left + _offset + (_length * (toX(el.at) - start)) / (end - start);
+  by("said-" + el.dataset.panel).textContent = cross(el.at, el, x, box.top);
 }
 
 // ---- what a panel gets when its chart is first there

@@ -6,7 +6,6 @@ import { poke } from "../core/live.mjs";
 import { query } from "../core/nav.mjs";
 import { drawers, painters, state } from "../core/state.mjs";
 import { range } from "./chart.mjs";
-import { markPath } from "./events.mjs";
 import { canvas, fitted, readable, svg, timeTicks, when } from "./svg.mjs";
 
 const LEVELS = 12, TOP = 6, AXIS = 20, RIGHT = 8, LETTER = 6.9;
@@ -36,7 +35,6 @@ function draw() {
   if (where.hidden || !where.clientWidth) return;
   const place = layout(where, names), el = canvas(where, place.bottom + AXIS, summary(names));
   el.append(labels(names, place), ...cells(names, place));
-  if (markPath) el.append(svg("path", { d: markPath(place.x, TOP, place.bottom, place.start, place.end), class: "marks" }));
   where.look = place;
   shades();
 }
@@ -93,14 +91,12 @@ function shades() {
   where.replaceChildren(make("span", "0"), make("i"), make("span", said(top)), make("span", "blank = no data", "blank"));
 }
 
-function look(event) {
-  const where = event.currentTarget, at = where.closest(".panel").querySelector(".at"), place = where.look;
-  if (!place) return;
+function look(event, place, where) {
   const area = where.getBoundingClientRect(), x = event.clientX - area.left, row = Math.floor((event.clientY - area.top - TOP) / place.tall);
   const name = (state.view["gh.names"] || [])[row];
-  if (x < place.left || x > place.left + place.wide || !name) return void (at.textContent = "");
+  if (x < place.left || x > place.left + place.wide || !name) return;
   const ms = place.start + ((x - place.left) / place.wide) * (place.end - place.start), column = Math.floor((ms - state.tz) / place.width);
-  at.textContent = `${when(column * place.width + state.tz, place)} · ${name[0]}: ${said((state.view["gh." + column] || [])[row])}`;
+  return [when(column * place.width + state.tz, place), `${name[0]}: ${said((state.view["gh." + column] || [])[row])}`];
 }
 
 function choose() {

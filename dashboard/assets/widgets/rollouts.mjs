@@ -3,7 +3,6 @@ import { list } from "../core/cells.mjs";
 import { by, make } from "../core/dom.mjs";
 import * as format from "../core/format.mjs";
 import { drawers, painters, state } from "../core/state.mjs";
-import { markAt } from "./events.mjs";
 import { ask } from "./rollout_table.mjs";
 import { canvas, fitted, heatAt, heatMap, line, readable, scale, svg, when } from "./svg.mjs";
 
@@ -204,15 +203,12 @@ function length() {
   scale("hl", state.view["hl.most"], state.view["hc.width"]);
 }
 
-function look(event) {
-  const where = event.currentTarget, at = where.closest(".panel").querySelector(".at"), map = where.look;
-  if (!map) return;
+function look(event, map, where) {
   const found = heatAt(where, map, event);
-  if (!found) return void (at.textContent = "");
+  if (!found) return;
   const column = map.found.find(([from, to]) => found.ms >= from && found.ms < to);
   const count = column ? (column[2].find(([row]) => row === found.row) || [0, 0])[1] : 0;
-  const mark = markAt(found.ms, (map.end - map.start) / map.wide);
-  at.textContent = [`${when(found.ms, map)}`, `${map.row(found.row)}: ${plain(count)}`, mark].filter(Boolean).join(" · ");
+  return [when(found.ms, map), `${map.row(found.row)}: ${plain(count)}`];
 }
 
 // ---- solve rates

@@ -68,14 +68,12 @@ function between(names, row) {
   return row ? `${duration(Number(before))} to ${duration(Number(edge))}` : "up to " + duration(Number(edge));
 }
 
-function look(event) {
-  const where = event.currentTarget, at = where.closest(".panel").querySelector(".at"), map = where.look;
-  if (!map) return;
+function look(event, map, where) {
   const found = heatAt(where, map, event);
-  if (!found) return void (at.textContent = "");
+  if (!found) return;
   const column = Math.floor((found.ms - state.tz) / map.width), counts = state.view["h." + column] || [];
   const [, count] = counts.find(([edge]) => edge === map.names[found.row]) || [0, 0];
-  at.textContent = `${when(column * map.width + state.tz, map)} · ${between(map.names, found.row)}: ${count.toLocaleString("en")}`;
+  return [when(column * map.width + state.tz, map), `${between(map.names, found.row)}: ${count.toLocaleString("en")}`];
 }
 
 // ---- funnel

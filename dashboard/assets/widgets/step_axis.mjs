@@ -71,7 +71,13 @@ export function widthX(ms) {
 
 // A signal with one value per step stands at the step itself.
 export const slotX = (ms, slot) => (shown && state.boot.stepped.includes(slot) ? Math.ceil(toX(ms) - 1e-6) : toX(ms));
-export const stepWords = (ms) => (shown ? `step ${Math.ceil(toX(ms) - 1e-6)} · ` : "");
+
+// The step in progress at a time, also in charts over time; null where it is not known.
+export function stepAt(ms) {
+  const rows = knots(), one = first(rows, "end", ms), last = rows[rows.length - 1];
+  if (!last || (one && ms < one.begin)) return null;
+  return one ? one.step : last.step + 1;
+}
 
 // Before the first step that is known, and of work that a restart has lost.
 function placeless(ms) {

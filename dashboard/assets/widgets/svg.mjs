@@ -3,10 +3,10 @@ import { make } from "../core/dom.mjs";
 import * as format from "../core/format.mjs";
 import { painters } from "../core/state.mjs";
 import { plots, range } from "./chart.mjs";
-import { markPath } from "./events.mjs";
+import { reads, tell } from "./cursor.mjs";
 import { across, toX } from "./step_axis.mjs";
 
-const SVG = "http://www.w3.org/2000/svg", LEFT = 52, RIGHT = 8, TOP = 6, AXIS = 20, DAY = 86400000, NEAR = 4;
+const SVG = "http://www.w3.org/2000/svg", LEFT = 52, RIGHT = 8, TOP = 6, AXIS = 20, DAY = 86400000;
 
 export function svg(tag, attributes, words) {
   const el = document.createElementNS(SVG, tag);
@@ -68,7 +68,6 @@ export function heatMap(where, { names, middle = false, columns, most, tall, lab
     }
   }
   el.append(axes, cells);
-  if (markPath) el.append(svg("path", { d: markPath(x, TOP, bottom, start, end), class: "marks" }));
   return { el, x, y, top: TOP, left: LEFT, wide, rows, tall, start, end, bottom };
 }
 
@@ -82,12 +81,14 @@ export function heatAt(where, place, event) {
 
 export const when = (ms, place) => (place.end - place.start > DAY ? format.clock(ms, true).slice(0, 11) : format.clock(ms).slice(0, 5));
 
-// One path over every chart: `drawn` returns it from x of a time and the upper and lower edge.
+// One path over every chart: `drawn` returns it from x of a time, the upper and lower edge and the panel.
 export function over(layer, name, drawn) {
-  const [start, end] = range(), [from, to] = across(start, end);
+  const [from, to] = across(...range());
   for (const [el, gd] of plots()) {
     const { _offset: left, _length: wide } = gd._fullLayout.xaxis, { t: top, h: high } = gd._fullLayout._size;
-    const d = drawn((ms) => left + (wide * (toX(ms) - from)) / (to - from), top, top + high, start, end);
+    const d = drawn((ms) => left + (wide * (toX(ms) - from)) / (to - from), top, top + high, el);
+    // A layer without marks is not created.
+    if (!d && !el.querySelector(`.${layer}`)) continue;
     const path = overlay(el.querySelector(".plot"), layer, name);
     if (path.getAttribute("d") !== d) path.setAttribute("d", d);
   }
@@ -100,16 +101,6 @@ function overlay(plot, layer, name) {
   el.append(path);
   plot.append(el);
   return path;
-}
-
-// Of [[local ms, ...], ...] the nearest one to a time, within a few pixels.
-export function near(found, ms, perPixel) {
-  let best = null;
-  for (const one of found) {
-    const off = Math.abs(one[0] - ms);
-    if (off <= NEAR * perPixel && (!best || off < Math.abs(best[0] - ms))) best = one;
-  }
-  return best;
 }
 
 // Painted whenever the charts move, and again when their width has changed.
@@ -148,11 +139,8 @@ export function fitted(el, draw) {
   seer.observe(el);
 }
 
-// The same for a drawing with values under the cursor: `look` shows them in the panel's header.
-export function readable(area, draw, look) {
+// The same for a drawing with values under the cursor: `words` returns the tooltip's lines from an event and what was drawn.
+export function readable(area, draw, words) {
   fitted(area, draw);
-  if (!area || area.looked) return;
-  area.looked = true;
-  area.addEventListener("pointermove", look);
-  area.addEventListener("pointerleave", () => (area.closest(".panel").querySelector(".at").textContent = ""));
+  if (area) reads(area, (event) => tell(event, area.look && words(event, area.look, area)));
 }

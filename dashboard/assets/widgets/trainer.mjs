@@ -97,11 +97,9 @@ function spoken([, , parts, , whole]) {
   return (whole === null ? "" : seconds(whole) + (told ? ": " : "")) + told;
 }
 
-function look(event) {
-  const where = event.currentTarget, at = where.closest(".panel").querySelector(".at"), place = where.look;
-  if (!place) return;
+function look(event, place, where) {
   const step = place.found[Math.floor((event.clientX - where.getBoundingClientRect().left - left) / place.slot)];
-  at.textContent = step ? `${step[0].toLocaleString("en")} · ${spoken(step)}` : "";
+  return step && [`Step ${step[0].toLocaleString("en")}`, ...spoken(step).split(/[:,] /)];
 }
 
 // ---- lists

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dashboard.charts.elements import card_of, panel_of, read
+from dashboard.charts.elements import card_of, lane, panel_of, read
 from dashboard.charts.panels import names_by_slot
 from dashboard.pages.generator.data import CARDS, PANELS, SPARKS, cells
 from dashboard.pages.generator.engines import HEATS
@@ -19,8 +19,8 @@ def tree() -> list[Any]:
     load, *rest = [panel_of(panel) for panel in PANELS]
     sides = [html.Div([_heat(), load], className="stack"), html.Div([_sick(), _room()], className="stack")]
     first = html.Div(sides, className="actor-grid")
-    charts = html.Div([_speed(), *rest, t(html.P, "w.note", "note marks-note")], className="charts")
-    return [html.Div([_head(), cards, first, charts, _table()], className="actor-page generator-page")]
+    charts = html.Div([_speed(), *rest], className="charts")
+    return [html.Div([_head(), cards, lane(), first, charts, _table()], className="actor-page generator-page")]
 
 
 def charts(load: Load) -> Json:
@@ -51,7 +51,7 @@ def _heat() -> Any:
         for name, (heading, _) in HEATS.items()
     ]
     choice = html.Div(buttons, className="choice", role="group", **{"aria-label": "What the map shows"})
-    heading = [html.H2("Engines over time"), t(html.Span, "gh.unit", "unit"), html.Span(className="at")]
+    heading = [html.H2("Engines over time"), t(html.Span, "gh.unit", "unit")]
     scale = html.Span(className="shades", **{"data-shades": "fleet"})
     legend = html.P([scale, t(html.Span, "gh.more")], className="legend")
     drawn = [html.Div(className="heat fleet", **{"data-draw": "fleet"}), t(html.P, "gh.none", "note")]
@@ -62,7 +62,7 @@ def _heat() -> Any:
 def _speed() -> Any:
     """Tokens/s of an engine against its requests (`server.verdict.advice.engine_curve`)."""
     unit = html.Span("tokens/s per engine", className="unit")
-    head = html.Div([html.H2("Engine speed"), unit, html.Span(className="at")], className="row")
+    head = html.Div([html.H2("Engine speed"), unit], className="row")
     drawn = html.Div(className="speed lines", **{"data-draw": "speed"})
     notes = [t(html.P, "gc.none", "note"), t(html.P, "gc.note", "note")]
     return html.Section([head, drawn, *notes], className="card panel", id="gen-speed")

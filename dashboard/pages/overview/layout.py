@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dashboard.charts.elements import card_of, panel_of, read
+from dashboard.charts.elements import card_of, lane, panel_of, read
 from dashboard.charts.panels import BEHAVIOUR, CARDS, FIRST, PANELS, names_by_slot
 from dashboard.pages.alerts.data import brief
 from dashboard.pages.overview.banner import PHASES
@@ -19,7 +19,7 @@ _PAGE_OF = {"generator": "generator", "queue": "rollouts", "trainer": "trainer",
 
 def tree() -> list[Any]:
     """The page's elements."""
-    return [_banner(), _cards(), _flow(), _charts(), _cost(), _trust()]
+    return [_banner(), _cards(), _flow(), lane(), _charts(), _cost(), _trust()]
 
 
 def cells(scope: Scope) -> View:
@@ -65,7 +65,7 @@ def _banner() -> Any:
     answer += [html.Div([*step, t(html.P, "b.note", "note")], className="step"), cost]
     answer += [html.Div(**{"data-answer": "gap"}), html.Details(**{"data-answer": "why"})]
     return html.Section(
-        [html.Div(answer), html.Div(className="next-steps", **{"data-answer": "advice"}), _ribbon()],
+        [html.Div(answer), html.Div(className="next-steps", **{"data-answer": "advice"})],
         className="banner answer card",
         **{"data-s": "b.chip.s"},
     )
@@ -110,18 +110,10 @@ def _arrow(key: str) -> Any:
     return html.Div(parts, className=f"arrow {key}")
 
 
-def _ribbon() -> Any:
-    """The limiter over the time that the charts show (`assets/widgets/verdicts.mjs`)."""
-    head = html.Div([html.H2("Verdict over time"), t(html.Span, "v.note", "note")], className="row")
-    parts = html.Ol(className="ribbon", **{"data-ribbon": "1"})
-    return html.Div([head, parts], className="over-time", **{"data-s": "v.s"})
-
-
 def _charts() -> Any:
     panels, behaviour = ([panel_of(panel) for panel in panels] for panels in (FIRST, BEHAVIOUR))
     head = html.H2("Behaviour", className="group", id="behaviour")
-    note = t(html.P, "w.note", "note marks-note")
-    return html.Div([_alerts(), *panels, head, *behaviour, note], className="charts", id="charts")
+    return html.Div([_alerts(), *panels, head, *behaviour], className="charts", id="charts")
 
 
 def _alerts() -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dashboard.charts.elements import card_of, read
+from dashboard.charts.elements import card_of, lane, read
 from dashboard.charts.panels import names_by_slot
 from dashboard.pages.rollouts.data import CARDS, cells
 from dashboard.pages.rollouts.filters import PARAMETERS
@@ -32,7 +32,9 @@ def tree() -> list[Any]:
     """The page's elements; which of them are seen depends on ``ro.mode``."""
     cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
     content = html.Div([_funnel(), _census(), _stale(), _length(), _groups(), _side(), _table()], className="known")
-    return [html.Div([_head(), cards, _how(), content, _panel()], className="rollouts", **{"data-s": "ro.mode"})]
+    return [
+        html.Div([_head(), cards, lane(), _how(), content, _panel()], className="rollouts", **{"data-s": "ro.mode"})
+    ]
 
 
 def charts(load: Load) -> Json:
@@ -93,7 +95,7 @@ def _census() -> Any:
 
 
 def _heat(key: str, title: str, unit: str, colour: str, *legend: Any) -> Any:
-    head = html.Div([html.H2(title), html.Span(unit, className="unit"), html.Span(className="at")], className="row")
+    head = html.Div([html.H2(title), html.Span(unit, className="unit")], className="row")
     drawn = html.Div(className=f"heat h-{colour}", **{"data-draw": key})
     line = html.P([*legend, html.Span(className="scale", **{"data-scale": key})], className="legend")
     return html.Section([head, line, drawn, t(html.P, f"{key}.none", "note")], className="card panel", id=f"ro-{key}")
@@ -104,9 +106,8 @@ def _key(name: str, label: str) -> Any:
 
 
 def _stale() -> Any:
-    ticks = html.Span([html.I(className="tick"), t(html.Span, "w.note")], className="item marks-key")
     bound = html.Span([html.I(className="swatch bound"), t(html.Span, "hs.limit")], className="item marks-key")
-    legend = (_key("solid", "p95"), _key("dashed", "p50"), bound, ticks)
+    legend = (_key("solid", "p95"), _key("dashed", "p50"), bound)
     return _heat("hs", "Staleness over time", "versions behind, when consumed", "blue", *legend)
 
 

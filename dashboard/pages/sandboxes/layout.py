@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dashboard.charts.elements import card_of, panel_of, read
+from dashboard.charts.elements import card_of, lane, panel_of, read
 from dashboard.charts.panels import names_by_slot
 from dashboard.pages.sandboxes.data import CARDS, PANELS, SPARKS, cells
 from dashboard.shell.page import Json, Load, Page, html, t
@@ -14,8 +14,8 @@ def tree() -> list[Any]:
     """The page's elements; which of them are seen depends on ``sb.mode``."""
     cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
     charts = [_heat(), _funnel(), panel_of(PANELS[0]), _infra()]
-    lists = [_causes(), _quota(), _failures(), _pending(), _dangling(), t(html.P, "w.note", "note marks-note")]
-    content = html.Div([cards, html.Div([*charts, *lists], className="boxgrid")], className="known")
+    lists = [_causes(), _quota(), _failures(), _pending(), _dangling()]
+    content = html.Div([cards, lane(), html.Div([*charts, *lists], className="boxgrid")], className="known")
     return [html.Div([_head(), _needs_none(), _how(), content], className="boxes", **{"data-s": "sb.mode"})]
 
 
@@ -72,7 +72,7 @@ def _how() -> Any:
 
 def _heat() -> Any:
     unit = html.Span("sandboxes that became ready", className="unit")
-    title = html.Div([html.H2("Spin-up over time"), unit, html.Span(className="at")], className="row")
+    title = html.Div([html.H2("Spin-up over time"), unit], className="row")
     scale = html.Span(className="scale", **{"data-scale": "heat"})
     legend = html.P(
         [

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dashboard.charts.elements import card_of, panel_of, read
+from dashboard.charts.elements import card_of, lane, panel_of, read
 from dashboard.charts.panels import names_by_slot
 from dashboard.pages.trainer.data import CARDS, PANELS, cells
 from dashboard.pages.trainer.steps import PHASES
@@ -22,8 +22,8 @@ def tree() -> list[Any]:
     names = ("trate", "tstep", "tmfu", "tsync")
     speed = html.Div([drawn.pop(name) for name in names], className="charts")
     heading = html.Div([html.H2("Learning"), html.Span("with staleness", className="unit")], className="row part")
-    health = [*drawn.values(), _learning(), _life(), t(html.P, "w.note", "note marks-note")]
-    parts = [_head(), cards, first, speed, heading, html.Div(health, className="charts"), _table()]
+    health = [*drawn.values(), _learning(), _life()]
+    parts = [_head(), cards, lane(), first, speed, heading, html.Div(health, className="charts"), _table()]
     return [html.Div(parts, className="actor-page trainer-page")]
 
 
@@ -52,7 +52,7 @@ def _head() -> Any:
 
 
 def _one_by_one() -> Any:
-    heading = [html.H2("Step by step"), html.Span("seconds", className="unit"), html.Span(className="at")]
+    heading = [html.H2("Step by step"), html.Span("seconds", className="unit")]
     legend = [html.Span([html.I(className="swatch dashed"), t(html.Span, "ts.words")], className="item")]
     drawn = [html.Div(className="heat bars-of-steps", **{"data-draw": "steps"}), t(html.P, "ts.none", "note")]
     head = [html.Div(heading, className="row"), html.P(legend, className="legend")]
