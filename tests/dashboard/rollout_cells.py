@@ -19,4 +19,5 @@ def view(reader: MemoryReader, run: str = made.ASYNC, search: str = "", span: Sp
 
 
 def ids(found: dict[str, Any], prefix: str = "rt") -> list[str]:
-    return [found[f"{prefix}.r.{handle}"][0] for handle in found[f"{prefix}.order"]]
+    name = "rollout_id" if prefix == "rt" else "group_id"
+    return [found[f"{prefix}.r.{handle}"][name] for handle in found[f"{prefix}.order"]]

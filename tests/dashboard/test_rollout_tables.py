@@ -48,25 +48,25 @@ def test_pages_follow_each_other_by_key(reader: MemoryReader) -> None:
     after = found["rt.after"]
     while after:
         found = view(reader, search="environment=math&" + urlencode({"after": after}))
-        asked, rows, following = found["rt.more"]
-        assert asked == after
-        seen += [row[0] for row in rows]
-        after = following
+        more = found["rt.more"]
+        assert more["after"] == after
+        seen += [row["rollout_id"] for row in more["rows"]]
+        after = more["next"]
     rows = [row for row in reader.records(made.ASYNC).rows.values()
             if row.environment == "math" and row.moved_at >= grid(HOUR).start]  # fmt: skip
     assert len(seen) == len(set(seen)) == len(rows) > 500
 
 
 def test_key_of_another_order_is_an_empty_page(reader: MemoryReader) -> None:
-    assert view(reader, search="after=garbage")["rt.more"] == ["garbage", [], ""]
+    assert view(reader, search="after=garbage")["rt.more"] == {"after": "garbage", "rows": [], "next": ""}
 
 
 def test_groups_by_outcome(reader: MemoryReader) -> None:
     found = view(reader, search="outcome=none_solved")
     rows = [found[f"rg.r.{handle}"] for handle in found["rg.order"]]
-    assert len(rows) == 12 and {row[12] for row in rows} == {"none_solved"} and {tuple(row[8:12]) for row in rows} == {
-        (0.0, 0.0, 0.0, 0.0)
-    }  # fmt: skip
+    assert len(rows) == 12 and {row["outcome"] for row in rows} == {"none_solved"}
+    names = ("reward_min", "reward_max", "reward_mean", "solve_ratio")
+    assert {row[name] for row in rows for name in names} == {0.0}
     assert found["rg.after"]
 
 
@@ -91,14 +91,14 @@ def test_lives_of_one_id_are_two_rows(reader: MemoryReader) -> None:
 
 def test_open_rollout_has_its_timeline(reader: MemoryReader) -> None:
     found = view(reader, search=f"rollout={made.OPEN}&life=1")["rd"]
-    assert [span[0] for span in found["spans"]] == ["queued", "boot", "prefill", "decode", "tool", "decode",
+    assert [span["kind"] for span in found["spans"]] == ["queued", "boot", "prefill", "decode", "tool", "decode",
         "suspended", "decode", "scoring", "waiting_group", "in_queue"]  # fmt: skip
     first = found["versions"][0][0]
     assert found["versions"] == [[first, 1000], [first + 1, 1200], [first + 2, 1800]]
     # The state was changed by the first turn; a reset makes it young.
-    assert [turn[5] for turn in found["turns"]] == [None, 1, 2, None]
+    assert [turn["age"] for turn in found["turns"]] == [None, 1, 2, None]
     assert len(found["siblings"]) == 7 and found["told"] is True
-    assert [version for _, version in found["updates"]] == [first + 1, first + 2, first + 3, first + 4]
+    assert [update["version"] for update in found["updates"]] == [first + 1, first + 2, first + 3, first + 4]
 
 
 def test_a_sandbox_known_by_its_id_alone_is_shown(reader: MemoryReader) -> None:
@@ -107,8 +107,9 @@ def test_a_sandbox_known_by_its_id_alone_is_shown(reader: MemoryReader) -> None:
     row = structs.replace(detail.rollout, sandbox_ids=("sbx-9", "sbx-1"), turns=(Turn(1, sandbox_id="sbx-t"),))
     kept[made.OPEN, 1] = structs.replace(detail, rollout=row)
     assert view(reader, search=f"rollout={made.OPEN}&life=1")["rd"]["boxes"] == [
-        ["sbx-9", "", "provider not collected"], ["sbx-1", "prime", "terminated"],
-        ["sbx-t", "", "provider not collected"],
+        {"id": "sbx-9", "provider": "", "state": "provider not collected"},
+        {"id": "sbx-1", "provider": "prime", "state": "terminated"},
+        {"id": "sbx-t", "provider": "", "state": "provider not collected"},
     ]  # fmt: skip
 
 

@@ -222,7 +222,7 @@ def test_pages_follow_by_key_and_stand_still(open_page: Open, reader: MemoryRead
     assert any(call.startswith("rollouts") and call.endswith("1:" + whole[49]) for call in reader.calls)
     # News does not shift rows that are being read; the first page comes back on demand, with the news.
     reader.put_rollouts(made.ASYNC, made.made("newest", "trained", 0, seconds=90_000.0))
-    until(page, "() => RS.view['rt.r.' + RS.view['rt.order'][0]][0] === 'newest'")
+    until(page, "() => RS.view['rt.r.' + RS.view['rt.order'][0]].rollout_id === 'newest'")
     assert page.evaluate(IDS) == whole[:150]
     assert page.locator("#said-rollouts").inner_text().startswith("150 rows, not live.")
     page.get_by_role("button", name="Back to the live list").click()

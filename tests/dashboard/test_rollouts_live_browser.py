@@ -50,7 +50,7 @@ def test_everything_is_live(open_page: Open, reader: MemoryReader) -> None:
     reader.put_rollouts(made.ASYNC, row, made.made("boots", "booting", 3))
     until(page, "() => document.querySelector('#card-ro_policy .num').textContent === '3.5'")
     # Out of sight no row is drawn anew; the news are there when it is looked at.
-    until(page, "() => RS.view['rt.r.' + RS.view['rt.order'][0]][0] === 'fresh'")
+    until(page, "() => RS.view['rt.r.' + RS.view['rt.order'][0]].rollout_id === 'fresh'")
     assert page.evaluate(IDS)[0] != "fresh"
     page.locator("#ro-table").scroll_into_view_if_needed()
     until(page, f"() => ({IDS})()[0] === 'fresh' && ({IDS})().length === 50")

@@ -93,19 +93,18 @@ function parts(flight, group, queue) {
   return named.map(([value, name]) => `${value} ${name}`).join(" + ");
 }
 
-// In the order of `dashboard/pages/rollouts/records.py`.
-function rollout([id, life, , environment, purpose, agent, engine, state, moved, seconds, since, prompt, response,
-  turns, tools, reward, advantage, start, finish, used, stale, flight, inGroup, queue, mixed, cut, error, unknown, sampled]) {
+function rollout(row) {
+  const { rollout_id: id, life, environment, purpose, agent, engine, seconds, prompt_tokens: prompt, tool_calls: tools, reward, advantage, consumed: used, staleness: stale, sampled } = row;
   const tr = make("tr"), th = opener(id, "Show its timeline", () => openRollout(id, life));
   th.append(note([environment, purpose === "train" ? "" : purpose, agent, engine, sampled ? "sampled" : ""].filter(Boolean).join(" · ")));
   const staleness = make("span", stale === null ? "–" : String(stale));
-  if (stale === null && unknown) staleness.title = unknown;
-  tr.append(th, cellOf("State", statePill(state), note(error)), cellOf("Took", ...took(seconds, since)),
-    cellOf("Tokens", make("span", count(response)), note([cut ? "truncated" : "", prompt === null ? "" : `prompt ${count(prompt)}`].filter(Boolean).join(" · "))),
-    cellOf("Turns", make("span", count(turns)), note(tools === null ? "" : `${count(tools)} tool call${tools === 1 ? "" : "s"}`)),
+  if (stale === null && row.unknown) staleness.title = row.unknown;
+  tr.append(th, cellOf("State", statePill(row.state), note(row.error)), cellOf("Took", ...took(seconds, row.since)),
+    cellOf("Tokens", make("span", count(row.response_tokens)), note([row.truncated ? "truncated" : "", prompt === null ? "" : `prompt ${count(prompt)}`].filter(Boolean).join(" · "))),
+    cellOf("Turns", make("span", count(row.turn_count)), note(tools === null ? "" : `${count(tools)} tool call${tools === 1 ? "" : "s"}`)),
     cellOf("Reward", make("span", reward === null ? "–" : format.number(reward)), note(advantage === null ? "" : `advantage ${format.number(advantage)}`)),
-    cellOf("Versions", make("span", versions(start, finish)), note([mixed ? "mixed" : "", used === null ? "" : `used at v${used}`].filter(Boolean).join(" · "))),
-    cellOf("Staleness", staleness, note(parts(flight, inGroup, queue))), cellOf("Last change", aged(moved)));
+    cellOf("Versions", make("span", versions(row.version_start, row.version_finish)), note([row.mixed ? "mixed" : "", used === null ? "" : `used at v${used}`].filter(Boolean).join(" · "))),
+    cellOf("Staleness", staleness, note(parts(row.in_flight, row.in_group, row.in_queue))), cellOf("Last change", aged(row.moved_at)));
   tr.dataset.id = id;
   tr.dataset.life = life;
   // The whole row is a target; the button in it is what a keyboard reaches.
@@ -129,12 +128,12 @@ function reach() {
   const lows = [0], highs = [1];
   for (const handle of state.view["rg.order"] || []) {
     const row = state.view["rg.r." + handle];
-    if (row && row[8] !== null) lows.push(row[8]), highs.push(row[9]);
+    if (row && row.reward_min !== null) lows.push(row.reward_min), highs.push(row.reward_max);
   }
   return [Math.min(...lows), Math.max(...highs)];
 }
 
-function group([id, , environment, purpose, size, members, done, valid, low, high, mean, solved, outcome, admitted, version, moved, seconds, sampled]) {
+function group({ group_id: id, environment, purpose, size, members, done, valid, reward_min: low, reward_max: high, reward_mean: mean, solve_ratio: solved, outcome, admitted, version, moved_at: moved, spread: seconds, sampled }) {
   const tr = make("tr"), th = opener(id, "Show its rollouts", () => {
     ask({ group: id, state: null, find: null });
     by("ro-table").scrollIntoView({ block: "start" });
@@ -175,11 +174,11 @@ class Table {
 
   apply(cells) {
     const answer = cells[this.prefix + ".more"];
-    if (answer && state.once[this.once] === answer[0]) {
-      this.more.push(...answer[1]);
-      this.next = answer[2];
+    if (answer && state.once[this.once] === answer.after) {
+      this.more.push(...answer.rows);
+      this.next = answer.next;
       delete state.once[this.once];
-      for (const row of answer[1]) this.body.append(this.draw(row));
+      for (const row of answer.rows) this.body.append(this.draw(row));
       return this.foot();
     }
     // Added pages are not live, so that rows do not shift while being read.

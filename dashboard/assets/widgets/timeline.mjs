@@ -43,7 +43,7 @@ export function showOpen() {
   if (shownId !== id) frame(panel, id);
   const cell = state.view.rd;
   for (const tr of all("[data-rows=rollouts] tr")) tr.classList.toggle("opened", tr.dataset.id === id);
-  if (cell && cell.row[0] === id) fill(cell);
+  if (cell && cell.row.rollout_id === id) fill(cell);
   else if (state.view["rd.none"] === id) by("ro-open-body").replaceChildren(make("p", "No rollout with this ID in this run.", "note"));
 }
 
@@ -89,7 +89,7 @@ function exports(where, id) {
 let drawn = "";
 function fill(cell) {
   // Open spans grow, so they are drawn again every 5 s.
-  const lasts = cell.spans.some(([, , end]) => end === null) ? Math.floor(now() / 5) : 0;
+  const lasts = cell.spans.some(({ end }) => end === null) ? Math.floor(now() / 5) : 0;
   const body = by("ro-open-body"), mark = [JSON.stringify(cell), body.clientWidth, lasts].join();
   if (body.mark === mark && drawn === mark) return;
   body.mark = drawn = mark;
@@ -100,7 +100,7 @@ function fill(cell) {
 }
 
 function facts({ row }) {
-  const [, life, group, environment, purpose, agent, engine, state] = row, el = make("p", "", "row");
+  const { life, group_id: group, environment, purpose, agent, engine, state } = row, el = make("p", "", "row");
   el.append(statePill(state), make("span", [environment, purpose, agent, engine, `incarnation ${life}`].filter(Boolean).join(" · "), "note"));
   if (!group) return el;
   const button = make("button", `group ${group}`, "link long");
@@ -111,7 +111,7 @@ function facts({ row }) {
 }
 
 function remarks(cell) {
-  const [, , , , , , , , , , , , , , , , , , , , , , , , , , error, unknown] = cell.row, found = [];
+  const { error, unknown } = cell.row, found = [];
   if (error) found.push(make("p", error, "error"));
   if (unknown) found.push(make("p", unknown, "note"));
   if (!cell.told && cell.spans.length) found.push(make("p", "No spans reported; the bars come from the times in the record.", "note"));
@@ -122,7 +122,7 @@ function remarks(cell) {
 
 // Every policy version has its shade, newest strongest.
 function shades(cell) {
-  const versions = [...new Set(cell.spans.filter(([kind, , , version]) => MADE.includes(kind) && version !== null).map(([, , , version]) => version))].sort((a, b) => a - b);
+  const versions = [...new Set(cell.spans.filter(({ kind, version }) => MADE.includes(kind) && version !== null).map(({ version }) => version))].sort((a, b) => a - b);
   return new Map(versions.map((version, i) => [version, versions.length > 1 ? 0.35 + (0.65 * i) / (versions.length - 1) : 1]));
 }
 
@@ -130,7 +130,7 @@ function shades(cell) {
 function lanes(spans, now) {
   const ends = [];
   return spans.map((span) => {
-    const [, start, end] = span;
+    const { start, end } = span;
     let lane = ends.findIndex((until) => until <= start + 1e-3);
     if (lane < 0) lane = ends.length;
     ends[lane] = end === null ? now : Math.max(end, start);
@@ -139,8 +139,8 @@ function lanes(spans, now) {
 }
 
 function extent(cell, now) {
-  const ats = cell.spans.flatMap(([, start, end]) => [start, end === null ? now : end]).concat(Object.values(cell.times), cell.used.map(([, at]) => at).filter((at) => at !== null));
-  for (const [, , , start, end] of cell.siblings) if (start !== null && start !== undefined) ats.push(start, end ?? now);
+  const ats = cell.spans.flatMap(({ start, end }) => [start, end === null ? now : end]).concat(Object.values(cell.times), cell.used.map(({ at }) => at).filter((at) => at !== null));
+  for (const { start, finished_at: end } of cell.siblings) if (start !== null && start !== undefined) ats.push(start, end ?? now);
   return ats.length ? [Math.min(...ats), Math.max(...ats, Math.min(...ats) + 1)] : null;
 }
 
@@ -156,11 +156,11 @@ function timeline(where, cell) {
   marks(el, cell, { start, end, x, top: 14, bottom: height - 20 });
   const shade = shades(cell);
   for (const [lane, span] of placed) bar(el, span, shade, { x, y: top + lane * LANE, now: at });
-  for (const [version, at] of cell.used) if (at !== null) used(el, x(at), top, rows, version);
+  for (const { version, at } of cell.used) if (at !== null) used(el, x(at), top, rows, version);
   if (many) siblings(el, cell, { x, y: below, now: at });
 }
 
-function bar(el, [kind, start, end, version, words], shade, { x, y, now }) {
+function bar(el, { kind, start, end, version, detail: words }, shade, { x, y, now }) {
   const left = x(start), long = Math.max(1.5, x(end === null ? now : end) - left), made = MADE.includes(kind) && version !== null;
   const rect = svg("rect", { x: left.toFixed(1), y, width: long.toFixed(1), height: LANE - 6, rx: 2, class: `span ${kind}${end === null ? " lasts" : ""}` });
   if (made) rect.setAttribute("fill-opacity", shade.get(version).toFixed(2));
@@ -189,7 +189,7 @@ function axis(el, { start, end, x, height }) {
 
 function marks(el, { updates }, { start, end, x, top, bottom }) {
   let free = -1e9;
-  for (const [at, version] of updates) {
+  for (const { ts: at, version } of updates) {
     if (at < start || at > end) continue;
     const line = svg("path", { d: `M${x(at).toFixed(1)} ${top}V${bottom}`, class: "marks" });
     line.append(svg("title", {}, version === null ? "weights published" : `v${version} published`));
@@ -203,7 +203,7 @@ function marks(el, { updates }, { start, end, x, top, bottom }) {
 function siblings(el, cell, { x, y, now }) {
   const rest = cell.sibling_count > cell.siblings.length ? ` (${cell.siblings.length} drawn)` : "";
   el.append(svg("text", { x: 0, y: y + 10 }, `${cell.sibling_count} sibling${cell.sibling_count === 1 ? "" : "s"}${rest}`));
-  cell.siblings.forEach(([id, life, state, start, end, reward, version, tokens], i) => {
+  cell.siblings.forEach(({ rollout_id: id, life, state, start, finished_at: end, reward, version_start: version, response_tokens: tokens }, i) => {
     const at = y + 18 + i * (THIN + 3), known = start !== null && start !== undefined, words = [id, stateWord(state), reward === null ? "" : `reward ${format.number(reward)}`, tokens === null ? "" : `${tokens.toLocaleString("en")} tokens`].filter(Boolean).join(" · ");
     const link = svg("a", { href: location.pathname + query({ rollout: id, life }), "aria-label": words });
     const left = known ? x(start) : 0, long = known ? Math.max(3, x(end ?? now) - left) : 6;
@@ -221,7 +221,7 @@ function siblings(el, cell, { x, y, now }) {
 
 function summary(cell, now) {
   const sums = new Map();
-  for (const [kind, start, end] of cell.spans) sums.set(kind, (sums.get(kind) || 0) + (end === null ? now : end) - start);
+  for (const { kind, start, end } of cell.spans) sums.set(kind, (sums.get(kind) || 0) + (end === null ? now : end) - start);
   return "Timeline: " + [...sums].map(([kind, seconds]) => `${KINDS[kind] || kind} ${format.text(seconds, "seconds")}`).join(", ");
 }
 
@@ -235,8 +235,8 @@ function keys(cell) {
   const versions = [...shades(cell)];
   if (versions.length <= SHADES) for (const [version, opacity] of versions) item("generate", `v${version}`, opacity);
   else item("ramp", `v${versions[0][0]} to v${versions.at(-1)[0]}, newest strongest`);
-  for (const kind of new Set(cell.spans.filter(([kind, , , version]) => !MADE.includes(kind) || version === null).map(([kind]) => kind))) item(kind, KINDS[kind] || kind);
-  if (cell.used.some(([, at]) => at !== null)) item("used", "consumed");
+  for (const kind of new Set(cell.spans.filter(({ kind, version }) => !MADE.includes(kind) || version === null).map(({ kind }) => kind))) item(kind, KINDS[kind] || kind);
+  if (cell.used.some(({ at }) => at !== null)) item("used", "consumed");
   if (cell.updates.length) item("mark", "new weights");
   if (cell.siblings.length) item("some", "sibling with a reward"), item("zero", "without");
   return el;
@@ -245,21 +245,21 @@ function keys(cell) {
 // ---- numbers
 
 function numbers(cell) {
-  const [, , , , , , , , , seconds, , prompt, response, , tools, reward, advantage, start, finish, used, stale, flight, group, queue] = cell.row;
-  const [token, state, bound, old, judged, loss] = cell.more, number = format.number, count = (value) => value.toLocaleString("en"), dl = make("dl", "", "numbers-of");
+  const { seconds, prompt_tokens: prompt, response_tokens: response, tool_calls: tools, reward, advantage, consumed: used, staleness: stale, in_flight: flight, in_group: group, in_queue: queue, token_staleness: token, environment_staleness: state, old_state_turns: old, loss_tokens: loss } = cell.row;
+  const number = format.number, count = (value) => value.toLocaleString("en"), dl = make("dl", "", "numbers-of");
   const split = [[flight, "in flight"], [group, "in group"], [queue, "in queue"]].filter(([value]) => value !== null).map(([value, name]) => `${value} ${name}`).join(" + ");
   const mean = (value) => `${number(value)} version${value === 1 ? "" : "s"}, mean`;
   const pairs = [
     ["Staleness", stale === null ? "–" : [`${stale} version${stale === 1 ? "" : "s"}`, split].filter(Boolean).join(" = ")],
     ["Token staleness", token === null ? "–" : mean(token)],
-    ["Environment staleness", state === null ? "–" : mean(state) + (bound ? " (upper bound)" : "")],
-    ["Turns on older state", old === null ? "–" : `${old} of ${judged ?? "?"}`],
-    ["Versions", versions(start, finish) + (cell.used.length ? `, consumed at ${cell.used.map(([version, , life]) => (version === null ? "?" : "v" + version) + (life !== null && life !== cell.row[1] ? ` of incarnation ${life}` : "")).join(", ")}` : used === null ? "" : `, consumed at v${used}`)],
+    ["Environment staleness", state === null ? "–" : mean(state) + (cell.row.environment_bound ? " (upper bound)" : "")],
+    ["Turns on older state", old === null ? "–" : `${old} of ${cell.row.judged_turns ?? "?"}`],
+    ["Versions", versions(cell.row.version_start, cell.row.version_finish) + (cell.used.length ? `, consumed at ${cell.used.map(({ version, life }) => (version === null ? "?" : "v" + version) + (life !== null && life !== cell.row.life ? ` of incarnation ${life}` : "")).join(", ")}` : used === null ? "" : `, consumed at v${used}`)],
     ["Tokens by version", byVersion(cell.versions)],
     ["Tokens", [prompt === null ? "" : `prompt ${count(prompt)}`, response === null ? "" : `response ${count(response)}`, loss === null ? "" : `in the loss ${count(loss)}`].filter(Boolean).join(", ") || "–"],
     ["Reward", reward === null ? "–" : number(reward) + (advantage === null ? "" : `, advantage ${number(advantage)}`)],
     ["Took", seconds === null ? "–" : format.text(seconds, "seconds") + (tools === null ? "" : `, ${count(tools)} tool call${tools === 1 ? "" : "s"}`)],
-    ["Sandbox", cell.boxes.map(([id, provider, what]) => [id, provider, what].filter(Boolean).join(" · ")).join("; ") || "–"],
+    ["Sandbox", cell.boxes.map(({ id, provider, state: what }) => [id, provider, what].filter(Boolean).join(" · ")).join("; ") || "–"],
   ];
   for (const [name, value] of pairs) dl.append(make("dt", name), make("dd", value));
   return dl;
@@ -272,7 +272,7 @@ function byVersion(versions) {
 
 function turns(cell) {
   if (!cell.turn_count) {
-    const words = cell.more[6] ? "No turns reported." : "Turns are stored only for slow, failed and mixed rollouts, and for a sample.";
+    const words = cell.row.detailed ? "No turns reported." : "Turns are stored only for slow, failed and mixed rollouts, and for a sample.";
     return [make("h3", "Turns"), make("p", words, "note")];
   }
   const table = make("table"), head = make("tr"), body = make("tbody"), frame = make("div", "", "frame");
@@ -290,11 +290,11 @@ function turns(cell) {
 }
 
 const versionsOld = (age) => (age === 0 ? "0, same policy" : `${age} version${age === 1 ? "" : "s"}`);
-function turnRow([version, tools, mutated, reset, box, age, latest], i, cell) {
+function turnRow({ version, tool_calls: tools, mutated, reset, sandbox_id: box, age, latest }, i, cell) {
   const tr = make("tr"), th = make("th", String(i + 1));
   th.scope = "row";
   const did = [reset ? "reset before" : "", mutated === true ? "changed it" : mutated === false ? "changed nothing" : tools ? "may have changed it" : ""].filter(Boolean).join(", ");
-  const several = new Set(cell.turns.map((turn) => turn[4])).size > 1;
+  const several = new Set(cell.turns.map((turn) => turn.sandbox_id)).size > 1;
   tr.append(th, cellOf("Policy", make("span", version === null ? "–" : "v" + version)), cellOf("Tool calls", make("span", tools === null ? "–" : String(tools))),
     cellOf("Environment", make("span", did || "–"), make("span", several ? box : "", "note")),
     cellOf("State age", make("span", age === null ? "–" : versionsOld(age)), make("span", latest !== null && latest !== age ? `latest change ${latest}` : "", "note")));

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import structs
 
 from dashboard.charts.time_columns import Grid, grid
 from dashboard.pages.rollouts.filters import CENSUS, RolloutQuery
-from dashboard.shell.page import Scope
+from dashboard.shell.page import Json, Scope
 from dashboard.state.status import View, joined
 from server.query import RolloutGroupRow, RolloutRow, Turn
 from server.query.types import Cells, CensusState, Funnel, RolloutDetail, RolloutFilter, RolloutPage
@@ -124,10 +124,11 @@ def tables(records: RolloutRecords) -> View:
     query = records.query
     if query.after:
         more = records.page(query.after)
-        found["rt.more"] = [query.after, [rollout(row) for row in more.rollouts], more.after or ""]
+        rows = [rollout(row) for row in more.rollouts]
+        found["rt.more"] = {"after": query.after, "rows": rows, "next": more.after or ""}
     if query.more_groups:
-        rows, after = records.groups(query.more_groups)
-        found["rg.more"] = [query.more_groups, [group(row) for row in rows], after]
+        page_of, after = records.groups(query.more_groups)
+        found["rg.more"] = {"after": query.more_groups, "rows": [group(row) for row in page_of], "next": after}
     few = "" if page.complete else MANY
     return found | {"rt.n": joined(_scope(records), few), "rt.timed": int(records.timed().start is not None)}
 
@@ -140,28 +141,35 @@ def _scope(records: RolloutRecords) -> str:
     return "in flight, any time" if query.in_flight_only else "active in the time shown"
 
 
-def _table(prefix: str, rows: Sequence[Row], after: str, draw: Callable[[Row], list[Any]]) -> View:
+def _table(prefix: str, rows: Sequence[Row], after: str, draw: Callable[[Row], Json]) -> View:
     """``PREFIX.order``: handles; ``PREFIX.r.HANDLE``: the row; ``PREFIX.after``: where the next page begins."""
     drawn = {_handle(cells): cells for cells in map(draw, rows)}
     found: View = {f"{prefix}.r.{handle}": cells for handle, cells in drawn.items()}
     return found | {f"{prefix}.order": list(drawn), f"{prefix}.after": after}
 
 
-def _handle(cells: list[Any]) -> str:
+def _handle(cells: Json) -> str:
     """Hashes an ID, which may have hundreds of characters; the order lists fifty."""
-    return blake2b(f"{cells[1]}:{cells[0]}".encode(errors="surrogatepass"), digest_size=5).hexdigest()
+    named = f"{cells['life']}:{cells.get('rollout_id') or cells['group_id']}"
+    return blake2b(named.encode(errors="surrogatepass"), digest_size=5).hexdigest()
 
 
-def rollout(row: RolloutRow) -> list[Any]:
-    """Names first, then numbers, in the order of `assets/widgets/rollout_table.mjs` (``COLUMNS`` there)."""
-    left = row.state not in CENSUS
-    return [
-        row.rollout_id, row.life, row.group_id, row.environment, row.purpose or "", row.agent, row.engine, row.state,
-        round(row.moved_at), short(row.seconds), None if left else started(row), row.prompt_tokens, row.response_tokens,
-        row.turn_count, row.tool_calls, short(row.reward), short(row.advantage), row.version_start, row.version_finish,
-        row.consumed, row.staleness, row.in_flight, row.in_group, row.in_queue, row.mixed, row.truncated, row.error,
-        row.unknown, row.sampled,
-    ]  # fmt: skip
+_COLUMNS = (
+    "rollout_id", "life", "group_id", "environment", "purpose", "agent", "engine", "state", "prompt_tokens",
+    "response_tokens", "turn_count", "tool_calls", "version_start", "version_finish", "consumed", "staleness",
+    "in_flight", "in_group", "in_queue", "mixed", "truncated", "error", "unknown", "sampled",
+)  # fmt: skip
+_GROUP_COLUMNS = (
+    "group_id", "life", "environment", "purpose", "size", "members", "done", "valid", "outcome", "admitted", "version",
+    "sampled",
+)  # fmt: skip
+
+
+def rollout(row: RolloutRow) -> Json:
+    """Fields of the record that the table shows; ``since``: of a rollout in flight, when it started."""
+    numbers = {name: short(getattr(row, name)) for name in ("seconds", "reward", "advantage")}
+    since = started(row) if row.state in CENSUS else None
+    return {name: getattr(row, name) for name in _COLUMNS} | numbers | {"moved_at": round(row.moved_at), "since": since}
 
 
 def started(row: RolloutRow) -> int | None:
@@ -174,13 +182,11 @@ def short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
 
 
-def group(row: RolloutGroupRow) -> list[Any]:
-    """In the order of `assets/widgets/rollout_table.mjs`."""
-    return [
-        row.group_id, row.life, row.environment, row.purpose, row.size, row.members, row.done, row.valid,
-        short(row.reward_min), short(row.reward_max), short(row.reward_mean), short(row.solve_ratio), row.outcome,
-        row.admitted, row.version, round(row.moved_at), short(row.spread), row.sampled,
-    ]  # fmt: skip
+def group(row: RolloutGroupRow) -> Json:
+    """Fields of the group that the table shows."""
+    names = ("reward_min", "reward_max", "reward_mean", "solve_ratio", "spread")
+    numbers = {name: short(getattr(row, name)) for name in names}
+    return {name: getattr(row, name) for name in _GROUP_COLUMNS} | numbers | {"moved_at": round(row.moved_at)}
 
 
 # ---- detail
@@ -257,17 +263,19 @@ def detail(records: RolloutRecords, now: float) -> View:
     return {"rd": _whole(found) | _updates(records, found, now)}
 
 
-def _whole(found: RolloutDetail) -> dict[str, Any]:
+_DETAILS = ("environment_bound", "old_state_turns", "judged_turns", "loss_tokens", "detailed")
+
+
+def _whole(found: RolloutDetail) -> Json:
     row = found.rollout
+    details = {name: short(getattr(row, name)) for name in ("token_staleness", "environment_staleness")}
     return {
-        "row": rollout(row),
-        "more": [short(row.token_staleness), short(row.environment_staleness), row.environment_bound,
-                 row.old_state_turns, row.judged_turns, row.loss_tokens, row.detailed],
+        "row": rollout(row) | details | {name: getattr(row, name) for name in _DETAILS},
         "times": {name: round(at, 3) for name in _TIMES if (at := getattr(row, name)) is not None},
         "versions": [list(pair) for pair in row.token_versions],
-        "used": [[use.version, use.at, use.incarnation] for use in row.consumptions],
-        "spans": [[one.kind, round(one.start, 3), _rounded(one.end), one.version, one.detail]
-                  for one in found.spans[:SPANS]],
+        "used": [{"version": use.version, "at": use.at, "life": use.incarnation} for use in row.consumptions],
+        "spans": [{"kind": one.kind, "start": round(one.start, 3), "end": _rounded(one.end), "version": one.version,
+                   "detail": one.detail} for one in found.spans[:SPANS]],
         "told": found.spans_told,
         "turns": _turns(row.turns),
         "turn_count": len(row.turns),
@@ -277,14 +285,13 @@ def _whole(found: RolloutDetail) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _boxes(found: RolloutDetail) -> list[list[str]]:
-    """[id, provider, state] each; sandboxes that no provider reports have only their ID."""
+def _boxes(found: RolloutDetail) -> list[Json]:
+    """Sandboxes that no provider reports have only their ID."""
     reported = {box.id: box for box in found.sandboxes}
     named = dict.fromkeys([*found.rollout.sandbox_ids, *(turn.sandbox_id for turn in found.rollout.turns), *reported])
+    silent = {"provider": "", "state": "provider not collected"}
     return [
-        [name, reported[name].provider, reported[name].state]
-        if name in reported
-        else [name, "", "provider not collected"]
+        {"id": name} | ({"provider": box.provider, "state": box.state} if (box := reported.get(name)) else silent)
         for name in named
         if name
     ]
@@ -294,22 +301,25 @@ def _rounded(at: float | None) -> float | None:
     return None if at is None else round(at, 3)
 
 
-def _turns(turns: Sequence[Turn]) -> list[list[Any]]:
-    """[version, tool calls, mutated, reset, sandbox, age of its state, of the latest change] each."""
+_TURN = ("version", "tool_calls", "mutated", "reset", "sandbox_id")
+
+
+def _turns(turns: Sequence[Turn]) -> list[Json]:
+    """With the age of the sandbox's state, and of its latest change, in versions."""
     judged = ages(turns)
     return [
-        [turn.version, turn.tool_calls, turn.mutated, turn.reset, turn.sandbox_id, *judged[i]]
+        {name: getattr(turn, name) for name in _TURN} | dict(zip(("age", "latest"), judged[i], strict=True))
         for i, turn in enumerate(turns[:TURNS])
-    ]  # fmt: skip
+    ]
 
 
-def _sibling(row: RolloutRow) -> list[Any]:
+def _sibling(row: RolloutRow) -> Json:
+    names = ("rollout_id", "life", "state", "finished_at", "version_start", "response_tokens")
     start = row.dispatched_at if row.started_at is None else row.started_at
-    return [row.rollout_id, row.life, row.state, start, row.finished_at, short(row.reward), row.version_start,
-            row.response_tokens]  # fmt: skip
+    return {name: getattr(row, name) for name in names} | {"start": start, "reward": short(row.reward)}
 
 
-def _updates(records: RolloutRecords, found: RolloutDetail, now: float) -> dict[str, Any]:
+def _updates(records: RolloutRecords, found: RolloutDetail, now: float) -> Json:
     """Weight updates during the rollout."""
     moments = [at for span in found.spans for at in (span.start, span.end if span.end is not None else now)]
     moments += [at for name in _TIMES if (at := getattr(found.rollout, name)) is not None]
@@ -317,4 +327,4 @@ def _updates(records: RolloutRecords, found: RolloutDetail, now: float) -> dict[
         return {"updates": []}
     reader, run = records.scope.reader, records.scope.run
     events = reader.runs.events(run, min(moments), max(moments) + 1, ("weights_published",), UPDATES)
-    return {"updates": [[round(event.ts, 3), event.version] for event in events]}
+    return {"updates": [{"ts": round(event.ts, 3), "version": event.version} for event in events]}
