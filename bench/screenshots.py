@@ -90,7 +90,7 @@ SCENES = (
 """The last collected run is shown first. Every scene has a scenario of its own, because that names the run."""
 MAIN = "generator-bound"
 """The scene that shows every page, except those of `SHOWN`."""
-SHOWN = {"sandboxes": "gb300", "preflight": "gb300"}
+SHOWN = {"sandboxes": "gb300"}
 BRIEF = ("overview", "runs")
 """Pages of the other scenes."""
 

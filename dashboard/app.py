@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from dash import ClientsideFunction, Dash, Input, Output
 from dash.exceptions import DependencyException
 from dash.fingerprint import check_fingerprint
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 
 from dashboard import bundle, callbacks
 from dashboard.callback_bodies import CallbackBodies
@@ -57,6 +57,8 @@ _PRELOAD = (
     "if(r.plain.split(' ').includes(p))return;var l=document.createElement('link');"
     "l.id='plotly-ahead';l.rel='preload';l.as='script';l.href=r.plotly;document.head.append(l)})()"
 )
+# Earlier addresses of pages, which links and bookmarks still name.
+_MOVED = {"targets": "sources", "preflight": "sources?tab=setup"}
 # Dash's own scripts in one file; Dash requires that the document names its renderer.
 _DASH = _SUITES + "dash_renderer.min.js"
 _SCRIPT = re.compile(r'<script src="[^"]*/_dash-component-suites/dash/([^"]+)"></script>')
@@ -117,6 +119,8 @@ def attach(
     for name, address in names.items():
         app.index_string = app.index_string.replace(f"@{name}@", app.get_asset_url(address))
     app.index_string = app.index_string.replace("@plotly@", app.config.requests_pathname_prefix + _PLOTLY)
+    for old, new in _MOVED.items():
+        api.add_api_route(app.config.routes_pathname_prefix + old, _moved_to(new), include_in_schema=False)
     app.layout = shell_layout.layout(PAGES, app.config.requests_pathname_prefix)
     callbacks.register(app, reader, receivers, candidates)
     if push:
@@ -130,6 +134,16 @@ def attach(
     api.add_middleware(Static, prefix=app.config.routes_pathname_prefix, files=files)
     api.add_middleware(Packed, prefix=app.config.routes_pathname_prefix)
     return app
+
+
+def _moved_to(address: str) -> Callable[[Request], Awaitable[RedirectResponse]]:
+    """Redirects to a page next to the requested one, and keeps the query."""
+
+    async def redirect(request: Request) -> RedirectResponse:
+        query = request.url.query
+        return RedirectResponse(address + ("&" if "?" in address else "?") * bool(query) + query, 308)
+
+    return redirect
 
 
 async def _no_such_resource(request: Request, error: Exception) -> JSONResponse:

@@ -8,14 +8,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dash import Dash, Input, Output, dcc, html, no_update
+from dash import Dash, Input, Output, dcc, no_update
 
 from dashboard.charts import step_axis
 from dashboard.charts.events import events
 from dashboard.pages import PAGES, by_key, by_path
 from dashboard.pages.alerts.data import evaluated, firing
+from dashboard.pages.sources.data import chip
+from dashboard.pages.sources.trust import unread
 from dashboard.pages.verdict import ribbon
-from dashboard.shell.page import STATUS_SECONDS, Json, Load, Page, RuleCache, Scope
+from dashboard.shell.page import STATUS_SECONDS, Json, Load, Page, RuleCache, Scope, html
 from dashboard.state import url as state_url
 from dashboard.state.cache import TimedCache
 from dashboard.state.deltas import SentViews
@@ -79,11 +81,11 @@ def build(
     runs, states = reader.runs.all(), reader.runs.states()
     chosen = _choose(runs, address)
     try:
-        if page is None or (chosen is None and not page.whole):
+        if page is None or address.unknown_range or (chosen is None and not page.whole):
             raise UnknownRun(address.run)
         boot = _load(look, views, wanted, chosen, address, page)
     except UnknownRun:
-        nothing = _nothing(address, wanted, page)
+        nothing = _nothing(address, wanted, page, chosen, runs)
         if candidates is not None and not runs:
             nothing |= {"found": candidates(), "error": _NO_RUNS_HERE}
         return [nothing, run_links(runs, states, address), [], *(no_update for _ in PAGES)]
@@ -91,7 +93,8 @@ def build(
     links = [run_links(runs, states, address, boot["run"]), range_links(address, chosen, tz) if chosen else []]
     if page.key in wanted.get("have", ()):
         return [boot, *links, *(no_update for _ in PAGES)]
-    tree = page.tree()
+    shut = html.Button("Close", className="shut", type="button", **{"data-shut": ""})
+    tree = [shut, *page.tree()] if page.kind == "drawer" else page.tree()
     return [boot, *links, *(tree if one is page else no_update for one in PAGES)]
 
 
@@ -102,11 +105,21 @@ def _choose(runs: Sequence[RunInfo], address: Address) -> RunInfo | None:
     return next((run for run in runs if run.name == address.run), None)
 
 
-def _nothing(address: Address, wanted: Mapping[str, Any], page: Page | None) -> Json:
-    unknown = f"No run is named “{address.run}”. Choose one from the menu."
-    message = _NO_PAGE if page is None else _NO_RUNS if address.run is None else unknown
-    nothing = {"page": wanted.get("n", 0), "error": message, "run": address.run or "", "key": page.key if page else ""}
-    return nothing | ({"title": "No runs yet"} if message is _NO_RUNS else {})
+def _nothing(
+    address: Address, wanted: Mapping[str, Any], page: Page | None, chosen: RunInfo | None, runs: Sequence[RunInfo]
+) -> Json:
+    """Why there is nothing to show, and the way ``back``: [text, path below the prefix, query]."""
+    nothing: Json = {"page": wanted.get("n", 0), "run": address.run or "", "key": page.key if page else ""}
+    if page is None:
+        return nothing | {"error": _NO_PAGE, "back": ["Go to Overview", "", ""]}
+    if chosen is None and address.run is None:
+        return nothing | {"error": _NO_RUNS, "title": "No runs yet"}
+    if chosen is None or not address.unknown_range:
+        back = [f"Open {runs[0].name}", page.path, state_url.link(runs[0].name, address.range)] if runs else None
+        return nothing | {"error": f"No run is named “{address.run}”.", "back": back}
+    back = ["Show the last hour", page.path, state_url.link(chosen.name, state_url.DEFAULT_RANGE)]
+    ranges = ", ".join(state_url.RANGES)
+    return nothing | {"error": f"“{address.unknown_range}” is not a time range. Ranges: {ranges}.", "back": back}
 
 
 def _load(
@@ -207,6 +220,8 @@ def cells(page: Page, scope: Scope) -> View:
         # Nothing of one run is read: what it is about is every run's.
         return page.cells(scope) | {"life": ""} | count
     status = scope.status
+    count |= chip([*status.trust, *status.gone], unread(status))
+    count["n.boxes"] = "This run uses no sandboxes" if scope.facts.number("has_sandbox") == 0 else ""
     shell: View = {"life": status.lifecycle, "newest": scope.facts.newest()} | state_cell(
         status.state, status.lifecycle
     )

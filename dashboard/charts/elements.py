@@ -149,7 +149,9 @@ def panel_of(panel: Panel) -> Any:
     Its figure comes with each load (`read`), and is drawn by `assets/widgets/chart.mjs`.
     """
     key = f"p.{panel.key}"
-    title = [html.H2(panel.title), html.Span(panel.shown, className="unit")]
+    # Opens the tip of the title, which the keyboard opens by focus on the title itself.
+    info = html.Button("i", className="info", type="button", tabIndex=-1, **{"aria-label": f"About {panel.title}"})
+    title = [html.H2(panel.title), info, html.Span(panel.shown, className="unit")]
     graph = html.Div(id=f"graph-{panel.key}", className="graph")
     why = html.Div([pill(key, "h"), t(html.P, f"{key}.w")], className="why")
     return html.Section(

@@ -99,7 +99,7 @@ def advised(one: Advice) -> str:
 
 
 def simulated(advice: Advice) -> str:
-    """The query of the What-if page for a change, ``concurrency=660``; empty where the page has no such change."""
+    """The query of What-if for a change, ``concurrency=660``; empty where it has no such change."""
     if advice.after is None:
         return ""
     lever, before, after = advice.lever, advice.before, advice.after

@@ -1,16 +1,16 @@
 """The frame of every page: header, navigation, run menu, live state, theme, stores and the timer."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from dash import dcc
 
 from dashboard.shell.page import Page, html, t
-from dashboard.shell.shortcuts import SHORTCUTS
 
 # What a run reports is a quarter of a second older on the screen at the median, and never a second.
 INTERVAL_MS = 750
+# Pages that a phone has in its bar.
+_THUMB = ("overview", "alerts", "rollouts")
 
 
 def layout(pages: Sequence[Page], base: str) -> Any:
@@ -18,7 +18,7 @@ def layout(pages: Sequence[Page], base: str) -> Any:
 
     ``base``: where the dashboard is reached, with slashes at both ends.
     """
-    places = [html.Div(id=f"page-{page.key}", className="place", **{"data-place": page.key}) for page in pages]
+    places = [_place(page) for page in pages]
     return html.Div(
         [
             html.A("Skip to the page", href="#main", className="skip"),
@@ -27,8 +27,16 @@ def layout(pages: Sequence[Page], base: str) -> Any:
             *_machinery(),
         ],
         id="app",
-        **{"data-page": "loading", "data-base": base, "data-shortcuts": json.dumps(SHORTCUTS)},
+        **{"data-page": "loading", "data-base": base},
     )
+
+
+def _place(page: Page) -> Any:
+    """A drawer is a dialog: modal over another page, else like any page (`assets/core/nav.mjs`)."""
+    names = {"data-place": page.key, "data-title": page.title}
+    if page.kind == "drawer":
+        return html.Dialog(id=f"page-{page.key}", className="place drawer", **names, **{"aria-label": page.title})
+    return html.Div(id=f"page-{page.key}", className="place", **names)
 
 
 def _machinery() -> list[Any]:
@@ -43,6 +51,7 @@ def _header(pages: Sequence[Page], base: str) -> Any:
             html.Nav(id="runs", **{"aria-label": "Runs"}),
         ],
         id="run-menu",
+        className="drop",
     )
     # A zoom stays while the charts go on, so the header shows it: an old hour must not look like the last one.
     reset = html.Button("Reset zoom", id="unzoom", type="button")
@@ -52,28 +61,52 @@ def _header(pages: Sequence[Page], base: str) -> Any:
             html.Div([brand], className="what"),
             _nav(pages, base),
             html.Div([menu, html.Nav(id="ranges", **{"aria-label": "Time range"}), reset], className="where"),
-            html.Div([_live(), _theme(), _keys()], className="when"),
+            html.Div([_sources(base), _what_if(base), _live(), _theme(), _help(base)], className="when"),
         ]
     )
 
 
 def _nav(pages: Sequence[Page], base: str) -> Any:
-    """Plain links: `assets/core/nav.mjs` adds run and range, and they open in a tab of their own."""
-    links = [
-        html.A(
-            [page.title, *_count(page)],
-            href=base + page.path,
-            # What is about all runs, and the tools, stand apart from what is about one run.
-            className="apart" if page.key == "runs" else "",
-            # Pages about one run have nothing to show before the first run.
-            **{"data-nav": page.key, "data-title": page.title, "data-whole": "1" if page.whole else ""},
-        )
-        for page in pages
-    ]
-    return html.Nav(links, id="pages", **{"aria-label": "Pages"})
+    """Plain links: `assets/core/nav.mjs` adds run and range, and they open in a tab of their own.
+
+    On a phone it is a bar at the bottom; what does not fit is behind More.
+    """
+    links = [_link(page, base) for page in pages if page.kind == "page"]
+    rest = [_link(page, base) for page in pages if page.key not in _THUMB]
+    more = html.Details([html.Summary("More"), html.Div(rest, className="rest")], id="more", className="drop")
+    return html.Nav([*links, more], id="pages", **{"aria-label": "Pages"})
+
+
+def _link(page: Page, base: str) -> Any:
+    # What is about all runs stands apart from what is about one run.
+    name = "thumb" if page.key in _THUMB else "apart" if page.key == "runs" else ""
+    # Pages about one run have nothing to show before the first run.
+    names = {"data-nav": page.key, "data-whole": "1" if page.whole else ""}
+    tip = {"data-h": "n.boxes"} if page.key == "sandboxes" else {}
+    return html.A([page.title, *_count(page)], href=base + page.path, className=name, **names, **tip)
+
+
+def _sources(base: str) -> Any:
+    """How many targets answer; the page behind it has the same numbers (`dashboard.pages.sources.data.chip`)."""
+    words = [t(html.B, "n.src"), html.Span(" sources"), t(html.Span, "n.src.w")]
+    return html.A(
+        [html.Span(className="dot"), html.Span(words)],
+        href=base + "sources", id="sources", className="tool", **{"data-nav": "sources", "data-s": "n.src.s"},
+    )  # fmt: skip
+
+
+def _what_if(base: str) -> Any:
+    return html.A("What-if", href=base + "what-if", className="tool", id="what-if", **{"data-nav": "what-if"})
+
+
+def _help(base: str) -> Any:
+    names = {"data-nav": "help", "aria-label": "Help", "title": "Help (?)"}
+    return html.A("?", href=base + "help", className="tool", id="help", **names)
 
 
 def _count(page: Page) -> list[Any]:
+    if page.key == "sources":
+        return [t(html.Span, "n.src", "note")]
     if page.key != "alerts":
         return []
     return [html.Span([t(html.B, "n.firing"), html.Span(" firing", className="sr")], className="count")]
@@ -90,11 +123,11 @@ def _theme() -> Any:
     return html.Button([html.Span(className="half"), word], id="theme", type="button")
 
 
-def _keys() -> Any:
-    name = "Keyboard shortcuts"
-    return html.Button("?", id="keys", type="button", title=f"{name} (?)", **{"aria-label": name})
-
-
 def _message() -> Any:
-    parts = [html.H1("Nothing to show", id="message-title"), html.P(id="message"), html.Ul(id="message-found")]
+    parts = [
+        html.H1("Nothing to show", id="message-title"),
+        html.P(id="message"),
+        html.A(id="message-back", className="strong", hidden=True, **{"data-in": ""}),
+        html.Ul(id="message-found"),
+    ]
     return html.Section(parts, className="message")

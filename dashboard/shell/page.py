@@ -146,6 +146,8 @@ class Page:
         timed: its cells depend on the time shown: a tick sends it.
         asks: its own parameters of the address; a tick sends their values.
         whole: it is about all runs, and opens without one; its own cell ``newest`` is the time of its newest data.
+        kind: "page" of the navigation; "tool", opened from the header; "drawer", over the page that is shown, or a page
+            of its own where it is opened directly.
     """
 
     key: str
@@ -158,6 +160,7 @@ class Page:
     timed: bool = False
     asks: tuple[str, ...] = ()
     whole: bool = False
+    kind: str = "page"
 
 
 def t(tag: Any, key: str, name: str = "", **data: str) -> Any:
@@ -172,7 +175,7 @@ def t(tag: Any, key: str, name: str = "", **data: str) -> Any:
 
 
 def simulate(key: str) -> Any:
-    """A link to the What-if page with the changes of the cell ``key``, hidden where there are none."""
+    """A link to What-if with the changes of the cell ``key``, hidden where there are none."""
     return html.A(
         "Simulate", href="what-if", className="simulate", hidden=True, **{"data-goto": "what-if", "data-q": key}
     )

@@ -45,6 +45,8 @@ class Address:
     by_step: bool = False
     over: str = ""
     align: str = ""
+    # What the address has as its range where that is none.
+    unknown_range: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Span:
 
 
 def parse(search: str) -> Address:
-    """Reads what it understands and ignores the rest: an address typed by hand must still open a page."""
+    """Reads what it understands and ignores the rest, except for an unknown range, which is reported."""
     found = {key: values[-1] for key, values in parse_qs(search.lstrip("?")).items()}
     start, end = _time(found.get("start")), _time(found.get("end"))
     chosen = found.get("range", DEFAULT_RANGE)
@@ -66,7 +68,7 @@ def parse(search: str) -> Address:
     if start is None or end is None or end <= start:
         start = end = None
     more = (found.get("all") == "1", found.get("axis") == "step", found.get("over", ""), found.get("align", ""))
-    return Address(found.get("run"), name, start, end, *more)
+    return Address(found.get("run"), name, start, end, *more, "" if chosen in RANGES else chosen)
 
 
 def _time(value: str | None) -> float | None:

@@ -41,7 +41,7 @@ NAMES: Mapping[str, str] = {
 LABEL = "label_"
 EVIDENCE = "evidence"
 UNKNOWN = "unknown"
-NO_REASON = "see the Targets page for the reason"
+NO_REASON = "see the Sources page for the reason"
 
 _UNITS = (("y", 31_536_000.0), ("w", 604_800.0), ("d", 86_400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0), ("ms", 0.001))
 _DURATION = re.compile("".join(f"(?:([0-9]+){unit})?" for unit, _ in _UNITS), re.ASCII)

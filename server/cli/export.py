@@ -79,7 +79,7 @@ def _self_rule(reason: str, expr: str, lasting: str) -> dict[str, Any]:
         "expr": expr,
         "for": lasting,
         "labels": {"severity": "critical", "class": "infrastructure", "reason": reason},
-        "annotations": {"summary": summary, "description": "See docs: Faults; the Targets page and the server's log."},
+        "annotations": {"summary": summary, "description": "See docs: Faults; the Sources page and the server's log."},
     }
 
 

@@ -26,7 +26,7 @@ Check = Callable[[Snapshot], Iterator[str]]
 
 ACTORS = {"generator": "generator", "trainer": "trainer", "overhead": "trainer", "sandbox": "sandbox"}
 """Colour of the banner's chip -> the actor of the strip that the page marks as the limit."""
-WHOLE_PAGES = ("runs", "targets")
+WHOLE_PAGES = ("runs",)
 """Pages of all runs: their header is about no single run."""
 RUN_PAGES = ("overview", "rollouts", "generator", "trainer", "sandboxes")
 """Pages of one run with numbers, states of health and a headline."""
@@ -268,7 +268,7 @@ def one_count_of_alerts(shown: Snapshot) -> Iterator[str]:
 
 
 def one_count_of_targets(shown: Snapshot) -> Iterator[str]:
-    """Overview, Targets, Runs, /metrics and API count the same targets that answer."""
+    """Overview, Sources, header, Runs, /metrics and API count the same targets that answer."""
     if shown.state in ("not_collected", "finished"):
         return
     up, targets = sum(one["up"] for one in shown.status["trust"]), len(shown.status["trust"])
@@ -276,7 +276,8 @@ def one_count_of_targets(shown: Snapshot) -> Iterator[str]:
     words = {
         "Overview": shown.text("overview", "t.sum"),
         "Runs": shown.text("runs", "rn.0")["up"],
-        "Targets": shown.text("targets", "tg.head"),
+        "Sources": shown.text("sources", "tg.head"),
+        "Header": shown.text("overview", "n.src"),
     }
     if (sum(exported), len(exported)) != (up, targets):
         yield f"/metrics: {sum(exported):.0f} of {len(exported)} up, API: {up} of {targets}"

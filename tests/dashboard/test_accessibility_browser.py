@@ -32,11 +32,11 @@ STATES: tuple[tuple[str, str, str, str], ...] = (
     ("sandboxes", MATH, "", "true"),
     ("alerts", RICH, "", "document.querySelector('[data-alerts] h3')"),
     ("runs", RICH, COMPARED, "document.querySelectorAll('.run-line').length === 2"),
-    ("targets", RICH, "", "document.querySelector('[data-rows=targets] tr')"),
+    ("sources", RICH, "", "document.querySelector('[data-rows=targets] tr')"),
     ("what-if", fake_what_if.LONG, "&move_gpus=16&oversampling=2", "document.querySelector('[data-slider] input')"),
     ("what-if", POOR, "", "document.querySelector('[data-slider] input')"),
-    ("preflight", WALL, "", "document.querySelector('[data-checks=fail] h3')"),
-    ("preflight", fake_preflight.NEW, "", "true"),
+    ("sources", WALL, "&tab=setup", "document.querySelector('[data-checks=fail] h3')"),
+    ("sources", fake_preflight.NEW, "&tab=setup", "true"),
     ("help", RICH, "", "document.querySelector('#trainer_wait_ratio summary')"),
 )
 
@@ -92,10 +92,14 @@ def _serious(page: Page, options: dict[str, Any]) -> list[Any]:
 
 
 def dialogs(page: Page) -> dict[str, Any]:
-    """The shortcuts, then a data table over a chart that fills the screen."""
-    page.locator("#keys").click()
-    found = {"shortcuts": _serious(page, {})}
-    page.keyboard.press("Escape")
+    """The drawers, then a data table over a chart that fills the screen."""
+    found: dict[str, Any] = {}
+    for name, there in (("help", "#trainer_wait_ratio"), ("what-if", "[data-slider] input")):
+        page.locator("#" + name).click()
+        until(page, f"() => document.querySelector('.drawer:modal {there}')")
+        found[name] = _serious(page, {})
+        page.keyboard.press("Escape")
+        until(page, "() => RS.boot.key === 'overview' && RS.chartsReady()")
     page.locator("#panel-queue .tools").click()
     page.get_by_role("menuitem", name="Full screen").click()
     page.locator("#panel-queue .tools").click()

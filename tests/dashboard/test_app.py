@@ -64,7 +64,23 @@ def test_index_tells_nothing_it_need_not() -> None:
     assert "python_version" not in page and "_dash-ws-callback" not in page
     assert "1.2.3" in page and '<html lang="en" ' in page
     # Pages without charts, by their paths: there plotly.js is not fetched; and tabs are told of news.
-    assert 'data-plain="alerts runs targets what-if preflight help" data-push="on"' in page
+    assert 'data-plain="alerts runs sources what-if help" data-push="on"' in page
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("targets", "sources"),
+        ("targets?run=a%2Fb&unhealthy=1", "sources?run=a%2Fb&unhealthy=1"),
+        ("preflight", "sources?tab=setup"),
+        ("preflight?run=a&token=x", "sources?tab=setup&run=a&token=x"),
+    ],
+)
+def test_earlier_addresses_redirect_and_keep_their_query(old: str, new: str) -> None:
+    api = FastAPI()
+    attach(api, fake.reader(60), version="1")
+    answer = run(fetch(api, "/" + old))
+    assert (answer.status_code, answer.headers["location"]) == (308, new)
 
 
 def test_requests_that_dash_would_answer_by_500() -> None:

@@ -193,10 +193,10 @@ def test_run_switch_by_link(open_page: Open) -> None:
 def test_unknown_run(open_page: Open) -> None:
     page = open_page("?run=%3Cb%3Enobody", drawn=False)
     page.wait_for_selector("[data-page=error]")
-    assert page.locator("#message").inner_text() == "No run is named “<b>nobody”. Choose one from the menu."
-    page.locator("#run-menu summary").click()
-    page.locator("#runs a", has_text=fake.RICH).click()
+    assert page.locator("#message").inner_text() == "No run is named “<b>nobody”."
+    page.locator("#message-back").click()
     page.wait_for_selector("[data-page=ok]")
+    assert page.locator("#run-name").inner_text() == fake.RICH
 
 
 def test_theme_toggles_and_stays(open_page: Open) -> None:

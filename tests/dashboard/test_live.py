@@ -11,7 +11,7 @@ from dashboard import callbacks
 from dashboard.callbacks import cells as of_page
 from dashboard.charts.panels import CARDS, PANELS, names_by_slot
 from dashboard.pages import by_key
-from dashboard.pages.targets.trust import MOST, trust
+from dashboard.pages.sources.trust import MOST, trust
 from dashboard.shell.page import Scope
 from dashboard.state.deltas import SentViews
 from dashboard.state.signal_lookup import Want

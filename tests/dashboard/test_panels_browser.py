@@ -284,11 +284,10 @@ def test_keys_go_everywhere_but_not_while_typing(open_page: Open) -> None:
     page = open_page(f"?run={fake.RICH}")
     page.keyboard.press("?")
     sheet = page.get_by_role("dialog")
-    assert sheet.locator("dd").all_text_contents() == [words for _, words in SHORTCUTS]
+    until(page, "() => document.querySelector('.drawer:modal .keys')")
+    assert sheet.locator(".keys dd").all_text_contents() == [words for _, words in SHORTCUTS]
     page.keyboard.press("Escape")
-    page.get_by_role("button", name="Keyboard shortcuts").click()
-    assert sheet.is_visible()
-    page.keyboard.press("Escape")
+    until(page, "() => RS.boot.key === 'overview'")
     page.keyboard.press("1")
     until(page, "() => RS.boot.end - RS.boot.start === 900")
     page.keyboard.press("l")

@@ -1,4 +1,4 @@
-"""The Preflight page's cells: numbers by hand, what was not said, and names that are nobody's markup or TOML."""
+"""The cells of the tab Setup: numbers by hand, what was not said, and names that are nobody's markup or TOML."""
 
 import re
 import tomllib
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from dashboard.pages.preflight import data as preflight_data
+from dashboard.pages.sources import setup as preflight_data
 from dashboard.shell.page import Scope
 from dashboard.state.status import View
 from server.config.settings import parse_preflight

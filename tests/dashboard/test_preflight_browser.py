@@ -1,4 +1,4 @@
-"""The Preflight page in a real Chromium: what stands first, the button by mouse and by keyboard, and copying."""
+"""The tab Setup of Sources in a real Chromium: what stands first, the button by mouse and by keyboard, and copying."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,11 +6,9 @@ import pytest
 from msgspec import structs
 from playwright.sync_api import Browser, Page
 
-from dashboard.pages import PAGES
 from dashboard.shell import layout as shell_layout
 from server.query.preflight import CheckInfo
 from tests.browser_support import exposed
-from tests.dashboard import fake_alerts
 from tests.dashboard import fake_preflight as fakes
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader
@@ -72,7 +70,7 @@ def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) 
     assert page.locator("[data-rows=pf-plan] li").first.inner_text().split() == [
         "Concurrent", "sandboxes", "concurrency", "960",
     ]  # fmt: skip
-    assert page.title() == f"Preflight · {wall.WALL} · Rollscope"
+    assert page.title() == f"Sources · {wall.WALL} · Rollscope"
     assert page.locator("#ranges").is_hidden()
 
 
@@ -134,20 +132,6 @@ def test_before_the_first_check_nothing_is_blank(open_page: Open) -> None:
     assert how is not None and how["y"] == plan["y"] and how["x"] > plan["x"]
 
 
-@pytest.mark.parametrize("firing", [0, 128])
-def test_the_navigation_of_a_phone_shows_where_one_is(open_page: Open, reader: MemoryReader, firing: int) -> None:
-    """Eleven pages are more than a phone is wide: the row is pushed by thumb, and begins at the page that is open."""
-    reader.set_alerts(
-        *(fake_alerts.alert("TrainerStarved", 0.5, "ratio", 60 + n, run=wall.WALL) for n in range(firing))
-    )
-    page = open_page(size=(390, 844))
-    until(page, "() => document.querySelector('#pages a[aria-current]').getBoundingClientRect().right <= 390")
-    here = page.locator("#pages a[aria-current]").bounding_box()
-    assert here is not None and here["x"] >= 0
-    assert page.locator("#pages a").count() == len(PAGES)
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-
-
 def test_commands_are_copied_whole(open_page: Open) -> None:
     page = open_page()
     page.get_by_role("button", name="Copy 20 commands: Leftover sandboxes").click()
@@ -175,7 +159,7 @@ def test_focus_in_a_row_that_goes_is_not_lost(open_page: Open, reader: MemoryRea
     page = open_page()
     page.get_by_role("button", name="Copy 20 commands: Leftover sandboxes").focus()
     reader.preflights[wall.WALL] = structs.replace(fakes.FOUND, checks=fakes.CHECKS[:1], outcome="ok")
-    until(page, "() => document.querySelector('h1 span').textContent === 'The plan fits'")
+    until(page, "() => document.querySelector('.pf-head h1 span').textContent === 'The plan fits'")
     assert page.evaluate("document.activeElement.id") == "pf-said"
 
 
@@ -207,5 +191,5 @@ def test_markup_in_answers_stays_text(open_page: Open, reader: MemoryReader) -> 
     assert titles(page, "fail") == [EVIL, EVIL]
     assert page.locator(".commands code").inner_text() == EVIL
     assert page.locator("main img, main script").count() == 0
-    assert page.title() == f"Preflight · {wall.WALL} · Rollscope"
+    assert page.title() == f"Sources · {wall.WALL} · Rollscope"
     assert page.evaluate("document.documentElement.scrollWidth") == 1440

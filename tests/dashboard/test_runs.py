@@ -6,10 +6,10 @@ import pytest
 from msgspec import structs
 
 from dashboard.callbacks import build, tick
-from dashboard.pages import ORDER, PAGES
+from dashboard.pages import PAGES
 from dashboard.pages.help import data as help_page
 from dashboard.pages.runs import data as runs_data
-from dashboard.pages.targets import data as targets_data
+from dashboard.pages.sources import data as targets_data
 from dashboard.shell.page import RuleCache, Scope
 from dashboard.shell.shortcuts import SHORTCUTS
 from dashboard.state import deltas
@@ -36,18 +36,18 @@ def cell(found: Any, key: str) -> Any:
 
 
 def test_pages_are_in_the_order_of_the_navigation() -> None:
-    found = [page.title for page in PAGES if page.key not in ("generator", "trainer")]
-    assert found == [
-        "Overview", "Rollouts", "Sandboxes", "Alerts", "Runs", "Targets", "What-if", "Preflight", "Help",
+    assert [page.title for page in PAGES if page.kind == "page"] == [
+        "Overview", "Sandboxes", "Generator", "Rollouts", "Trainer", "Alerts", "Runs",
     ]  # fmt: skip
-    # Where those two belong.
-    assert ORDER[1:5] == ("rollouts", "generator", "trainer", "sandboxes")
+    assert [(page.title, page.kind) for page in PAGES[7:]] == [
+        ("Sources", "tool"), ("What-if", "drawer"), ("Help", "drawer"),
+    ]  # fmt: skip
 
 
 def test_every_page_of_the_keyboard_is_one() -> None:
     keys = [key for key, _ in SHORTCUTS]
     assert len(set(keys)) == len(keys)
-    assert [key[-1] for key in keys if key.startswith("g ")] == list("orgtsauxwph")
+    assert [key[-1] for key in keys if key.startswith("g ")] == list("osgrtauxpwh")
 
 
 # ---- list
@@ -145,7 +145,7 @@ def test_without_a_run_these_pages_open_all_the_same() -> None:
     def look(run: str, everything: bool) -> Scope:
         return Scope(reader, run, everything, None, RuleCache(), TimedCache())
 
-    for path in ("runs", "targets", "help"):
+    for path in ("runs", "help"):
         boot = build(look, views, {"path": path, "search": "", "n": 1})[0]
         assert "error" not in boot and boot["run"] == "" and boot["over"] is False
         delta = tick(look, views, {"page": 1, "key": path, "run": "", "all": True, "have": boot["have"]})
@@ -195,7 +195,7 @@ def test_of_a_thousand_targets_the_unhealthy_are_drawn() -> None:
         reader.add_run(f"r{run}")
         rows = [fleet.target(f"r{run}", f"e{i}", i % 100 != 7, "refused" if i % 100 == 7 else "") for i in range(250)]
         reader.set_targets(f"r{run}", *rows)
-    found = targets_data.cells(scope(reader, run=""))
+    found = targets_data.cells(scope(reader, run="r0"))
     drawn = [cell(found, key) for key in found if key[3:].isdigit()]
     # Three of each run's 250 are down: numbers 7, 107 and 207.
     assert [row[4] for row in drawn].count("down") == 12 and {row[4] for row in drawn[:12]} == {"down"}
@@ -203,9 +203,52 @@ def test_of_a_thousand_targets_the_unhealthy_are_drawn() -> None:
     assert len(drawn) == targets_data.MOST == len(cell(found, "tg.n"))
     assert found["tg.more"] == "800 more are not shown, none in worse health. Use the filter."
     assert (found["tg.head"], found["tg.s"]) == ("988 of 1,000 targets up", "watch")
-    only = targets_data.cells(scope(reader, "unhealthy=1&find=R2", run=""))
+    only = targets_data.cells(scope(reader, "unhealthy=1&find=R2", run="r0"))
     assert [cell(only, key)[:2] for key in only if key[3:].isdigit()] == [["r2", "e7"], ["r2", "e107"], ["r2", "e207"]]
     assert only["tg.head"] == "988 of 1,000 targets up" and only["tg.more"] == ""
+
+
+def test_the_chip_and_the_page_count_the_same_targets() -> None:
+    """One of the run's three does not answer; those of other runs are on the page on request only."""
+    reader = fleet.reader()
+
+    def look(run: str, everything: bool) -> Scope:
+        return Scope(reader, run, everything, None, RuleCache(), TimedCache())
+
+    def opened(search: str) -> Any:
+        return build(look, deltas.SentViews(), {"path": "sources", "search": f"?run={fleet.STAR}{search}"})[0]["view"]
+
+    found = opened("")
+    assert [found[key] for key in ("n.src", "n.src.w", "n.src.s")] == ["2/3", ", 1 down", "watch"]
+    assert (found["tg.head"], found["tg.s"], found["tg.sub"]) == ("2 of 3 targets up", "watch", "1 down · 1 run")
+    every = opened("&all=1")
+    assert (every["n.src"], every["tg.head"]) == ("2/3", "4 of 6 targets up")
+    reader.set_state(fleet.STAR, RunState("finished"))
+    over = opened("")
+    assert [over[key] for key in ("n.src", "n.src.w", "n.src.s")] == ["3", ", not read now", "unknown"]
+    assert (over["tg.head"], over["tg.s"]) == ("3 targets, not read now", "unknown")
+    assert [row[4] for key, row in over.items() if key[3:].isdigit()] == ["unread", "up", "up"]
+    setup = opened("&tab=setup")
+    assert setup["sc.tab"] == "setup" and "tg.head" not in setup and setup["pf.mode"] == "nc"
+
+
+def test_the_ways_back_from_an_address_that_is_wrong() -> None:
+    reader = fleet.reader()
+
+    def look(run: str, everything: bool) -> Scope:
+        return Scope(reader, run, everything, None, RuleCache(), TimedCache())
+
+    def opened(path: str, search: str) -> Any:
+        found = build(look, deltas.SentViews(), {"path": path, "search": search})[0]
+        return found["error"], found["back"]
+
+    newest = reader.runs.all()[0].name
+    run = ["Open " + newest, "alerts", f"?run={newest}&range=6h"]
+    assert opened("alerts", "?run=gone&range=6h") == ("No run is named “gone”.", run)
+    error, back = opened("trainer", f"?run={fleet.STAR}&range=90m")
+    assert error == "“90m” is not a time range. Ranges: 15m, 1h, 6h, 24h, 7d, all."
+    assert back == ["Show the last hour", "trainer", f"?run={fleet.STAR}&range=1h"]
+    assert opened("nowhere", "") == ("Page not found.", ["Go to Overview", "", ""])
 
 
 def test_keys_are_told_of_the_target_that_was_asked_for() -> None:
@@ -229,7 +272,6 @@ def test_coverage_says_what_to_log() -> None:
     # verl logs rewards by itself; engines do not depend on the framework.
     assert targets_of(found, "lack")[1][3:] == ["log rewards", "verl can report it"]
     assert targets_of(found, "lack")[0][3:] == ["add engines", ""]
-    assert targets_data.cells(scope(fleet.reader(), run=""))["tg.c.run"] == ""
 
 
 def targets_of(found: Any, group: str) -> list[Any]:

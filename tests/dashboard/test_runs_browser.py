@@ -8,7 +8,7 @@ from msgspec import structs
 from playwright.sync_api import Browser, Page, Route
 
 from dashboard.pages.runs import data as runs_data
-from dashboard.pages.targets import data as targets_data
+from dashboard.pages.sources import data as targets_data
 from dashboard.shell import layout as shell_layout
 from tests.dashboard import fake_fleet as fleet
 from tests.dashboard.fake import NOW
@@ -177,7 +177,7 @@ def test_a_shared_link_shows_the_same_figures(open_page: Open, reader: MemoryRea
 
 
 def test_targets_are_filtered_and_their_keys_told_on_demand(open_page: Open, reader: MemoryReader) -> None:
-    page = open_page(f"targets?run={fleet.STAR}")
+    page = open_page(f"sources?all=1&run={fleet.STAR}")
     rows = page.locator("[data-rows=targets] tr:not(.keys-of)")
     until(page, "() => document.querySelectorAll('[data-rows=targets] tr').length === 6")
     assert page.locator("h1:visible").inner_text() == "4 of 6 targets up"
@@ -237,14 +237,35 @@ def test_help_is_found_by_address_and_by_word(open_page: Open) -> None:
 
 
 def test_all_pages_are_reached_by_thumb(open_page: Open, reader: MemoryReader) -> None:
+    """Three pages are in the bar at the bottom, the others behind More; the header stays in view."""
     page = open_page(f"help?run={fleet.STAR}", size=(390, 844))
-    for name in ("targets", "runs"):
-        assert page.evaluate("document.documentElement.scrollWidth") == 390
-        # The page that is open is in view, whatever stands before it in the row.
-        place = page.locator("[data-nav][aria-current]").bounding_box()
-        assert place is not None and place["x"] >= 0 and place["x"] + place["width"] <= 390 and place["height"] >= 44
+    left = "(one, other) => one.getBoundingClientRect().x - other.getBoundingClientRect().x"
+    bar = page.locator("#pages > :visible").evaluate_all(
+        f"all => all.sort({left}).map(el => el.firstChild.textContent)"
+    )
+    assert bar == ["Overview", "Alerts", "Rollouts", "More"]
+    for name in ("overview", "alerts", "rollouts"):
         page.locator(f"[data-nav={name}]").click()
         until(page, "name => RS.boot.key === name && document.querySelector(`[data-nav=${name}][aria-current]`)", name)
+        place = page.locator("[data-nav][aria-current]").bounding_box()
+        assert place is not None and place["height"] >= 44 and 780 <= place["y"] <= 844 - place["height"]
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+    rest = ["sandboxes", "generator", "trainer", "sources", "what-if", "help", "runs"]
+    assert sorted(page.locator(".rest a").evaluate_all("all => all.map(el => el.dataset.nav)")) == sorted(rest)
+    for name in rest:
+        page.locator("#more > summary").click()
+        page.locator(f".rest [data-nav={name}]").click()
+        until(page, "name => RS.boot.key === name && !document.querySelector('#more').open", name)
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        page.mouse.wheel(0, 600)
+        if name in ("what-if", "help"):
+            box = page.locator(".drawer:modal").bounding_box()
+            assert box == {"x": 0, "y": 0, "width": 390, "height": 844}
+            page.get_by_role("button", name="Close").click()
+            until(page, "() => RS.boot.key === 'sources'")
+        else:
+            assert page.locator("header").bounding_box()["y"] == 0  # type: ignore[index]
+            assert page.locator("#run-name").is_visible()
     page.get_by_role("checkbox", name=f"Compare {fleet.STAR}").check()
     page.get_by_role("checkbox", name=f"Compare {fleet.SLOW}").check()
     until(page, DRAWN, 2)
@@ -275,13 +296,13 @@ def test_a_run_is_deleted_after_a_confirmation_and_a_collected_one_cannot_be(ope
     name = next(name for name, _, enabled in rows if enabled)
     button = page.locator(f'[aria-label="Delete {name}"]')
     button.click()
-    page.locator("dialog >> text=Close").click()
+    page.locator(".sheet >> text=Close").click()
     assert sent == []
     button.click()
-    page.locator("dialog button.strong").click()
-    page.wait_for_function("() => document.querySelector('dialog .error').textContent")
-    assert page.locator("dialog .error").text_content() == "Not deleted: run x is being collected"
-    page.locator("dialog button.strong").click()
-    page.wait_for_selector("dialog", state="detached")
+    page.locator(".sheet button.strong").click()
+    page.wait_for_function("() => document.querySelector('.sheet .error').textContent")
+    assert page.locator(".sheet .error").text_content() == "Not deleted: run x is being collected"
+    page.locator(".sheet button.strong").click()
+    page.wait_for_selector(".sheet", state="detached")
     path = f"/v1/runs/{quote(name)}?confirm={quote(name)}"
     assert sent == [("DELETE", path), ("DELETE", path)]

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from dashboard.pages.targets.trust import trust
+from dashboard.pages.sources.trust import trust
 from server.query.types import Status, TargetTrust
 from server.verdict.model import Verdict
 

@@ -15,7 +15,7 @@ from server.query.types import RunInfo
     [
         ("", Address(None)),
         ("?run=a%2Fb&range=6h", Address("a/b", "6h")),
-        ("?run=a&range=9y", Address("a")),
+        ("?run=a&range=9y", Address("a", unknown_range="9y")),
         ("?start=100&end=200", Address(None, "1h", 100.0, 200.0)),
         ("?start=200&end=100", Address(None)),
         ("?start=nan&end=inf", Address(None)),

@@ -97,8 +97,8 @@ def test_a_preflight_by_the_button(page: Page, program: Program) -> None:
     assert page.context.request.post(program.url + "/api/v1/runs/math/preflight").status == 401
     opened(page, f"{program.url}/sandboxes?run=math&token={program.admin()}")
     assert page.url == program.url + "/sandboxes?run=math"
-    page.get_by_role("link", name="Preflight", exact=True).first.click()
-    until(page, "RS.boot.key === 'preflight' && document.querySelector('#pf-run')?.textContent === 'Run preflight'")
+    page.get_by_role("link", name="Setup", exact=True).first.click()
+    until(page, "RS.boot.key === 'sources' && document.querySelector('#pf-run')?.textContent === 'Run preflight'")
     page.locator("#pf-run").click()
     until(page, "document.querySelector('#pf-said').textContent.startsWith('Done: The plan does not fit')")
     left = page.locator("[data-check=dangling]")

@@ -3,7 +3,7 @@ import { reset, unzoomed } from "./address.mjs";
 import { ages, clockOf, fill, reindex } from "./cells.mjs";
 import { all, by, make } from "./dom.mjs";
 import * as format from "./format.mjs";
-import { jump, navigated } from "./nav.mjs";
+import { jump, navigated, present } from "./nav.mjs";
 import { listen, pushed } from "./news.mjs";
 import { painters, state } from "./state.mjs";
 import { showTheme } from "./theme.mjs";
@@ -134,8 +134,9 @@ function boot(found) {
   // Dash puts a new page's elements into the document after this callback.
   if (!found.error && !mounted(place)) return requestAnimationFrame(() => boot(found)), none();
   state.boot = found;
-  for (const other of all("[data-place]")) other.hidden = other !== place;
-  by("app").dataset.shown = found.key;
+  // A drawer's page keeps the texts of the page under it.
+  const over = present(found.error ? null : place);
+  if (!over) by("app").dataset.shown = found.key;
   answeredAt = performance.now();
   pulledAt = 0;
   by("app").dataset.page = found.error ? "error" : "ok";
@@ -143,11 +144,15 @@ function boot(found) {
   by("app").dataset.empty = found.title ? "1" : "";
   by("message-title").textContent = found.title || "Nothing to show";
   by("message").textContent = found.error || "";
+  const back = by("message-back"), [words, page, query] = found.back || [];
+  back.hidden = !found.back;
+  back.textContent = words || "";
+  if (found.back) back.href = by("app").dataset.base + page + query;
   by("message-found").replaceChildren(...(found.found ? commands(found.found) : []).map(candidate));
   navigated();
   if (found.error) return none();
   reindex();
-  for (const key of Object.keys(state.view)) if (!(key in found.view)) found.view[key] = null;
+  if (!over) for (const key of Object.keys(state.view)) if (!(key in found.view)) found.view[key] = null;
   fill(found.view);
   state.boot.catches = catches();
   for (const [key, drawn] of Object.entries(found.figures || {})) figure(key, overSteps(drawn));

@@ -2,13 +2,13 @@
 import { all, by } from "./dom.mjs";
 import { state } from "./state.mjs";
 
+// Menus close by a choice, by a click elsewhere and by Escape.
 document.addEventListener("click", (event) => {
-  const menu = by("run-menu");
-  if (menu && (!menu.contains(event.target) || event.target.closest("a"))) menu.open = false;
+  for (const menu of all(".drop[open]")) if (!menu.contains(event.target) || event.target.closest("a")) menu.open = false;
 });
 document.addEventListener("keydown", (event) => {
-  const menu = by("run-menu");
-  if (event.key !== "Escape" || !menu || !menu.open) return;
+  const menu = document.querySelector(".drop[open]");
+  if (event.key !== "Escape" || !menu) return;
   menu.open = false;
   menu.querySelector("summary").focus();
 });
@@ -19,9 +19,7 @@ let wanted = location.hash;
 // that offers it.
 export function query(changes, leaving) {
   const query = new URLSearchParams(location.search);
-  query.delete("all");
-  if (leaving) query.delete("panel");
-  if (leaving) for (const name of state.boot.asks || []) query.delete(name);
+  if (leaving) for (const name of ["all", "panel", ...(state.boot.asks || [])]) query.delete(name);
   if (state.boot && state.boot.run && !state.boot.error) query.set("run", state.boot.run);
   for (const [key, value] of Object.entries(changes || {}))
     if (value === null) query.delete(key);
@@ -30,18 +28,47 @@ export function query(changes, leaving) {
   return text ? "?" + text : "";
 }
 
-export function path(key) {
-  const link = document.querySelector(`[data-nav="${key}"]`);
-  return link ? link.getAttribute("href").split("?")[0] : by("app").dataset.base;
-}
+export const path = (key) => by("app").dataset.base + (key === "overview" ? "" : key);
+
+// Address of a page, which keeps run and time; `changes` as a query.
+export const address = (key, changes) => path(key) + query(Object.fromEntries(new URLSearchParams(changes || "")), key !== state.boot.key);
 
 // Without a load of the whole page: `dcc.Location` hears of it as of the browser's own "back".
 export function go(href) {
-  history.pushState({}, "", href);
+  const to = new URL(href, location.href);
+  history.pushState({ inside: true }, "", href);
   wanted = location.hash;
-  if (!wanted) window.scrollTo(0, 0);
+  if (!wanted && to.href !== below && !all(".drawer").some((el) => path(el.dataset.place) === to.pathname)) window.scrollTo(0, 0);
   window.dispatchEvent(new PopStateEvent("popstate"));
 }
+
+// ---- drawers: modal over the page that was shown; opened directly they are pages of their own
+
+let under = null, below = "";
+
+// Shows the place of a page and hides the others. Returns whether it lies over another page.
+export function present(place) {
+  const drawer = Boolean(place) && place.matches(".drawer");
+  if (!drawer) under = place, below = location.href;
+  for (const el of all("[data-place]")) {
+    el.hidden = el !== place && el !== under;
+    if (el !== place && el.open) el.close();
+  }
+  if (drawer && !place.open) under ? place.showModal() : (place.open = true);
+  return drawer && Boolean(under);
+}
+
+document.addEventListener("click", (event) => {
+  const el = event.target.closest(".drawer:modal");
+  if (el && (event.target.closest("[data-shut]") || (event.target === el && event.clientX < el.getBoundingClientRect().left))) el.close();
+});
+// Closed by its button or by Escape, not by a change of the address.
+document.addEventListener("close", (event) => {
+  const el = /** @type {HTMLElement} */ (event.target);
+  if (!el.matches(".drawer") || location.pathname !== path(el.dataset.place)) return;
+  if (history.state && history.state.inside) history.back();
+  else go(below);
+}, true);
 
 export function jump() {
   const target = wanted && document.getElementById(wanted.slice(1));
@@ -49,24 +76,16 @@ export function jump() {
   if (target) target.scrollIntoView({ block: "center" });
 }
 
-// A narrow screen shows a part of the row: the page that is open is in it. Not `scrollIntoView`, which moves the page.
-function inView(link) {
-  const row = link.parentNode;
-  row.scrollLeft = link.offsetLeft - row.offsetLeft - (row.clientWidth - link.offsetWidth) / 2;
-}
-
 export function navigated() {
   const shown = state.boot.key, count = state.view["n.firing"];
   for (const link of all("[data-nav], [data-goto]")) {
-    const key = link.dataset.nav || link.dataset.goto;
-    const href = path(key) + query(Object.fromEntries(new URLSearchParams(link.dataset.changes || "")), key !== shown);
+    const key = link.dataset.nav || link.dataset.goto, href = address(key, link.dataset.changes);
     if (link.getAttribute("href") !== href) link.setAttribute("href", href);
     if (!link.dataset.nav) continue;
-    if (key === shown && !link.hasAttribute("aria-current")) inView(link);
     if (key === shown) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  const page = document.querySelector(`[data-nav="${shown}"]`), name = page ? page.dataset.title : "";
+  const page = document.querySelector(`[data-place="${shown}"]`), name = page ? page.dataset.title : "";
   const words = [shown === "overview" ? "" : name, state.boot.all ? "all runs" : state.boot.run, "Rollscope"];
   const title = (count ? `(${count}) ` : "") + words.filter(Boolean).join(" · ");
   if (document.title !== title) document.title = title;
@@ -87,8 +106,9 @@ document.addEventListener("click", (event) => {
 }, true);
 
 document.addEventListener("click", (event) => {
-  const link = event.target.closest("a[data-nav], a[data-goto], a[data-in]");
+  const link = event.target.closest("a[data-nav], a[data-goto], a[data-in], .tip a");
   if (!link || !plain(event)) return;
   event.preventDefault();
-  go(link.href);
+  // A signal's meaning is of no run, but the page below is.
+  go(link.pathname === path("help") ? address("help") + link.hash : link.href);
 });

@@ -82,6 +82,13 @@ function show() {
 
 for (const event of ["popstate", "hashchange"]) window.addEventListener(event, () => here() && by("hp-find") && location.pathname === path("help") && show());
 
+// (i) of a chart: the tip under its title opens and closes.
+document.addEventListener("mousedown", (event) => event.target.closest(".info") && event.preventDefault());
+document.addEventListener("click", (event) => {
+  const info = event.target.closest(".info"), title = info && info.closest(".row").querySelector("h2");
+  if (title) title[title === document.activeElement ? "blur" : "focus"]();
+});
+
 drawers.push((cells) => {
   if (!by("hp-find") || !("hp.0" in state.view)) return;
   finder("hp-find", "Find a signal by name or meaning", filter);

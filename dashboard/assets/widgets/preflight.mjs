@@ -1,4 +1,4 @@
-// The Preflight page: checks as cards from the cells of `dashboard/pages/preflight/data.py`, the start button, and copying.
+// The tab Setup of Sources: checks as cards from the cells of `dashboard/pages/sources/setup.py`, the start button, and copying.
 import { list, touched } from "../core/cells.mjs";
 import { all, by, make, say } from "../core/dom.mjs";
 import * as format from "../core/format.mjs";

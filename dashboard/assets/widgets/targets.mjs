@@ -1,15 +1,15 @@
-// Targets: their health as rows, the unmapped keys of one of them on demand, and what a run's signals lack.
+// Sources: the health of targets as rows, the unmapped keys of one of them on demand, and what a run's signals lack.
 import { list, touched } from "../core/cells.mjs";
 import { aged, all, by, cellOf, make } from "../core/dom.mjs";
 import * as format from "../core/format.mjs";
 import { poke } from "../core/live.mjs";
-import { path } from "../core/nav.mjs";
+import { go, path, query } from "../core/nav.mjs";
 import { drawers, state } from "../core/state.mjs";
 import { finder, want, wanted } from "./runs.mjs";
 
-const here = () => state.boot && state.boot.key === "targets";
-const WORDS = { up: "Up", down: "Down", gone: "Gone", waiting: "Waiting" };
-const STATES = { up: "ok", down: "critical", gone: "unknown", waiting: "unknown" };
+const here = () => state.boot && state.boot.key === "sources";
+const WORDS = { up: "Up", down: "Down", gone: "Gone", waiting: "Waiting", unread: "Not read" };
+const STATES = { up: "ok", down: "critical", gone: "unknown", waiting: "unknown", unread: "unknown" };
 const GROUPS = ["lack", "silent", "has", "none"];
 
 function keysButton(run, target, count, td) {
@@ -91,6 +91,7 @@ document.addEventListener("click", (event) => {
     only();
     poke();
   }
+  if (event.target.closest("#tg-all")) go(location.pathname + query({ all: state.boot.all ? null : "1" }));
   const keys = event.target.closest("[data-keys]");
   if (!keys) return;
   const open = keys.getAttribute("aria-expanded") === "true";
@@ -101,16 +102,19 @@ document.addEventListener("click", (event) => {
 const only = () => by("tg-only").setAttribute("aria-pressed", String(wanted("unhealthy") === "1"));
 
 window.addEventListener("popstate", () => {
-  if (!here() || !by("tg-only") || location.pathname !== path("targets")) return;
+  if (!here() || !by("tg-only") || location.pathname !== path("sources") || !("tg.head" in state.view)) return;
   by("tg-find").querySelector("input").value = wanted("find");
   only();
   poke();
 });
 
 drawers.push((cells) => {
+  if ("sc.tab" in cells)
+    for (const link of all("[data-tab]")) if (link.dataset.tab === cells["sc.tab"]) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
   if (!by("tg-only") || !("tg.head" in state.view)) return;
   finder("tg-find", "Filter by target, run, kind, error", poke, 200);
   only();
+  by("tg-all").setAttribute("aria-pressed", String(Boolean(state.boot.all)));
   const rows = touched(cells, "tg.");
   if (rows) {
     const body = document.querySelector("[data-rows=targets]"), focus = document.activeElement, of = focus && focus.dataset && focus.dataset.keys, found = list("tg.");

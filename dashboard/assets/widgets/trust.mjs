@@ -1,4 +1,4 @@
-// The targets on the Overview, from the cells of `dashboard/pages/targets/trust.py`.
+// The targets on the Overview, from the cells of `dashboard/pages/sources/trust.py`.
 import { list, touched } from "../core/cells.mjs";
 import { aged, cellOf, make } from "../core/dom.mjs";
 import { drawers } from "../core/state.mjs";

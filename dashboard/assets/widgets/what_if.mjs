@@ -1,4 +1,4 @@
-// The What-if page: native sliders whose state is the address; the server computes the result.
+// What-if: native sliders whose state is the address; the server computes the result.
 import { list, touched } from "../core/cells.mjs";
 import { all, by, cellOf, make, say } from "../core/dom.mjs";
 import * as format from "../core/format.mjs";

@@ -1,1 +1,1 @@
-"""The Help page."""
+"""Help."""

@@ -1,4 +1,4 @@
-"""Cells of the Help page: every signal with its bands, its inputs, its sources and how to get it reported.
+"""Cells of Help: every signal with its bands, its inputs, its sources and how to get it reported.
 
 All of it comes from the signals' own descriptions and from the registries behind `docs/reference/coverage.md`.
 """
@@ -32,7 +32,7 @@ def cells(scope: Scope) -> View:
     """Keys ``hp.0`` ..: a row per signal."""
     infos, collected = scope.reader.signals.infos, coverage()
     # Signals are constant, so their rows are made once for all browsers.
-    return {f"hp.{i}": _cached_row(info, collected) for i, info in enumerate(infos.values())} | {"newest": None}
+    return {f"hp.{i}": _cached_row(info, collected) for i, info in enumerate(infos.values())}
 
 
 _ROWS: dict[tuple[Any, ...], list[Any]] = {}

@@ -1,4 +1,4 @@
-"""The Help page: what each signal means and how to have it. Its signals are drawn by `assets/widgets/help.mjs`."""
+"""Help: what each signal means and how to have it. Its signals are drawn by `assets/widgets/help.mjs`."""
 
 from typing import Any
 
@@ -45,4 +45,4 @@ def _words() -> Any:
     return html.Section([html.H2("Glossary"), html.Dl(rows, className="words")], className="card side", id="words")
 
 
-PAGE = Page("help", "help", "Help", tree, cells, asks=("find",), whole=True)
+PAGE = Page("help", "help", "Help", tree, cells, asks=("find",), whole=True, kind="drawer")

@@ -14,7 +14,7 @@ from dashboard.charts.panels import CARDS, PANELS, Card, Panel, PanelLine
 from dashboard.pages.overview.banner import banner
 from dashboard.pages.overview.cost import cost
 from dashboard.pages.overview.flow import flow
-from dashboard.pages.targets.trust import trust
+from dashboard.pages.sources.trust import trust
 from dashboard.state.signal_lookup import Want
 from dashboard.state.status import StatusFacts, View, first_clause, joined, worst
 from dashboard.widgets.format import STATE_WORDS, number, parts, text

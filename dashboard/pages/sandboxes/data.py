@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 from dashboard.charts.panels import Card, Panel, PanelLine, want
 from dashboard.pages.overview.data import absent, card_cells, panel_cells
-from dashboard.pages.preflight.data import toml_key
 from dashboard.pages.sandboxes.records import SandboxRecords, records
 from dashboard.pages.sandboxes.tables import STATE_WORDS, by_cause, tables
+from dashboard.pages.sources.setup import toml_key
 from dashboard.shell.page import Scope
 from dashboard.state.status import LAST, StatusFacts, View, first_clause, joined, worst
 from dashboard.widgets.format import money, parts, text

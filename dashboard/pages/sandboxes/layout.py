@@ -152,7 +152,7 @@ def _dangling() -> Any:
             "Still alive although their run is over or unknown; they use quota. ",
             html.B("Rollscope deletes nothing"),
             ": ",
-            html.A("Preflight", href="preflight", **{"data-goto": "preflight"}),
+            html.A("Setup", href="sources?tab=setup", **{"data-goto": "sources", "data-changes": "tab=setup"}),
             " lists the provider's delete command for each.",
         ],
         className="note",

@@ -1,1 +1,1 @@
-"""The What-if page."""
+"""What-if."""

@@ -1,4 +1,4 @@
-"""The What-if page's cells: requested changes from the address, today's numbers, and the projected result."""
+"""Cells of What-if: requested changes from the address, today's numbers, and the projected result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The What-if page: sliders and the projected result. Drawn by `assets/widgets/what_if.mjs` from the cells."""
+"""What-if: sliders and the projected result. Drawn by `assets/widgets/what_if.mjs` from the cells."""
 
 from typing import Any
 
@@ -72,4 +72,4 @@ def _assumed() -> Any:
     )  # fmt: skip
 
 
-PAGE = Page("what-if", "what-if", "What-if", tree, cells, asks=ASKS)
+PAGE = Page("what-if", "what-if", "What-if", tree, cells, asks=ASKS, kind="drawer")

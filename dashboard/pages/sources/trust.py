@@ -16,21 +16,25 @@ def trust(status: Status) -> View:
     """Keys ``t.*``: a summary and rows ``t.0`` .. of plain cells, drawn by `assets/widgets/trust.mjs`."""
     here = status.trust
     rows = sorted([*here, *status.gone], key=_badness)
-    # A target that is not read, because the run is over or has no collector, is not down.
-    unread = status.state.name in ("finished", "not_collected")
-    cells: View = {f"t.{i}": _row(target, status.now, unread) for i, target in enumerate(rows[:MOST])}
+    idle = unread(status)
+    cells: View = {f"t.{i}": _row(target, status.now, idle) for i, target in enumerate(rows[:MOST])}
     up, gone = sum(target.up for target in here), len(rows) - len(here)
     hidden = len(rows) - MOST
     # Engines of a kind report the same keys: one that is unknown is one, not one per engine.
     unmapped = len({(target.kind, key) for target in rows for key in target.unmapped})
-    count = f"{len(here)} target{'' if len(here) == 1 else 's'}, not read now" if unread else f"{up} of {len(here)} up"
+    count = f"{len(here)} target{'' if len(here) == 1 else 's'}, not read now" if idle else f"{up} of {len(here)} up"
     cells["t.sum"] = (count if rows else "no targets") + (f", {gone} gone" if gone else "")
     health = "ok" if up == len(here) else "critical" if up == 0 else "watch"
-    cells["t.s"] = "unknown" if not here or unread else health
+    cells["t.s"] = "unknown" if not here or idle else health
     cells["t.more"] = f"and {hidden} more, none in worse health" if hidden > 0 else ""
     cells["t.keys"] = f"{unmapped} unmapped key{'s' if unmapped > 1 else ''}" if unmapped else ""
     cells["t.none"] = "" if rows else "No targets: the run sends pushes, or no collector follows it."
     return cells
+
+
+def unread(status: Status) -> bool:
+    """Whether the run is over or has no collector: its targets are not read, which is not down."""
+    return status.state.name in ("finished", "not_collected")
 
 
 def _badness(target: TargetTrust) -> tuple[bool, bool, bool, bool, list[str | int]]:
@@ -55,7 +59,7 @@ def _error(target: TargetTrust) -> str:
     return f"gone since {datetime.fromtimestamp(target.gone_since, UTC):%H:%M} UTC: {target.error}"
 
 
-def _row(target: TargetTrust, now: float, unread: bool) -> list[str | float | None]:
+def _row(target: TargetTrust, now: float, idle: bool) -> list[str | float | None]:
     # To the second: finer times would change, and be sent, on every tick.
     seen = round(now - target.age_seconds) if target.age_seconds is not None else None
     return [
@@ -63,9 +67,9 @@ def _row(target: TargetTrust, now: float, unread: bool) -> list[str | float | No
         target.actor,
         kind_words(target),
         # 0 down, 1 up, 2 gone, 3 not read.
-        2 if target.gone_since is not None else 3 if unread else int(target.up),
+        2 if target.gone_since is not None else 3 if idle else int(target.up),
         seen,
-        "" if unread and target.gone_since is None else _error(target),
+        "" if idle and target.gone_since is None else _error(target),
         f"{target.samples:,}",
         f"{target.dropped:,} dropped" if target.dropped else "",
         unmapped_words(target),
@@ -80,4 +84,4 @@ def unmapped_words(target: TargetTrust) -> str:
     return ", ".join(keys[:_KEYS]) + more
 
 
-__all__ = ["Cell", "counted", "kind_words", "trust", "unmapped_words"]
+__all__ = ["Cell", "counted", "kind_words", "trust", "unmapped_words", "unread"]

@@ -1,11 +1,12 @@
-"""The Targets page as cells: the health of every target of every run, and what one run's signals lack."""
+"""The Sources page as cells: the health of the run's targets, and what its signals lack; or the tab Setup."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
-from dashboard.pages.targets.trust import counted, kind_words
+from dashboard.pages.sources import setup
+from dashboard.pages.sources.trust import counted, kind_words, unread
 from dashboard.shell.page import Scope
 from dashboard.state.status import LAST, View, joined
 from dashboard.widgets.format import system
@@ -17,7 +18,7 @@ KEEP_SECONDS = 5.0
 # A signal is found or lost with a source, not with a tick.
 COVERAGE_SECONDS = 10.0
 MOST, MOST_KEYS = 200, 300
-ASKS = ("find", "unhealthy", "keys", "of")
+ASKS = ("tab", "find", "unhealthy", "keys", "of")
 STATES = ("down", "waiting", "up", "gone")
 _WAITS = "unknown"
 GROUPS: Mapping[str, str] = {
@@ -31,17 +32,20 @@ GROUPS: Mapping[str, str] = {
 
 def cells(scope: Scope) -> View:
     """Keys ``tg.0`` .. (rows), ``tg.n`` (their numbers), ``tg.keys`` (those of one target), ``tg.c.*`` (coverage)."""
-    every = scope.shared.get("targets", KEEP_SECONDS, scope.reader.targets)
     filters = {key: values[-1] for key, values in parse_qs(scope.search.lstrip("?")).items()}
+    if filters.get("tab") == "setup":
+        return {"sc.tab": "setup"} | setup.cells(scope)
+    every = [*scope.status.trust, *scope.status.gone]
+    if scope.everything:
+        every = scope.shared.get("targets", KEEP_SECONDS, scope.reader.targets)
     found = sorted(_matching(every, filters), key=_badness)
     shown, now = found[:MOST], scope.reader.now()
-    rows: View = {f"tg.{i}": _row(one) for i, one in enumerate(shown)}
-    seen = [_seen(one, now) for one in every if one.gone_since is None]
-    newest = max((ts for ts in seen if ts is not None), default=None)
+    idle = not scope.everything and unread(scope.status)
+    rows: View = {f"tg.{i}": _row(one, idle) for i, one in enumerate(shown)}
     return (
         rows
-        | {"tg.n": [_numbers(one, now) for one in shown], "newest": newest}
-        | _head(every, found)
+        | {"tg.n": [_numbers(one, now) for one in shown], "sc.tab": "list"}
+        | _head(every, found, idle)
         | _keys(every, filters)
         | _coverage(scope)
     )
@@ -76,11 +80,12 @@ def _badness(one: TargetTrust) -> tuple[Any, ...]:
     return healthy(one), STATES.index(state(one)), one.run, counted(one.target)
 
 
-def _row(one: TargetTrust) -> list[Any]:
+def _row(one: TargetTrust, idle: bool) -> list[Any]:
     """[run, target, actor, kind, state, error, what was dropped, unmapped keys, gone since]."""
     dropped = f"{one.dropped:,} dropped at a limit" if one.dropped else ""
     gone = None if one.gone_since is None else round(one.gone_since)
-    return [one.run, one.target, one.actor, kind_words(one), state(one), one.error, dropped, len(one.unmapped), gone]
+    word = "unread" if idle and state(one) == "down" else state(one)
+    return [one.run, one.target, one.actor, kind_words(one), word, one.error, dropped, len(one.unmapped), gone]
 
 
 def _seen(one: TargetTrust, now: float) -> int | None:
@@ -92,21 +97,33 @@ def _numbers(one: TargetTrust, now: float) -> list[Any]:
     return [_seen(one, now), float(f"{one.scrape_seconds:.2g}"), one.samples]
 
 
-def _head(every: Sequence[TargetTrust], found: Sequence[TargetTrust]) -> View:
-    counts = Counter(state(one) for one in every)
+def chip(targets: Sequence[TargetTrust], idle: bool) -> View:
+    """``n.src``: how many of the run's targets answer, in the header; ``n.src.w``: how many are down."""
+    counts = Counter(map(state, targets))
+    here, bad = len(targets) - counts["gone"], counts["down"]
+    partly = any(state(one) == "up" and not healthy(one) for one in targets)
+    health = "unknown" if not here else "critical" if bad == here else "watch" if bad or partly else "ok"
+    if idle:
+        return {"n.src": f"{here:,}", "n.src.w": ", not read now", "n.src.s": "unknown"}
+    words = f", {bad:,} down" if bad else ", with errors" if partly else ""
+    return {"n.src": f"{counts['up']:,}/{here:,}" if here else "", "n.src.w": words, "n.src.s": health}
+
+
+def _head(every: Sequence[TargetTrust], found: Sequence[TargetTrust], idle: bool) -> View:
+    counts = Counter(map(state, every))
     here = len(every) - counts["gone"]
     bad = counts["down"]
     runs = len({one.run for one in every})
     waits, gone = (f"{counts[name]:,} {name}" if counts[name] else "" for name in ("waiting", "gone"))
-    headline = f"{counts['up']:,} of {here:,} targets up" if every else "No targets"
+    headline = f"{here:,} targets, not read now" if idle else f"{counts['up']:,} of {here:,} targets up"
     partly = sum(state(one) == "up" and not healthy(one) for one in every)
     hidden = len(found) - MOST
     none = "" if found else "No target matches." if every else "No targets yet. Runs may still send pushes."
     return {
-        "tg.head": headline,
-        "tg.s": "unknown" if not here else "critical" if bad and bad == here else "watch" if bad or partly else "ok",
+        "tg.head": headline if every else "No targets",
+        "tg.s": chip(every, idle)["n.src.s"],
         "tg.sub": joined(
-            f"{bad:,} down" if bad else "", waits, f"{partly:,} up with an error" if partly else "", gone,
+            f"{bad:,} down" if bad and not idle else "", waits, f"{partly:,} up with an error" if partly else "", gone,
             f"{runs:,} run{'s' if runs != 1 else ''}" if runs else "",
         ),
         "tg.more": f"{hidden:,} more are not shown, none in worse health. Use the filter." if hidden > 0 else "",
@@ -129,8 +146,6 @@ def _keys(every: Iterable[TargetTrust], filters: Mapping[str, str]) -> View:
 
 def _coverage(scope: Scope) -> View:
     """Of the run that the menu names: ``tg.c.GROUP.0`` .. [signal, title, actor, text, can the framework report it]."""
-    if not scope.run:
-        return {"tg.c.run": ""}
     run, infos = scope.run, scope.reader.signals.infos
     status = scope.shared.get(("status", run), COVERAGE_SECONDS, lambda: scope.reader.status(run))
     found: View = {"tg.c.run": run}

@@ -1,4 +1,4 @@
-"""The Preflight page as cells: the last preflight's checks by status, the plan behind it and how to write it down."""
+"""The tab Setup as cells: the last preflight's checks by status, the plan behind it and how to write it down."""
 
 import re
 from collections.abc import Mapping, Sequence
