@@ -31,7 +31,8 @@ def cells(reader: MemoryReader, run: str = actors.RUN, search: str = "", span: S
 
 
 def rows(found: dict[str, Any], prefix: str) -> list[Any]:
-    return [found[f"{prefix}{i}"] for i in range(200) if f"{prefix}{i}" in found]
+    """The values of the rows, without their names."""
+    return [list(found[f"{prefix}{i}"].values()) for i in range(200) if f"{prefix}{i}" in found]
 
 
 def test_what_does_not_work_is_said_first(reader: MemoryReader) -> None:
@@ -143,12 +144,12 @@ def test_states_of_engines(reader: MemoryReader) -> None:
 
 def test_room_in_the_caches_and_when_it_ends(reader: MemoryReader) -> None:
     found = cells(reader)
-    ceiling = found["gk.0"]
+    ceiling = rows(found, "gk.")[0]
     assert ceiling[:2] == ["KV ceiling", "504"] and ceiling[2] == 100.0
     assert [row[0] for row in rows(found, "gk.")] == [
         "KV ceiling", "running now", "running and waiting", "configured in flight",
     ]  # fmt: skip
-    assert found["gk.3"] == ["configured in flight", "480", 95.2, "load"]
+    assert rows(found, "gk.")[3] == ["configured in flight", "480", 95.2, "load"]
     assert found["gk.next"] == "Reached in 2.25 h (95% interval: 80 min to 5 h)"
     assert (found["gk.why"], found["gk.s"]) == ("At 3,100 tokens a sequence", "watch")
     zero = actors.one(
@@ -158,15 +159,15 @@ def test_room_in_the_caches_and_when_it_ends(reader: MemoryReader) -> None:
     reader.append(actors.RUN, actors.one("kv_concurrency_limit", "requests"), [(actors.NOW, 470.0)])
     found = cells(reader)
     assert (found["gk.next"], found["gk.why"], found["gk.s"]) == ("Already reached", "470 fit, against 480", "critical")
-    assert found["gk.3"] == ["configured in flight", "480", 100.0, "over"]
+    assert rows(found, "gk.")[3] == ["configured in flight", "480", 100.0, "over"]
     assert cells(reader, actors.BARE)["gk.none"] == "KV ceiling not reported"
 
 
 def test_heat_map_has_a_column_a_minute_and_the_sick_first(reader: MemoryReader) -> None:
     found = cells(reader)
-    names = [name for name, _ in found["gh.names"]]
+    names = [row["name"] for row in found["gh.names"]]
     assert names == ["vllm-3", "vllm-5", "vllm-6", "vllm-0", "vllm-1", "vllm-2", "vllm-4", "vllm-7"]
-    assert [state for _, state in found["gh.names"]][:4] == ["hung", "odd", "odd", "up"]
+    assert [row["state"] for row in found["gh.names"]][:4] == ["hung", "odd", "odd", "up"]
     columns = {key: cell for key, cell in found.items() if key.startswith("gh.") and key[3:].isdigit()}
     # Ten minutes are stored, the rest of the hour is blank, not zero.
     assert len(columns) == 11 and found["gh.width"] == 60 and found["gh.top"] == 1.0
@@ -190,7 +191,7 @@ def test_a_thousand_engines_are_64_rows_and_the_outliers_are_among_them(reader: 
     reader.put_engines(actors.RUN, *many)
     found = cells(reader)
     assert len(rows(found, "ge.")) == len(found["gh.names"]) == 64
-    assert [name for name, _ in found["gh.names"]][:4] == ["vllm-3", "vllm-5", "vllm-6", "vllm-797"]
+    assert [row["name"] for row in found["gh.names"]][:4] == ["vllm-3", "vllm-5", "vllm-6", "vllm-797"]
     assert found["gh.more"] == "64 of 1,008 engines shown, outliers first"
     assert found["ge.more"] == "and 944 more, all up and without outliers"
     assert len(json.dumps(found)) < 30_000

@@ -40,7 +40,7 @@ function draw() {
 }
 
 function layout(where, names) {
-  const longest = Math.max(...names.map(([name, state]) => (name + (WORDS[state] ? " " + state : "")).length));
+  const longest = Math.max(...names.map(({ name, state }) => (name + (WORDS[state] ? " " + state : "")).length));
   const left = Math.round(Math.min(where.clientWidth < 480 ? 104 : 168, Math.max(52, 12 + LETTER * longest)));
   const tall = tallOf(names.length), wide = where.clientWidth - left - RIGHT, [start, end] = range(), bottom = TOP + names.length * tall;
   return { left, wide, tall, start, end, bottom, rows: names.length, width: 1000 * state.view["gh.width"], x: (ms) => left + (wide * (ms - start)) / (end - start) };
@@ -49,7 +49,7 @@ function layout(where, names) {
 const cut = (words, most) => (words.length > most ? words.slice(0, Math.max(1, most - 1)) + "…" : words);
 function labels(names, place) {
   const axes = svg("g", { class: place.tall < 12 ? "axes tight" : "axes" }), most = Math.floor((place.left - 10) / LETTER);
-  names.forEach(([name, state], i) => {
+  names.forEach(({ name, state }, i) => {
     const y = TOP + i * place.tall;
     axes.append(svg("line", { x1: place.left, x2: place.left + place.wide, y1: y - 0.5, y2: y - 0.5 }));
     const words = WORDS[state] ? `${cut(name, most - state.length - 1)} ${state}` : cut(name, most);
@@ -80,7 +80,7 @@ function cells(names, place) {
 const opacity = (level) => (0.07 + 0.93 * (level / LEVELS) ** 2).toFixed(2);
 
 function summary(names) {
-  const ill = names.filter(([, state]) => state !== "up").map(([name, state]) => name + (WORDS[state] ? " " + state : ""));
+  const ill = names.filter(({ state }) => state !== "up").map(({ name, state }) => name + (WORDS[state] ? " " + state : ""));
   return `${state.view["gh.title"]} of ${names.length} engines over time` + (ill.length ? `; outliers: ${ill.slice(0, 6).join(", ")}` : "");
 }
 
@@ -96,7 +96,7 @@ function look(event, place, where) {
   const name = (state.view["gh.names"] || [])[row];
   if (x < place.left || x > place.left + place.wide || !name) return;
   const ms = place.start + ((x - place.left) / place.wide) * (place.end - place.start), column = Math.floor((ms - state.tz) / place.width);
-  return [when(column * place.width + state.tz, place), `${name[0]}: ${said((state.view["gh." + column] || [])[row])}`];
+  return [when(column * place.width + state.tz, place), `${name.name}: ${said((state.view["gh." + column] || [])[row])}`];
 }
 
 function choose() {
@@ -155,14 +155,14 @@ const spoken = (found) => "Tokens/s per engine by requests; " + [...found.points
 
 // ---- lists
 
-function health([many, words, health]) {
-  const li = make("li"), pill = make("span", `${many} ${words}`, "pill");
+function health({ count, state: words, health }) {
+  const li = make("li"), pill = make("span", `${count} ${words}`, "pill");
   pill.dataset.state = health;
   li.append(pill);
   return li;
 }
 
-function complaint([name, words, health]) {
+function complaint({ engine: name, text: words, state: health }) {
   const li = make("li"), mark = make("i", "", "mark");
   mark.dataset.state = health;
   const who = make("b", name);
@@ -171,17 +171,17 @@ function complaint([name, words, health]) {
   return li;
 }
 
-function room([words, value, width, health]) {
+function room({ label, value, width, kind }) {
   const li = make("li"), row = make("span", "", "row"), bar = make("span", "", "bar"), fill = make("span");
-  row.append(make("span", words), make("b", value));
+  row.append(make("span", label), make("b", value));
   fill.style.width = width + "%";
-  fill.dataset.kind = health;
+  fill.dataset.kind = kind;
   bar.append(fill);
   li.append(row, bar);
   return li;
 }
 
-function engine([name, words, health, running, waiting, kv, tokens, preempted, version, seen, odd]) {
+function engine({ name, state: words, health, running, waiting, kv, tokens, preempted, version, seen, odd }) {
   const tr = make("tr"), head = make("th"), who = make("span", name, "long"), pill = make("span", words, "pill");
   head.scope = "row";
   who.title = name;

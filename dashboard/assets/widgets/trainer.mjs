@@ -23,7 +23,7 @@ function bars() {
   if (!where || !shown()) return;
   where.hidden = !found.length;
   if (!found.length || !where.clientWidth) return;
-  const top = nice(Math.max(...found.map(([, , parts, , whole]) => Math.max(whole || 0, parts.reduce((sum, part) => sum + (part || 0), 0)))));
+  const top = nice(Math.max(...found.map(({ phases: parts, seconds: whole }) => Math.max(whole || 0, parts.reduce((sum, part) => sum + (part || 0), 0)))));
   left = Math.max(44, 8 + LETTER * Math.max(...AT.map((part) => seconds(part * top).length)));
   const wide = where.clientWidth - left - RIGHT, slot = wide / found.length, y = (value) => TOP + TALL - (TALL * value) / top;
   const el = canvas(where, TOP + TALL + AXIS, summary(found)), bar = Math.max(1, slot * 0.74);
@@ -47,7 +47,7 @@ function axis(top, y, wide) {
   return g;
 }
 
-function one([, , parts, , whole], x, wide, y) {
+function one({ phases: parts, seconds: whole }, x, wide, y) {
   let base = 0;
   const found = [];
   parts.forEach((part, i) => {
@@ -67,7 +67,7 @@ function ticks(found, slot) {
   for (let i = found.length - 1; i >= 0; i -= every) {
     const x = left + (i + 0.5) * slot;
     if (x < left + 12) break;
-    words.unshift(svg("text", { x: Math.min(x, left + found.length * slot - 12), y: TOP + TALL + 15, "text-anchor": "middle" }, found[i][0].toLocaleString("en")));
+    words.unshift(svg("text", { x: Math.min(x, left + found.length * slot - 12), y: TOP + TALL + 15, "text-anchor": "middle" }, found[i].step.toLocaleString("en")));
   }
   return words;
 }
@@ -75,7 +75,7 @@ function ticks(found, slot) {
 function lives(found, slot) {
   const marks = [];
   found.forEach((step, i) => {
-    if (!i || step[3] === found[i - 1][3]) return;
+    if (!i || step.life === found[i - 1].life) return;
     const x = left + i * slot;
     marks.push(svg("path", { d: `M${x.toFixed(1)} ${TOP}v${TALL}`, class: "restart" }), svg("text", { x: x + 4, y: TOP + 10, class: "tag" }, "restart"));
   });
@@ -89,26 +89,26 @@ function middle(y, wide) {
 
 function summary(found) {
   const last = found[found.length - 1];
-  return `The last ${found.length} steps by phase, ${state.view["ts.words"] || "no step times"}; step ${last[0]}: ${spoken(last)}`;
+  return `The last ${found.length} steps by phase, ${state.view["ts.words"] || "no step times"}; step ${last.step}: ${spoken(last)}`;
 }
 
-function spoken([, , parts, , whole]) {
+function spoken({ phases: parts, seconds: whole }) {
   const told = parts.map((part, i) => (part === null ? "" : `${NAMES[i]} ${seconds(part)}`)).filter(Boolean).join(", ");
   return (whole === null ? "" : seconds(whole) + (told ? ": " : "")) + told;
 }
 
 function look(event, place, where) {
   const step = place.found[Math.floor((event.clientX - where.getBoundingClientRect().left - left) / place.slot)];
-  return step && [`Step ${step[0].toLocaleString("en")}`, ...spoken(step).split(/[:,] /)];
+  return step && [`Step ${step.step.toLocaleString("en")}`, ...spoken(step).split(/[:,] /)];
 }
 
 // ---- lists
 
-function pair([words, last, usual, width, ghost, health, colour]) {
+function pair({ phase, last, median: usual, width, median_at: ghost, state: health, colour }) {
   const li = make("li"), row = make("span", "", "row"), bar = make("span", "", "bar"), fill = make("span", "", "c-" + colour), mark = make("i");
   const value = make("b", last);
   if (health === "watch") value.className = "far", value.append(make("span", ", far from the median", "sr"));
-  row.append(make("span", words), make("span", usual ? "median " + usual : "", "note"), value);
+  row.append(make("span", phase), make("span", usual ? "median " + usual : "", "note"), value);
   fill.style.width = width + "%";
   mark.style.left = ghost + "%";
   mark.hidden = !usual;
@@ -117,10 +117,10 @@ function pair([words, last, usual, width, ghost, health, colour]) {
   return li;
 }
 
-function learnt([words, last, usual, values]) {
+function learnt({ label, last, median: usual, values }) {
   const li = make("li"), numbers = make("span", "", "of");
   numbers.append(make("b", last), make("span", usual ? " · " + usual : "", "note"));
-  li.append(make("span", words), spark(values), numbers);
+  li.append(make("span", label), spark(values), numbers);
   return li;
 }
 
@@ -132,7 +132,7 @@ function spark(values) {
   return el;
 }
 
-function happened([what, detail, when]) {
+function happened({ event: what, detail, at: when }) {
   const li = make("li"), mark = make("i", "", "mark"), words = make("span", "", "when"), name = make("b", what);
   mark.dataset.state = what.startsWith("Re") ? "watch" : "ok";
   words.append(make("span", detail), aged(when, ""));
@@ -142,12 +142,12 @@ function happened([what, detail, when]) {
 
 // ---- table
 
-function step([number, when, total, parts, samples, tokens, staleness, reward, norm, far]) {
+function step({ step: number, at: when, total, phases: parts, samples, tokens, staleness, reward, gradient: norm, slow: far }) {
   const tr = make("tr"), head = make("th", number), heads = state.view["tt.phases"] || [], whole = cellOf("Total", make("span", total || "–"));
   head.scope = "row";
   if (far) whole.className = "odd", whole.append(make("span", "longer than usual", "sr"));
   tr.append(head, cellOf("Ended", aged(when, "")), whole);
-  heads.forEach(([words, told], i) => told && tr.append(cellOf(words, make("span", parts[i] || "–"))));
+  heads.forEach(({ label, reported }, i) => reported && tr.append(cellOf(label, make("span", parts[i] || "–"))));
   for (const [label, value] of [["Samples", samples], ["Tokens", tokens], ["Staleness", staleness], ["Reward", reward], ["Gradient", norm]])
     tr.append(cellOf(label, make("span", value || "–")));
   return tr;
@@ -156,7 +156,7 @@ function step([number, when, total, parts, samples, tokens, staleness, reward, n
 // A phase that no step reports has no column.
 function heads() {
   const told = state.view["tt.phases"] || [];
-  all("[data-phase]").forEach((el, i) => (el.hidden = !(told[i] && told[i][1])));
+  all("[data-phase]").forEach((el, i) => (el.hidden = !(told[i] && told[i].reported)));
 }
 
 /** @type {[string, string, (row: any) => Node][]} */

@@ -298,9 +298,13 @@ def _counts(facts: StatusFacts, fleet: list[Engine]) -> dict[str, float]:
 
 
 def _states(facts: StatusFacts, fleet: list[Engine]) -> View:
-    """Keys ``gs.N``: [count, state, its health] of the engines' states; ``gs.weights``: served versions."""
+    """Keys ``gs.N``: how many engines are in a state, and its health; ``gs.weights``: served versions."""
     counts = {} if facts.over else _counts(facts, fleet)
-    found = [[f"{count:,.0f}", word, engines.HEALTH.get(word, "ok")] for word, count in counts.items() if count]
+    found = [
+        {"count": f"{count:,.0f}", "state": word, "health": engines.HEALTH.get(word, "ok")}
+        for word, count in counts.items()
+        if count
+    ]
     cells: View = {f"gs.{i}": row for i, row in enumerate(found)}
     kinds = joined(facts.kinds("generator"), facts.gpus("generator"))
     return cells | {"gs.kinds": kinds, "gs.weights": _weights(facts)}
@@ -364,7 +368,7 @@ _CURVE_STEPS, _WIDER = 32, 1.25
 
 
 def _room(facts: StatusFacts) -> View:
-    """Keys ``gk.N``: [label, number, width in percent, state] on one scale; ``gk.next``, ``gk.why``: the forecast."""
+    """Keys ``gk.N``: numbers on one scale, as bars (width in percent); ``gk.next``, ``gk.why``: the forecast."""
     ceiling = facts.find(_CEILING)
     limit = ceiling.value if ceiling is not None else None
     wanted, asked = _wanted(facts), facts.number("max_in_flight")
@@ -378,7 +382,7 @@ def _room(facts: StatusFacts) -> View:
     shown = [(label, value, state) for label, value, state in rows if value is not None]
     top = max((value for _, value, _ in shown), default=0.0) or 1.0
     cells: View = {
-        f"gk.{i}": [label, number(value), round(100 * value / top, 1), state]
+        f"gk.{i}": {"label": label, "value": number(value), "width": round(100 * value / top, 1), "kind": state}
         for i, (label, value, state) in enumerate(shown)
     }
     silent = "" if limit is not None else _why(ceiling) or "KV ceiling not reported"

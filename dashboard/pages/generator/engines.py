@@ -197,9 +197,12 @@ def _far(name: str, own: float, middle: float) -> bool:
 
 
 def outliers(found: Sequence[Engine]) -> View:
-    """Keys ``gx.N``: [engine, what is the matter, state]; ``gx.none``, ``gx.more``, ``gx.p`` and its state."""
+    """Keys ``gx.N``: an engine and what is the matter with it; ``gx.none``, ``gx.more``, ``gx.p`` and its state."""
     rows = [row for one in found for row in _complaints(one)]
-    cells: View = {f"gx.{i}": list(row) for i, row in enumerate(rows[:MOST_OUTLIERS])}
+    cells: View = {
+        f"gx.{i}": {"engine": engine, "text": what, "state": state}
+        for i, (engine, what, state) in enumerate(rows[:MOST_OUTLIERS])
+    }
     ill = sum(one.sick for one in found)
     worst = "critical" if any(row[2] == "critical" for row in rows) else "watch" if ill else "ok"
     return cells | {
@@ -261,7 +264,9 @@ def heat(scope: Scope, found: Sequence[Engine]) -> View:
     top = 1.0 if metric == "kv" else max((v for column in values.values() for v in column.values()), default=0.0)
     more = len(found) - len(shown)
     return cells | {
-        "gh.names": [[one.name, one.state if one.state != "up" else "odd" if one.odd else "up"] for one in shown],
+        "gh.names": [
+            {"name": one.name, "state": one.state if one.state != "up" else "odd" if one.odd else "up"} for one in shown
+        ],
         "gh.width": columns.width,
         "gh.top": short(top),
         "gh.none": "" if values else _no_history(title, found),
@@ -294,7 +299,7 @@ def _columns(scope: Scope, metric: EngineMetric, keys: Sequence[str], columns: G
 
 
 def table(found: Sequence[Engine]) -> View:
-    """Keys ``ge.N``: [name, state, its health, running, waiting, KV, tokens/s, preemptions, version, seen, odd]."""
+    """Keys ``ge.N``: an engine's numbers as texts; ``odd``: which of them differ from the other engines'."""
     shown = found[:MOST_ENGINES]
     more, ill = len(found) - len(shown), any(one.sick for one in found[MOST_ENGINES:])
     return {f"ge.{i}": _row(one) for i, one in enumerate(shown)} | {
@@ -303,22 +308,22 @@ def table(found: Sequence[Engine]) -> View:
     }
 
 
-def _row(one: Engine) -> list[Any]:
+def _row(one: Engine) -> dict[str, Any]:
     info = one.info
     limit = f" of {number(info.request_limit)}" if info.request_limit is not None and info.running is not None else ""
-    return [
-        one.name,
-        one.state,
-        HEALTH.get(one.state, "watch" if one.odd else "ok"),
-        _shown(info.running) + limit,
-        _shown(info.waiting),
-        _shown(info.kv_ratio, "ratio"),
-        _shown(info.tokens_per_second),
-        _shown(info.preemptions_per_minute),
-        f"v{info.version:,.0f}" if info.version is not None else "",
-        round(info.last_ts) if info.last_ts is not None else None,
-        [what for what, *_ in one.odd],
-    ]
+    return {
+        "name": one.name,
+        "state": one.state,
+        "health": HEALTH.get(one.state, "watch" if one.odd else "ok"),
+        "running": _shown(info.running) + limit,
+        "waiting": _shown(info.waiting),
+        "kv": _shown(info.kv_ratio, "ratio"),
+        "tokens": _shown(info.tokens_per_second),
+        "preempted": _shown(info.preemptions_per_minute),
+        "version": f"v{info.version:,.0f}" if info.version is not None else "",
+        "seen": round(info.last_ts) if info.last_ts is not None else None,
+        "odd": [what for what, *_ in one.odd],
+    }
 
 
 def _shown(value: float | None, unit: str = "") -> str:

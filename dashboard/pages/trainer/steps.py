@@ -80,7 +80,7 @@ def usual(found: Sequence[StepInfo], metric: str) -> float | None:
 
 
 def one_by_one(found: Sequence[StepInfo]) -> View:
-    """Keys ``ts.N``: [step, when, seconds by phase in the order of `PHASES`, incarnation, seconds of the whole]."""
+    """Keys ``ts.N``: a step, its seconds by phase in the order of `PHASES`, and those of the whole."""
     cells: View = {f"ts.{i}": _bar(step) for i, step in enumerate(found)}
     values = [value for step in found if (value := took(step)) is not None]
     middle = median(values) if values else None
@@ -91,14 +91,14 @@ def one_by_one(found: Sequence[StepInfo]) -> View:
     }
 
 
-def _bar(step: StepInfo) -> list[Any]:
+def _bar(step: StepInfo) -> dict[str, Any]:
     seconds = phases(step)
     by_phase = [short(seconds.get(key)) for key, *_ in PHASES]
-    return [step.step, round(step.ts, 1), by_phase, step.life, short(took(step))]
+    return {"step": step.step, "phases": by_phase, "life": step.life, "seconds": short(took(step))}
 
 
 def last_against_usual(found: Sequence[StepInfo]) -> View:
-    """Keys ``tl.N``: [phase, last, median, their widths in percent, state, colour]; ``tl.words``: of the whole."""
+    """Keys ``tl.N``: a phase, its last and median seconds and their widths in percent; ``tl.words``: of the whole."""
     if not found:
         return {"tl.words": "", "tl.s": "unknown"}
     last, before = found[-1], found[:-1]
@@ -106,8 +106,9 @@ def last_against_usual(found: Sequence[StepInfo]) -> View:
     middles = {key: _median([phases(step).get(key) for step in before]) for key, *_ in PHASES}
     top = max([top, *(value for value in middles.values() if value is not None)])
     rows = [
-        [title, text(now[key], "seconds"), _shown(middles[key], "seconds"), round(100 * now[key] / top, 1),
-         round(100 * (middles[key] or 0) / top, 1), _state(now[key], middles[key]), colour]
+        {"phase": title, "last": text(now[key], "seconds"), "median": _shown(middles[key], "seconds"),
+         "width": round(100 * now[key] / top, 1), "median_at": round(100 * (middles[key] or 0) / top, 1),
+         "state": _state(now[key], middles[key]), "colour": colour}
         for key, title, _, colour in PHASES if key in now
     ]  # fmt: skip
     whole, middle = took(last), usual(found, "trainer_step_seconds")
@@ -142,33 +143,32 @@ def _shown(value: float | None, unit: str = "") -> str:
 
 
 def table(found: Sequence[StepInfo]) -> View:
-    """Keys ``tt.N``, newest first: [step, when, total, by phase, samples, tokens, staleness, reward, norm, odd]."""
+    """Keys ``tt.N``: a step's numbers as texts, newest first; ``tt.phases``: which phases any step reports."""
     middle = usual(found, "trainer_step_seconds")
     rows = found[::-1][:ROWS]
     reported = {key for step in rows for key in phases(step)}
     cells: View = {f"tt.{i}": _row(step, middle) for i, step in enumerate(rows)}
     return cells | {
-        "tt.phases": [[label, int(key in reported)] for key, label, *_ in PHASES],
+        "tt.phases": [{"label": label, "reported": key in reported} for key, label, *_ in PHASES],
         "tt.none": "" if rows else "No step has been logged yet.",
     }
 
 
-def _row(step: StepInfo, middle: float | None) -> list[Any]:
+def _row(step: StepInfo, middle: float | None) -> dict[str, Any]:
     seconds, values = phases(step), step.values
     whole = took(step)
-    return [
-        f"{step.step:,}",
-        round(step.ts),
-        _seconds(whole),
-        [_seconds(seconds.get(key)) for key, *_ in PHASES],
-        _shown(values.get("trainer_samples")),
-        _shown(values.get("trained_tokens")),
-        _shown(values.get("staleness_versions_mean")),
-        _shown(values.get("reward_mean")),
-        "non-finite" if values.get("gradient_nonfinite") else _shown(values.get("gradient_norm")),
-        int(whole is not None and _state(whole, middle) == "watch"),
-        step.life,
-    ]
+    return {
+        "step": f"{step.step:,}",
+        "at": round(step.ts),
+        "total": _seconds(whole),
+        "phases": [_seconds(seconds.get(key)) for key, *_ in PHASES],
+        "samples": _shown(values.get("trainer_samples")),
+        "tokens": _shown(values.get("trained_tokens")),
+        "staleness": _shown(values.get("staleness_versions_mean")),
+        "reward": _shown(values.get("reward_mean")),
+        "gradient": "non-finite" if values.get("gradient_nonfinite") else _shown(values.get("gradient_norm")),
+        "slow": whole is not None and _state(whole, middle) == "watch",
+    }
 
 
 def _seconds(value: float | None) -> str:
@@ -177,7 +177,7 @@ def _seconds(value: float | None) -> str:
 
 
 def learning(found: Sequence[StepInfo]) -> View:
-    """Keys ``th.N``: [label, last, median, the last steps' values]; ``th.none``: metrics that no step reports."""
+    """Keys ``th.N``: a metric's last value, median and last values; ``th.none``: metrics that no step reports."""
     rows = []
     silent = []
     for label, metric, unit in LEARNING:
@@ -186,7 +186,9 @@ def learning(found: Sequence[StepInfo]) -> View:
         if last is None:
             silent.append(label.lower().replace(" kl", " KL"))
             continue
-        rows.append([label, text(last, unit), _shown(usual(found, metric), unit), [short(value) for value in values]])
+        middle = _shown(usual(found, metric), unit)
+        drawn = [short(value) for value in values]
+        rows.append({"label": label, "last": text(last, unit), "median": middle, "values": drawn})
     cells: View = {f"th.{i}": row for i, row in enumerate(rows)}
     broken = sum(bool(step.values.get("gradient_nonfinite")) for step in found)
     return cells | {
@@ -196,7 +198,7 @@ def learning(found: Sequence[StepInfo]) -> View:
 
 
 def incarnations(scope: Scope, found: Sequence[StepInfo]) -> View:
-    """Keys ``tv.N``: [what, detail, when] of the time shown, newest first; ``tv.updates``: steps per version."""
+    """Keys ``tv.N``: restarts and checkpoints of the time shown, newest first; ``tv.updates``: steps per version."""
     span, reader, run = scope.span, scope.reader, scope.run
     if span is None:
         return {}
@@ -208,7 +210,8 @@ def incarnations(scope: Scope, found: Sequence[StepInfo]) -> View:
     happened = scope.shared.get(("life", run, start, end), _KEEP_SECONDS, events)
     rows = happened[::-1][:_EVENTS]
     cells: View = {
-        f"tv.{i}": [_EVENT_LABELS.get(one.kind, one.kind), one.detail, round(one.ts)] for i, one in enumerate(rows)
+        f"tv.{i}": {"event": _EVENT_LABELS.get(one.kind, one.kind), "detail": one.detail, "at": round(one.ts)}
+        for i, one in enumerate(rows)
     }
     counts = {kind: sum(one.kind == kind for one in happened) for kind in _EVENT_KINDS}
     parts = [
