@@ -14,6 +14,7 @@ from dashboard.charts import step_axis
 from dashboard.charts.events import events
 from dashboard.pages import PAGES, by_key, by_path
 from dashboard.pages.alerts.data import evaluated, firing
+from dashboard.pages.rollouts.data import recipe
 from dashboard.pages.sources.data import chip
 from dashboard.pages.sources.trust import unread
 from dashboard.pages.verdict import ribbon
@@ -37,7 +38,7 @@ Candidates = Callable[[], Sequence[tuple[str, str]]]
 """Finds what could be monitored: (description, command). It may take seconds and runs on a thread."""
 
 _NO_RUNS = "No run yet. Start with: rollscope watch http://127.0.0.1:8000 ./outputs/my-run"
-_NO_RUNS_HERE = "No run yet. Attach one: each of these commands reads a run and sends what it reads to this server."
+_NO_RUNS_HERE = "No run yet. Attach one, push one, or start a simulated one. Each command sends to this server."
 _NO_PAGE = "Page not found."
 
 
@@ -87,7 +88,7 @@ def build(
     except UnknownRun:
         nothing = _nothing(address, wanted, page, chosen, runs)
         if candidates is not None and not runs:
-            nothing |= {"found": candidates(), "error": _NO_RUNS_HERE}
+            nothing |= {"found": candidates(), "push": recipe("my-run"), "error": _NO_RUNS_HERE}
         return [nothing, run_links(runs, states, address), [], *(no_update for _ in PAGES)]
     tz = float(wanted.get("tz") or 0)
     links = [run_links(runs, states, address, boot["run"]), range_links(address, chosen, tz) if chosen else []]

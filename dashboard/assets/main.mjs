@@ -9,6 +9,7 @@ export * from "./core/theme.mjs";
 export * from "./core/nav.mjs";
 export * from "./widgets/trust.mjs";
 export * from "./widgets/answer.mjs";
+export * from "./widgets/attach.mjs";
 export * from "./widgets/spark.mjs";
 export * from "./widgets/chart.mjs";
 export * from "./widgets/series.mjs";

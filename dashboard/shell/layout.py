@@ -128,6 +128,6 @@ def _message() -> Any:
         html.H1("Nothing to show", id="message-title"),
         html.P(id="message"),
         html.A(id="message-back", className="strong", hidden=True, **{"data-in": ""}),
-        html.Ul(id="message-found"),
+        html.Div(id="message-found"),
     ]
     return html.Section(parts, className="message")

@@ -22,7 +22,11 @@ def test_candidates_are_shown_until_there_is_a_run(browser: Browser) -> None:
         page.wait_for_selector("[data-page=error]")
         rows = page.locator("#message-found li")
         assert page.locator("#message").inner_text().startswith("No run yet.")
-        told = [(row.locator("span").inner_text(), row.locator("code").inner_text()) for row in rows.all()]
+
+        def offered() -> list[tuple[str, str]]:
+            return [(row.locator("span").inner_text(), row.locator("code").inner_text()) for row in rows.all()]
+
+        told = offered()
         here = f" --push {serving.url.rstrip('/')}"
         # A second server could not open this one's port and store: the commands send to this one.
         assert told[:3] == [(what, command + here) for what, command in FOUND]
@@ -31,8 +35,17 @@ def test_candidates_are_shown_until_there_is_a_run(browser: Browser) -> None:
                 "Another run: its engines and its run directory",
                 f"rollscope watch http://127.0.0.1:8000 ./outputs/my-run{here}",
             ),
-            ("A simulated run, as a server of its own", "rollscope demo --port 0"),
         ]
+        tabs = page.get_by_role("tab")
+        assert tabs.all_inner_texts() == ["Attach", "Push", "Demo"]
+        tabs.nth(1).click()
+        # The code names this server, as this browser reaches it.
+        assert f'URL = "{serving.url.rstrip("/")}/api/v1/runs/my-run/rollouts"' in offered()[0][1]
+        page.keyboard.press("ArrowRight")
+        assert tabs.nth(2).evaluate("el => el === document.activeElement && el.ariaSelected") == "true"
+        assert offered() == [("A simulated run, as a server of its own", "rollscope demo --port 0")]
+        page.keyboard.press("ArrowRight")
+        assert offered() == told
         assert page.locator("h1:visible").inner_text() == "No runs yet"
         # Pages about one run would be empty.
         page.locator("#more summary").click()
@@ -44,7 +57,7 @@ def test_candidates_are_shown_until_there_is_a_run(browser: Browser) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         # The page looks again now and then: an engine that has gone is no longer offered, and a run that came is shown.
         found.pop(1)
-        until(page, "() => document.querySelectorAll('#message-found li').length === 4")
+        until(page, "() => document.querySelectorAll('#message-found li').length === 3")
         reader.add_run("my-run")
         page.wait_for_selector("[data-page=ok]")
         assert rows.count() == 0 or not rows.nth(0).is_visible()

@@ -1,7 +1,8 @@
 // The live path: a timer requests one small delta, which is drawn here; Dash only transports it.
+import { attach } from "../widgets/attach.mjs";
 import { reset, unzoomed } from "./address.mjs";
 import { ages, clockOf, fill, reindex } from "./cells.mjs";
-import { all, by, make } from "./dom.mjs";
+import { all, by } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { jump, navigated, present } from "./nav.mjs";
 import { listen, pushed } from "./news.mjs";
@@ -107,27 +108,6 @@ function aged(state, run, newest) {
 // While a run catches up its charts end in the past: the window is another one.
 const catches = () => (state.view.rs || {}).name === "catching_up";
 
-// What can be run next to this server: systems found on this machine, then examples. A second server could open
-// neither this one's port nor its store, so `watch` sends to this one.
-function commands(found) {
-  const here = ` --push ${location.origin}${by("app").dataset.base.replace(/\/$/, "")}`;
-  const watched = found.map(([what, command]) => [what, command + here]);
-  return [...watched, ["Another run: its engines and its run directory", "rollscope watch http://127.0.0.1:8000 ./outputs/my-run" + here],
-    ["A simulated run, as a server of its own", "rollscope demo --port 0"]];
-}
-
-// A command, selected and copied with one click.
-function candidate([what, command]) {
-  const li = make("li"), code = make("code", command), copy = make("button", "Copy", "plain");
-  copy.type = "button";
-  copy.addEventListener("click", () => {
-    getSelection().selectAllChildren(code);
-    if (navigator.clipboard) navigator.clipboard.writeText(command).then(() => (copy.textContent = "Copied"), () => {});
-  });
-  li.append(make("span", what), code, copy);
-  return li;
-}
-
 function boot(found) {
   if (!found || (requested && found.page !== requested.n)) return none();
   const place = document.querySelector(`[data-place="${found.key}"]`);
@@ -148,7 +128,7 @@ function boot(found) {
   back.hidden = !found.back;
   back.textContent = words || "";
   if (found.back) back.href = by("app").dataset.base + page + query;
-  by("message-found").replaceChildren(...(found.found ? commands(found.found) : []).map(candidate));
+  attach(by("message-found"), found.found, found.push);
   navigated();
   if (found.error) return none();
   reindex();
