@@ -90,8 +90,7 @@ def build(
         if candidates is not None and not runs:
             nothing |= {"found": candidates(), "push": recipe("my-run"), "error": _NO_RUNS_HERE}
         return [nothing, run_links(runs, states, address), [], *(no_update for _ in PAGES)]
-    tz = float(wanted.get("tz") or 0)
-    links = [run_links(runs, states, address, boot["run"]), range_links(address, chosen, tz) if chosen else []]
+    links = [run_links(runs, states, address, boot["run"]), range_links(address, chosen) if chosen else []]
     if page.key in wanted.get("have", ()):
         return [boot, *links, *(no_update for _ in PAGES)]
     shut = html.Button("Close", className="shut", type="button", **{"data-shut": ""})
@@ -188,17 +187,13 @@ def _about(run: RunInfo, state: RunState | None) -> str:
     return joined(state_text, *(word for word in (system(run.framework), mode) if word and word != "unknown"))
 
 
-def range_links(address: Address, run: RunInfo, tz: float = 0.0) -> list[Any]:
-    """The segmented control; an absolute time is a segment of its own, chosen, because its charts stand still."""
+def range_links(address: Address, run: RunInfo) -> list[Any]:
+    """The segmented control; of an absolute time none is chosen (`assets/core/address.mjs` shows it)."""
     chosen = None if address.start is not None else address.range
-    links = [
+    return [
         dcc.Link(name, href=state_url.link(run.name, name), className="current" if name == chosen else "")
         for name in state_url.RANGES
     ]
-    if address.start is None or address.end is None:
-        return links
-    here = f"{state_url.link(run.name, address.range)}&start={address.start:.15g}&end={address.end:.15g}"
-    return [*links, dcc.Link(state_url.words(address.start, address.end, tz), href=here, className="current")]
 
 
 # ---- the cells of a page and of the shell around it

@@ -53,16 +53,25 @@ def _header(pages: Sequence[Page], base: str) -> Any:
         id="run-menu",
         className="drop",
     )
-    # A zoom stays while the charts go on, so the header shows it: an old hour must not look like the last one.
-    reset = html.Button("Reset zoom", id="unzoom", type="button")
     brand = html.A([html.Span(className="logo"), "Rollscope"], href=base, className="brand")
     return html.Header(
         [
             html.Div([brand], className="what"),
             _nav(pages, base),
-            html.Div([menu, html.Nav(id="ranges", **{"aria-label": "Time range"}), reset], className="where"),
+            html.Div([menu, _time()], className="where"),
             html.Div([_sources(base), _what_if(base), _live(), _theme(), _help(base)], className="when"),
         ]
+    )
+
+
+def _time() -> Any:
+    """The range control: links, or the past range shown, because an old hour must not look like the last one."""
+    out = html.Button("−", id="zoom-out", type="button", title="Zoom out", **{"aria-label": "Zoom out"})
+    back = html.Button("Back to live", id="unzoom", type="button")
+    past = html.Div([out, html.Span(id="past-range"), back], id="past")
+    pick = html.Button("Custom", id="pick", type="button", **{"aria-haspopup": "dialog"})
+    return html.Div(
+        [html.Nav(id="ranges", **{"aria-label": "Time range"}), past, pick, html.Div(id="modes")], id="time"
     )
 
 

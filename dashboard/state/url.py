@@ -6,7 +6,6 @@ run's name, with ``&align=now`` at its end) draws another time behind them; ``&p
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlencode
 
 from server.query.types import RunInfo
@@ -93,13 +92,6 @@ def manner(address: Address) -> dict[str, str]:
     return {"axis": "step" if address.by_step else "", "over": address.over if address.over in AGO else ""}
 
 
-def words(start: float, end: float, tz: float) -> str:
-    """``10:23 – 10:38`` in the reader's time; with days where they differ or the span is long."""
-    first, last = (datetime.fromtimestamp(ts + tz, UTC) for ts in (start, end))
-    day = "" if first.date() == last.date() else "%b %-d "
-    return f"{first:{day}%H:%M} – {last:{day}%H:%M}"
-
-
 def span(address: Address, run: RunInfo, now: float, newest: float | None) -> Span:
     """The time range to show: absolute if requested; a run that is over ends at its newest data, not at the present.
 
@@ -107,7 +99,7 @@ def span(address: Address, run: RunInfo, now: float, newest: float | None) -> Sp
     we watch: it would show an empty hour behind a run that ended yesterday.
     """
     if address.start is not None and address.end is not None:
-        return Span(address.start, address.end, follow=False)
+        return Span(*_within(address.start, address.end, run, now), follow=False)
     last = newest if newest is not None else run.last_ts
     over = run.lifecycle in OVER and last is not None
     end = last if over and last is not None else now
@@ -120,6 +112,12 @@ def span(address: Address, run: RunInfo, now: float, newest: float | None) -> Sp
     if cut:
         length = max(whole, SHORTEST_CUT)
     return Span(end - length, end, not over, not over and (cut or RANGES[address.range] is None))
+
+
+def _within(start: float, end: float, run: RunInfo, now: float) -> tuple[float, float]:
+    """The part of a time that the run has, unless it has less than a minute of it."""
+    first, last = max(start, run.first_ts if run.first_ts is not None else start), min(end, now)
+    return (first, last) if last - first >= min(60.0, end - start) else (start, end)
 
 
 def moved(span_shown: Span, now: float) -> Span:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from dashboard.callbacks import range_links
-from dashboard.state.url import Address, parse, words
+from dashboard.state.url import Address
 from dashboard.widgets import format as fmt
 from server.query.types import RunInfo
 
@@ -70,22 +70,8 @@ def test_series_name_sorts_labels() -> None:
     assert fmt.series_name("entropy", {}) == "entropy"
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "tz", "shown"),
-    [
-        (0.0, 900.0, 0.0, "00:00 – 00:15"),
-        (0.0, 900.0, 7200.0, "02:00 – 02:15"),
-        (80_000.0, 90_000.0, 0.0, "Jan 1 22:13 – Jan 2 01:00"),
-    ],
-)
-def test_an_absolute_time_in_words(start: float, end: float, tz: float, shown: str) -> None:
-    assert words(start, end, tz) == shown
-
-
-def test_an_absolute_time_is_a_chosen_segment() -> None:
+def test_of_an_absolute_time_no_range_is_chosen() -> None:
     run = RunInfo("a", "", "", "running", 0.0, 1000.0)
-    links = range_links(Address("a", "1h", 0.0, 900.0), run)
-    assert [(link.children, link.className) for link in links][-1] == ("00:00 – 00:15", "current")
-    assert sum(link.className == "current" for link in links) == 1
-    assert parse(links[-1].href) == Address("a", "1h", 0.0, 900.0)
-    assert len(range_links(Address("a"), run)) == len(links) - 1
+    chosen = [[link.children for link in range_links(address, run) if link.className == "current"]
+              for address in (Address("a", "1h", 0.0, 900.0), Address("a", "6h"))]  # fmt: skip
+    assert chosen == [[], ["6h"]]

@@ -131,7 +131,8 @@ def test_full_screen_and_the_link_to_it(open_page: Open) -> None:
 
 
 def test_zoom_is_in_the_address_and_back_undoes_it(open_page: Open, reader: MemoryReader) -> None:
-    page = open_page(f"?run={fake.RICH}")
+    # High enough for all charts: one that is not seen keeps its range until it is.
+    page = open_page(f"?run={fake.RICH}", size=(1440, 2600))
     before = page.url
     drag(page, "queue")
     until(page, "() => location.search.includes('start=')")
@@ -153,6 +154,65 @@ def test_zoom_is_in_the_address_and_back_undoes_it(open_page: Open, reader: Memo
     until(page, "() => location.search.includes('start=')")
     page.locator("#unzoom").click()
     until(page, "before => !RS.zoom && location.href === before", before)
+
+
+SPAN = "[RS.boot.start, RS.boot.end, RS.boot.follow]"
+
+
+def test_a_past_range_is_a_mode_with_a_sign_and_a_way_back(open_page: Open) -> None:
+    page = open_page(f"?run={fake.RICH}&start={NOW - 1800}&end={NOW - 1200}")
+    assert page.locator("#past").inner_text().split("\n") == ["−", "13:43 to 13:53", "Back to live"]
+    assert page.locator("#ranges").is_hidden() and page.locator("#live-word").inner_text() == "Past range"
+    # Twice the time around its middle; the present is its end.
+    page.locator("#zoom-out").click()
+    until(page, f"() => String({SPAN}) === '{NOW - 2100:.0f},{NOW - 900:.0f},false'")
+    for start, end in ((2700, 300), (4800, 0)):
+        page.locator("#zoom-out").click()
+        # The browser's clock goes on, the fake server's stands still.
+        until(page, f"() => Math.abs({SPAN}[0] - {NOW - start}) < 20 && {SPAN}[1] === {NOW - end:.0f}")
+    page.locator("#unzoom").click()
+    until(page, "() => RS.boot.follow && RS.chartsReady()")
+    assert "start=" not in page.url and page.locator("#past").is_hidden() and page.locator("#ranges").is_visible()
+
+
+def test_a_zoom_is_left_by_steps(open_page: Open) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    drag(page, "queue")
+    until(page, "() => RS.zoom && document.getElementById('past').offsetParent")
+    width = page.evaluate("RS.zoom[1] - RS.zoom[0]")
+    page.locator("#zoom-out").click()
+    assert page.evaluate("RS.zoom[1] - RS.zoom[0]") == pytest.approx(2 * width)
+    page.locator("#zoom-out").click()
+    until(page, "() => !RS.zoom && !location.search.includes('start=')")
+    assert page.locator("#past").is_hidden()
+
+
+def test_start_and_end_by_the_keyboard(open_page: Open) -> None:
+    page = open_page(f"?run={fake.RICH}")
+    page.locator("#pick").focus()
+    page.keyboard.press("Enter")
+    sheet = page.get_by_role("dialog", name="Time range")
+    assert sheet.locator(".note").inner_text() == "Local time: UTC"
+    start, end = sheet.get_by_label("Start"), sheet.get_by_label("End")
+    assert (start.input_value(), end.input_value()) == ("2026-09-21T13:13:20", "2026-09-21T14:13:20")
+    end.fill("2026-09-21T13:00:00")
+    end.press("Enter")
+    assert sheet.get_by_role("alert").inner_text() == "The end must be after the start."
+    start.fill("2026-09-21T13:40:00")
+    end.fill("2026-09-21T13:50:30")
+    end.press("Enter")
+    until(page, f"() => {SPAN}[0] === {NOW - 2000:.0f} && {SPAN}[1] === {NOW - 1370:.0f}")
+    assert page.locator("#past-range").inner_text() == "13:40 to 13:50" and sheet.count() == 0
+
+
+def test_modes_are_chips_that_can_be_removed(open_page: Open) -> None:
+    page = open_page(f"?run={fake.RICH}&over=1h&axis=step")
+    assert page.locator("#modes button").all_inner_texts() == ["vs an hour ago×", "By step×"]
+    page.get_by_role("button", name="Remove: By step").click()
+    until(page, "() => !RS.byStep() && RS.chartsReady() && document.querySelectorAll('#modes button').length === 1")
+    assert "axis=" not in page.url and "over=1h" in page.url
+    page.get_by_role("button", name="Remove: vs an hour ago").click()
+    until(page, "() => !RS.boot.behind && document.querySelectorAll('#modes button').length === 0")
 
 
 def test_charts_over_steps(open_page: Open, reader: MemoryReader) -> None:

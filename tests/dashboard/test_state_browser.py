@@ -253,8 +253,8 @@ def test_a_zoom_says_its_time_and_shows_no_toast(open_page: Open) -> None:
     page.mouse.move(box["x"] + 140, box["y"] + 40, steps=5)
     page.mouse.up()
     until(page, "() => RS.zoom && document.getElementById('app').dataset.zoom === 'on'")
-    clock = page.evaluate("RS.range().map((x) => RS.format.clock(x))")
-    assert page.locator("#unzoom").inner_text() == f"{clock[0]} – {clock[1]} · Reset zoom"
+    clock = page.evaluate("RS.range().map((x) => RS.format.clock(x).slice(0, 5))")
+    assert page.locator("#past").inner_text().split("\n") == ["−", f"{clock[0]} to {clock[1]}", "Back to live"]
     assert page.locator(".plotly-notifier .notifier-note").count() == 0
 
 
@@ -272,6 +272,41 @@ def test_alerts_that_do_not_fit_are_counted(open_page: Open, reader: MemoryReade
     shown, fits, linked = seen
     assert (fits, linked) == (True, True)
     assert page.locator("#more-alerts").inner_text() == f"{9 - shown} more"
+
+
+def test_no_label_of_a_chart_is_cut(open_page: Open, reader: MemoryReader) -> None:
+    """The left margin is as wide as the widest label."""
+    reward = next(now for now, _ in fake.STEPS if now.signal == "reward")
+    points = reader._runs[fake.RICH].points
+    points[reward.name] = [(at, value and 1234567.5 + value / 10) for at, value in points[reward.name]]
+    page = open_page(f"?run={fake.RICH}", size=(1440, 2600))
+    until(page, DRAWN)
+    labels = page.evaluate(
+        """() => RS.plots().flatMap(([el, gd]) => RS.all('.ytick text', el).map((text) =>
+          [text.textContent, text.getBoundingClientRect().left - gd.getBoundingClientRect().left]))"""
+    )
+    assert len(max((words for words, _ in labels), key=len)) >= 8, "no long label to cut"
+    assert [words for words, left in labels if left < 0] == []
+
+
+def test_scrolling_draws_no_chart_that_is_not_seen(open_page: Open) -> None:
+    page = open_page(f"?run={fake.RICH}", size=(1440, 700))
+    until(page, DRAWN)
+    page.evaluate("RS.drawAll()")
+    page.locator("#live").click()
+    page.wait_for_timeout(600)
+    page.evaluate(
+        """() => { window.drawn = []; for (const [el, gd] of RS.plots()) gd.on('plotly_afterplot', () => {
+          const box = gd.getBoundingClientRect();
+          window.drawn.push([el.dataset.panel, box.bottom > 0 && box.top < innerHeight]); }); }"""
+    )
+    page.mouse.move(700, 400)
+    for _ in range(8):
+        page.mouse.wheel(0, 150)
+        page.wait_for_timeout(60)
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.scrollY") > 800
+    assert [panel for panel, seen in page.evaluate("window.drawn") if not seen] == []
 
 
 def test_the_axis_of_the_steps_is_not_cut(open_page: Open, reader: MemoryReader, browser: Browser) -> None:

@@ -55,6 +55,12 @@ def test_span() -> None:
     assert state_url.span(fixed, run("running"), 9000.0, 4900.0) == state_url.Span(10.0, 20.0, False)
 
 
+def test_an_absolute_time_is_cut_to_what_the_run_has() -> None:
+    for asked, shown in (((500.0, 3000.0), (1000.0, 3000.0)), ((8000.0, 9900.0), (8000.0, 9000.0))):
+        found = state_url.span(Address("r", "1h", *asked), run("running"), 9000.0, None)
+        assert (found.start, found.end) == shown
+
+
 def test_a_range_longer_than_a_live_run_is_cut_to_its_age() -> None:
     """A week of a run of 8,000 s was one column of pixels."""
     cut = state_url.Span(1000.0, 9000.0, follow=True, grows=True)

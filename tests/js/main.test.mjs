@@ -57,3 +57,17 @@ test("events that are close together are one mark, which starts at the first", (
   const groups = page.grouped(events, (ms) => 2 * ms, 30).map(([x, some]) => [x, some.length]);
   assert.deepEqual(groups, [[0, 2], [46, 2], [120, 1]]);
 });
+
+test("zooming out doubles a time, up to what there is", () => {
+  assert.deepEqual(page.wider(40, 60, 0, 1000), [30, 70]);
+  assert.deepEqual(page.wider(960, 1000, 0, 1000), [920, 1000]);
+  assert.deepEqual(page.wider(10, 90, 0, 100), [0, 100]);
+});
+
+test("a range in words", () => {
+  const at = (text) => Date.parse(text + "Z");
+  Object.assign(page.state, { tz: 0, boot: { now: at("2026-01-02T12:00:00") / 1000 } });
+  assert.equal(page.rangeWords([at("2026-01-02T10:00:00"), at("2026-01-02T11:30:00")]), "10:00 to 11:30");
+  assert.equal(page.rangeWords([at("2026-01-01T10:00:00"), at("2026-01-01T10:01:00")]), "01-01 10:00:00 to 10:01:00");
+  assert.equal(page.rangeWords([at("2026-01-01T22:00:00"), at("2026-01-02T01:00:00")]), "01-01 22:00 to 01:00");
+});

@@ -1,9 +1,13 @@
-// The zoom in the address: as absolute times, so that a link opens the same view, and the browser's "back" undoes it.
-import { asked } from "./live.mjs";
+// The time shown: the zoom in the address, as absolute times, so that a link opens the same view, and the browser's "back"
+// undoes it; and the range control of the header.
+import { clockOf } from "./cells.mjs";
+import { by, make } from "./dom.mjs";
+import { asked, now } from "./live.mjs";
 import { navigated, query } from "./nav.mjs";
 import { state } from "./state.mjs";
-import { range, unzoom } from "../widgets/chart.mjs";
-import { filling } from "../widgets/chart_menu.mjs";
+import { loaded, range, unzoom, zoomTo } from "../widgets/chart.mjs";
+import { zone } from "../widgets/chart_data.mjs";
+import { dialog, filling } from "../widgets/chart_menu.mjs";
 
 const WAIT = 400;
 let later = null;
@@ -58,3 +62,91 @@ export function show(changes) {
   history.pushState({}, "", location.pathname + query(changes) + location.hash);
   window.dispatchEvent(new PopStateEvent("popstate"));
 }
+
+// ---- the range control
+
+// An absolute time, or a zoom: the page is as of its end.
+const isPast = () => Boolean(state.boot && !state.boot.error && (state.zoom || typeof state.boot.at === "number"));
+
+// "13:24 to 13:34", with days where they are not today, and with seconds of a short time.
+export function rangeWords([start, end]) {
+  const [from, to] = [start, end].map((ms) => clockOf((ms - state.tz) / 1000, end - start < 120000 ? 19 : 16));
+  const day = from.length === to.length && from.includes(" ") && from.split(" ")[0] === to.split(" ")[0];
+  return `${from} to ${day ? to.split(" ")[1] : to}`;
+}
+
+export function showRange() {
+  const past = isPast(), chips = by("modes"), query = new URLSearchParams(location.search), found = [];
+  by("app").dataset.zoom = past ? "on" : "";
+  if (past) by("past-range").textContent = rangeWords(range());
+  by("unzoom").textContent = state.boot && state.boot.over ? "Whole run" : "Back to live";
+  const drawn = state.boot && !state.boot.error && state.boot.drawn;
+  if (drawn && state.boot.behind) found.push([`vs ${state.boot.behind[0]}`, { over: null, align: null }]);
+  if (drawn && query.get("axis") === "step") found.push(["By step", { axis: null }]);
+  const said = found.map(([words]) => words).join();
+  if (chips.dataset.said === said) return;
+  chips.dataset.said = said;
+  chips.replaceChildren(...found.map(([words, changes]) => chip(words, changes)));
+}
+
+function chip(words, changes) {
+  const button = make("button", words);
+  button.type = "button";
+  button.setAttribute("aria-label", `Remove: ${words}`);
+  button.append(make("span", "×"));
+  button.addEventListener("click", () => show(changes));
+  return button;
+}
+
+// Twice a time around its middle, within what there is.
+export function wider(start, end, first, last) {
+  const to = Math.min(end + (end - start) / 2, last);
+  return [Math.max(to - 2 * (end - start), first), to];
+}
+
+// A zoom goes up to all that is loaded; an absolute time up to the present.
+function zoomOut() {
+  const [first, last] = state.zoom ? loaded() : [0, 1000 * now() + state.tz], [start, end] = wider(range()[0], range()[1], first, last);
+  if (!state.zoom) return absolute(start, end);
+  if (start <= first && end >= last) return reset();
+  zoomTo([start, end]);
+}
+
+function absolute(start, end) {
+  unzoom();
+  show({ start: ((start - state.tz) / 1000).toFixed(0), end: ((end - state.tz) / 1000).toFixed(0) });
+}
+
+function backToLive() {
+  if (typeof state.boot.at !== "number") return reset();
+  unzoom();
+  show({ start: null, end: null });
+}
+
+// Start and end by the keyboard.
+function pick() {
+  const form = make("form", "", "times"), error = make("p", "", "error"), apply = make("button", "Show", "more"), fields = ["Start", "End"].map((words, i) => {
+    const label = make("label", words), field = make("input");
+    Object.assign(field, { type: "datetime-local", step: "1", required: true, value: new Date(range()[i]).toISOString().slice(0, 19) });
+    label.append(field);
+    form.append(label);
+    return field;
+  });
+  error.setAttribute("role", "alert");
+  form.append(make("p", `Local time: ${[...new Set([Intl.DateTimeFormat().resolvedOptions().timeZone, zone()])].join(", ")}`, "note"), error, apply);
+  const sheet = dialog("Time range", form);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const [start, end] = fields.map((field) => Date.parse(field.value + "Z"));
+    if (!(end > start)) return void (error.textContent = "The end must be after the start.");
+    sheet.close();
+    absolute(start, end);
+  });
+  fields[0].focus();
+}
+
+const CLICKS = { unzoom: backToLive, "zoom-out": zoomOut, pick };
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("#time > button, #past > button");
+  if (button && state.boot && !state.boot.error) CLICKS[button.id]();
+});

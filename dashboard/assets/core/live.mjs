@@ -1,6 +1,6 @@
 // The live path: a timer requests one small delta, which is drawn here; Dash only transports it.
 import { attach } from "../widgets/attach.mjs";
-import { reset, unzoomed } from "./address.mjs";
+import { showRange, unzoomed } from "./address.mjs";
 import { ages, clockOf, fill, reindex } from "./cells.mjs";
 import { all, by } from "./dom.mjs";
 import * as format from "./format.mjs";
@@ -63,7 +63,6 @@ function start() {
   });
   document.addEventListener("visibilitychange", wake);
   for (const name of ["pointermove", "keydown", "focus"]) window.addEventListener(name, () => (looked = true), { passive: true });
-  by("unzoom").addEventListener("click", reset);
   // Runs change while a page is open, so the menu is loaded again when it is opened.
   by("run-menu").addEventListener("toggle", () => by("run-menu").open && !paused && state.boot && reload());
 }
@@ -78,6 +77,7 @@ function heartbeat() {
   bind();
   ages();
   navigated();
+  showRange();
   listen(!paused && !document.hidden);
   // Dash's links take no aria attributes; the current one must not be marked by colour alone.
   for (const link of all("#runs a, #ranges a"))

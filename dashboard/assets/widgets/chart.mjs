@@ -1,7 +1,6 @@
 // Charts: Plotly's part, new points, the moving window, a zoom and a cross-hair that all panels share.
-import { remember, reset } from "../core/address.mjs";
+import { remember, reset, showRange } from "../core/address.mjs";
 import { all, by, make } from "../core/dom.mjs";
-import * as format from "../core/format.mjs";
 import { news, reload } from "../core/live.mjs";
 import { painters, state } from "../core/state.mjs";
 import { bands } from "./bands.mjs";
@@ -118,11 +117,11 @@ const visible = new Set();
 let seer = null;
 
 export const time = (x) => (typeof x === "number" ? x : Date.parse(String(x).replace(" ", "T") + "Z"));
-const window_ = () => {
+export const loaded = () => {
   const b = state.boot, end = b.follow ? Math.max(b.end, state.boot.now) : b.end;
   return [1000 * (end - (b.end - b.start)) + state.tz, 1000 * end + state.tz];
 };
-const edges = () => state.zoom || window_();
+const edges = () => state.zoom || loaded();
 export const range = () => edges().map(time);
 // The same on the x axis, which may be one of steps (`step_axis.mjs`).
 const axisRange = () => across(...range());
@@ -137,7 +136,7 @@ function gap(gd, trace) {
 }
 
 function add(gd, found) {
-  const oldest = Math.min(axisRange()[0], toX(window_()[0]));
+  const oldest = Math.min(axisRange()[0], toX(loaded()[0]));
   // A bucket slightly narrower than requested, because clocks jitter and two ticks must not fall into one.
   const width = widthX(900 * state.boot.bucket);
   for (const trace of gd.data) {
@@ -199,10 +198,12 @@ export function slide() {
 function zoomed(gd, change) {
   // Only a drag sets `range[0]`; calls of this code set `xaxis.range`.
   if (change["xaxis.range[0]"] === undefined) return;
-  state.zoom = gd._fullLayout.xaxis.range.map((x) => toMs(time(x)));
-  by("app").dataset.zoom = "on";
-  const [from, to] = range(), wide = to - from > 86400000;
-  by("unzoom").textContent = `${format.clock(from, wide)} – ${format.clock(to, wide)} · Reset zoom`;
+  zoomTo(gd._fullLayout.xaxis.range.map((x) => toMs(time(x))));
+}
+
+export function zoomTo(edges) {
+  state.zoom = edges;
+  showRange();
   slide();
   remember();
   // Texts are as of the end of the zoom.
@@ -212,7 +213,7 @@ function zoomed(gd, change) {
 export function unzoom() {
   const zoomed = state.zoom !== null;
   state.zoom = null;
-  by("app").dataset.zoom = "";
+  showRange();
   if (state.boot && chartsReady()) slide();
   if (zoomed) news();
 }

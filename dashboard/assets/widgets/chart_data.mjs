@@ -139,7 +139,7 @@ function alertShapes(el) {
 }
 
 // Of the times on the axis: a picture is looked at elsewhere.
-function zone() {
+export function zone() {
   const minutes = Math.abs(state.tz) / 60000, part = (n) => String(Math.floor(n)).padStart(2, "0");
   return "UTC" + (minutes ? `${state.tz < 0 ? "−" : "+"}${part(minutes / 60)}:${part(minutes % 60)}` : "");
 }
