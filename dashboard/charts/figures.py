@@ -144,7 +144,10 @@ def _held(values: tuple[float | None, ...]) -> list[float]:
 
 
 def layout(panel: Panel, span: Span, tz: float, revision: str) -> Figure:
-    """Axes without colour (CSS paints them); y is fixed, so a drag always means "this time"."""
+    """Axes without colour (CSS paints them); y is fixed, so a drag always means "this time".
+
+    The left margin grows with labels that are wider than usual ("1234.5671").
+    """
     return {
         "uirevision": revision,
         "margin": {"l": 40, "r": 10, "t": 8, "b": 26},
@@ -182,7 +185,8 @@ def _time_axis(span: Span, tz: float) -> Figure:
 
 
 def _value_axis(panel: Panel) -> Figure:
-    axis: Figure = {"fixedrange": True, "nticks": 4, "zeroline": False, "tickformat": _tick_format(panel)}
+    axis: Figure = {"fixedrange": True, "nticks": 4, "zeroline": False, "automargin": "left"}
+    axis["tickformat"] = _tick_format(panel)
     if panel.unit == "seconds" and panel.kind != "share":
         axis |= _SECONDS
     if not panel.unit:
