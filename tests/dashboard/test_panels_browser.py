@@ -207,7 +207,7 @@ def test_start_and_end_by_the_keyboard(open_page: Open) -> None:
 
 def test_modes_are_chips_that_can_be_removed(open_page: Open) -> None:
     page = open_page(f"?run={fake.RICH}&over=1h&axis=step")
-    assert page.locator("#modes button").all_inner_texts() == ["vs an hour ago×", "By step×"]
+    assert page.locator("#modes button").all_text_contents() == ["vs an hour ago×", "By step×"]
     page.get_by_role("button", name="Remove: By step").click()
     until(page, "() => !RS.byStep() && RS.chartsReady() && document.querySelectorAll('#modes button').length === 1")
     assert "axis=" not in page.url and "over=1h" in page.url

@@ -90,10 +90,9 @@ export function showRange() {
 }
 
 function chip(words, changes) {
-  const button = make("button", words);
-  button.type = "button";
+  const button = Object.assign(make("button"), { type: "button", title: words });
   button.setAttribute("aria-label", `Remove: ${words}`);
-  button.append(make("span", "×"));
+  button.append(make("span", words), make("i", "×"));
   button.addEventListener("click", () => show(changes));
   return button;
 }
