@@ -79,12 +79,12 @@ def test_a_good_p95_hides_nothing(reader: MemoryReader) -> None:
 def test_funnel_has_exact_numbers(reader: MemoryReader) -> None:
     found = cells(reader)
     assert found["sb.funnel"] == [
-        ["requested", 2574, 1.0],
-        ["started", 2343, 0.9103],
-        ["ready", 2343, 0.9103],
-        ["first exec", None, 0.0],
-        ["ended", 1614, 0.627],
-        ["failed", 51, 0.0198],
+        {"stage": "requested", "count": 2574, "share": 1.0},
+        {"stage": "started", "count": 2343, "share": 0.9103},
+        {"stage": "ready", "count": 2343, "share": 0.9103},
+        {"stage": "first exec", "count": None, "share": 0.0},
+        {"stage": "ended", "count": 1614, "share": 0.627},
+        {"stage": "failed", "count": 51, "share": 0.0198},
     ]
     assert (found["sb.funnel.n"], found["sb.funnel.none"]) == ("First exec: not reported by provider.", "")
 
@@ -96,7 +96,7 @@ def test_first_commands_are_a_share_of_those_whose_source_tells() -> None:
     made.put_boxes(wall.WALL, *told, wall.box(4, "starting", 60, provider="traces"))
     made.put_boxes(wall.WALL, *(wall.ready(n, 60, 20) for n in range(5, 11)))
     found = cells(made)
-    assert found["sb.funnel"][3] == ["first exec", 3, 0.75]
+    assert found["sb.funnel"][3] == {"stage": "first exec", "count": 3, "share": 0.75}
     assert found["sb.funnel.n"] == "First exec: 3 of the 4 that report it."
 
 
@@ -112,22 +112,27 @@ def test_a_time_that_no_provider_tells_is_no_loss(started: float | None, count: 
     quiet = structs.replace(wall.ready(1, 60, 20), started_at=None)
     made.put_boxes(wall.WALL, quiet, structs.replace(wall.ready(2, 60, 20), started_at=started))
     found = cells(made)
-    assert found["sb.funnel"][:3] == [["requested", 2, 1.0], ["started", count, (count or 0) / 2], ["ready", 2, 1.0]]
+    assert found["sb.funnel"][:3] == [
+        {"stage": "requested", "count": 2, "share": 1.0},
+        {"stage": "started", "count": count, "share": (count or 0) / 2},
+        {"stage": "ready", "count": 2, "share": 1.0},
+    ]
     assert found["sb.funnel.n"] == f"{note} First exec: not reported by provider."
 
 
 def test_failures_by_cause_with_the_newest_words(reader: MemoryReader) -> None:
     found = rows(cells(reader), "sb.f.")
-    assert [row[:3] for row in found] == [
-        ["timeout", "21", 100.0],
-        ["image", "10", 47.6],
-        ["out of memory", "10", 47.6],
-        ["quota", "10", 47.6],
+    assert [(row["cause"], row["count"], row["width"]) for row in found] == [
+        ("timeout", "21", 100.0),
+        ("image", "10", 47.6),
+        ("out of memory", "10", 47.6),
+        ("quota", "10", 47.6),
     ]
-    assert found[1][3] == "IMAGE_PULL_FAILED: manifest for swe-bench/sympy:1.9 not found"
+    assert found[1]["detail"] == "IMAGE_PULL_FAILED: manifest for swe-bench/sympy:1.9 not found"
     newer = wall.box(8000, "failed", 30, cause="image", detail="ErrImagePull", ended_at=wall.NOW - 1)
     reader.put_boxes(wall.WALL, newer)
-    assert rows(cells(reader), "sb.f.")[1][3:] == ["ErrImagePull", round(wall.NOW) - 1]
+    newest = rows(cells(reader), "sb.f.")[1]
+    assert (newest["detail"], newest["at"]) == ("ErrImagePull", round(wall.NOW) - 1)
 
 
 def test_a_failure_of_another_run_is_not_ours(reader: MemoryReader) -> None:
@@ -139,9 +144,9 @@ def test_a_failure_of_another_run_is_not_ours(reader: MemoryReader) -> None:
 def test_quota_fullest_first(reader: MemoryReader) -> None:
     found = cells(reader)
     assert rows(found, "sb.q.") == [
-        ["starting at once", "128 of 128 · 100%", 100.0, "critical"],
-        ["concurrent", "960 of 1,000 · 96%", 96.0, "critical"],
-        ["CPU", "1,240 of 2,000 · 62%", 62.0, "ok"],
+        {"resource": "starting at once", "used": "128 of 128 · 100%", "width": 100.0, "state": "critical"},
+        {"resource": "concurrent", "used": "960 of 1,000 · 96%", "width": 96.0, "state": "critical"},
+        {"resource": "CPU", "used": "1,240 of 2,000 · 62%", "width": 62.0, "state": "ok"},
     ]
     assert (found["sb.q.none"], found["sb.q.limits"]) == ("", "watch ≥ 80% · critical ≥ 90%")
 
@@ -156,12 +161,12 @@ def test_quota_of_several_accounts_and_half_told_ones(reader: MemoryReader) -> N
         ("limit", "disk_gb", "modal", 500.0),
     ):
         reader.append(wall.WALL, wall.of_quota(which, what, who), [(wall.NOW, value)])
-    table = {row[0]: row[1:] for row in rows(cells(reader), "sb.q.")}
-    assert table["starting at once · prime"] == ["128 of 128 · 100%", 100.0, "critical"]
-    assert table["starting at once · modal"] == ["14 of 128 · 11%", 10.9, "ok"]
-    assert table["memory · modal"] == ["96, limit not reported", 0.0, "unknown"]
-    assert table["disk · modal"] == ["limit 500, usage not reported", 0.0, "unknown"]
-    assert table["GPU · modal"] == ["0 of 0", 0.0, "unknown"]
+    table = {row["resource"]: (row["used"], row["width"], row["state"]) for row in rows(cells(reader), "sb.q.")}
+    assert table["starting at once · prime"] == ("128 of 128 · 100%", 100.0, "critical")
+    assert table["starting at once · modal"] == ("14 of 128 · 11%", 10.9, "ok")
+    assert table["memory · modal"] == ("96, limit not reported", 0.0, "unknown")
+    assert table["disk · modal"] == ("limit 500, usage not reported", 0.0, "unknown")
+    assert table["GPU · modal"] == ("0 of 0", 0.0, "unknown")
 
 
 def test_commands_say_why_when_nobody_times_them(reader: MemoryReader) -> None:
@@ -201,11 +206,12 @@ def test_infra_failures_stand_beside_zero_advantage(reader: MemoryReader) -> Non
 
 def test_failures_name_sandbox_and_trace(reader: MemoryReader) -> None:
     table = rows(cells(reader), "sb.x.")
-    assert table[0] == [
-        "sbx-02365", "trace-00093d", "failed", "timeout", "Sandbox failed to become ready within 115 s",
-        round(wall.NOW - 102), "prime",
-    ]  # fmt: skip
-    assert len(table) == 5 and [row[5] for row in table] == sorted((row[5] for row in table), reverse=True)
+    assert {**table[0], "ended_at": round(table[0]["ended_at"])} == {
+        "id": "sbx-02365", "name": "trace-00093d", "provider": "prime", "state": "failed", "cause": "timeout",
+        "detail": "Sandbox failed to become ready within 115 s", "ended_at": round(wall.NOW - 102),
+    }  # fmt: skip
+    ends = [row["ended_at"] for row in table]
+    assert len(table) == 5 and ends == sorted(ends, reverse=True)
     made = empty()
     made.put_boxes(wall.WALL, wall.ready(1, 60, 20))
     assert cells(made)["sb.x.none"] == "No sandbox has failed."
@@ -214,32 +220,25 @@ def test_failures_name_sandbox_and_trace(reader: MemoryReader) -> None:
 def test_oldest_pending_first_whatever_was_met_last(reader: MemoryReader) -> None:
     found = cells(reader)
     table = rows(found, "sb.p.")
-    asked = round(wall.NOW - 3720)
-    first = [
-        "sbx-00001",
-        "trace-000001",
-        "swe-bench/astropy:1.3",
-        "image not cached",
-        asked,
-        "starting",
-        "PENDING",
-        "prime",
-    ]
-    assert table[0] == first
-    assert [row[4] for row in table] == sorted(row[4] for row in table)
+    assert table[0] == {
+        "id": "sbx-00001", "name": "trace-000001", "provider": "prime", "state": "starting",
+        "image": "swe-bench/astropy:1.3", "image_cached": False, "requested_at": wall.NOW - 3720,
+        "provider_state": "PENDING",
+    }  # fmt: skip
+    assert [row["requested_at"] for row in table] == sorted(row["requested_at"] for row in table)
     assert (len(table), found["sb.p.more"]) == (10, "and 170 newer")
     # Met just now, asked for two hours ago: a provider that is read for the first time.
     reader.put_boxes(wall.WALL, wall.box(8002, "queued", 7200), wall.box(8003, "starting", 0, requested_at=None))
     # That of another run in the same account waits, but not for this one.
     reader.put_boxes(wall.WALL, wall.box(8004, "queued", 9000, own=False))
-    assert rows(cells(reader), "sb.p.")[0][0] == "sbx-08002"
+    assert rows(cells(reader), "sb.p.")[0]["id"] == "sbx-08002"
 
 
 def test_the_oldest_is_found_behind_a_thousand_younger(monkeypatch: pytest.MonkeyPatch) -> None:
     made = empty()
     made.put_boxes(wall.WALL, wall.box(1, "starting", 3720), *(wall.box(i, "queued", 30) for i in range(2, 2500)))
     found = cells(made)
-    assert (found["sb.p.0"][0], found["sb.p.more"]) == ("sbx-00001", "and 2,489 newer")
+    assert (found["sb.p.0"]["id"], found["sb.p.more"]) == ("sbx-00001", "and 2,489 newer")
     assert made.calls.count(f"sandboxes {wall.WALL}") == 3 + 3
     # Bounded; and then the page says so.
     monkeypatch.setattr(sandboxes_records, "MOST_PAGES", 2)
@@ -250,8 +249,11 @@ def test_the_oldest_is_found_behind_a_thousand_younger(monkeypatch: pytest.Monke
 def test_dangling_name_their_run(reader: MemoryReader) -> None:
     found = cells(reader)
     table = rows(found, "sb.d.")
-    assert table[0] == ["sbx-09004", "eval-tuesday", round(wall.NOW - 99_800), "prime", "running", ""]
-    assert [row[1] for row in table].count("") == 1
+    assert {**table[0], "requested_at": round(table[0]["requested_at"])} == {
+        "id": "sbx-09004", "name": "", "provider": "prime", "state": "running", "run_key": "eval-tuesday",
+        "requested_at": round(wall.NOW - 99_800), "started_at": None,
+    }  # fmt: skip
+    assert [row["run_key"] for row in table].count("") == 1
     assert (len(table), found["sb.d.more"], found["sb.d.none"]) == (5, "", "")
     more = (wall.box(9100 + i, "running", 50, own=False, dangling=True) for i in range(25))
     reader.put_boxes(wall.WALL, *more)
@@ -270,8 +272,11 @@ def test_a_source_that_fails_is_named_first(reader: MemoryReader) -> None:
     broken = fake.target("e2b", "sandbox", "e2b", up=False, error="throttled: asked to wait 30 s")
     reader.set_targets(wall.WALL, *reader.status(wall.WALL).trust, broken)
     found = rows(cells(reader), "sb.src.")
-    assert found[0] == ["e2b", "e2b", 0, round(wall.NOW - 340), "throttled: asked to wait 30 s"]
-    assert found[1][:3] == ["prime", "prime_sandboxes", 1]
+    assert found[0] == {
+        "target": "e2b", "kind": "e2b", "up": False, "seen_at": round(wall.NOW - 340),
+        "error": "throttled: asked to wait 30 s",
+    }  # fmt: skip
+    assert (found[1]["target"], found[1]["kind"], found[1]["up"]) == ("prime", "prime_sandboxes", True)
 
 
 def test_healthy_says_what_runs(reader: MemoryReader) -> None:

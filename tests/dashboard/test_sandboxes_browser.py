@@ -196,7 +196,7 @@ def test_any_sandbox_is_found_by_its_trace(open_page: Open, reader: MemoryReader
     assert page.locator("#box-found").inner_text() == "Found"
     # News does not take the answer away.
     reader.put_boxes(wall.WALL, wall.box(8100, "failed", 9, cause="oom", ended_at=reader.clock + 1))
-    until(page, "() => RS.view['sb.x.0'][0] === 'sbx-08100'")
+    until(page, "() => RS.view['sb.x.0'].id === 'sbx-08100'")
     assert page.evaluate(shown) == ["sbx-00010"]
     field.fill("nobody's")
     until(page, "() => document.querySelector('#box-said').textContent.startsWith('No sandboxes with')")

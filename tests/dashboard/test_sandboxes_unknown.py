@@ -125,7 +125,11 @@ def test_nobody_told_a_start() -> None:
     made = empty()
     made.put_boxes(wall.WALL, wall.box(1, "queued", 60), wall.box(2, "queued", 60))
     found = cells(made)
-    assert found["sb.funnel"][:3] == [["requested", 2, 1.0], ["started", None, 0.0], ["ready", 0, 0.0]]
+    assert found["sb.funnel"][:3] == [
+        {"stage": "requested", "count": 2, "share": 1.0},
+        {"stage": "started", "count": None, "share": 0.0},
+        {"stage": "ready", "count": 0, "share": 0.0},
+    ]
     assert found["sb.funnel.n"] == "No start reported yet. First exec: not reported by provider."
 
 

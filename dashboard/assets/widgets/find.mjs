@@ -48,7 +48,7 @@ async function look(text) {
     const { sandboxes } = await answer.json();
     // A slower answer to an earlier text, or to another run's, must not replace a newer one.
     if (mine !== asked || state.boot.run !== run) return;
-    const rows = sandboxes.map((box) => failure([box.id, box.name, box.state.replace("_", " "), box.cause, box.detail, box.ended_at ?? box.seen_at, box.provider]));
+    const rows = sandboxes.map(failure);
     const more = rows.length === MOST ? `The newest ${MOST} with` : `${rows.length || "No"} sandbox${rows.length === 1 ? "" : "es"} with`;
     show(rows, `${more} “${text}” in id or name.`, "Found");
   } catch (error) {

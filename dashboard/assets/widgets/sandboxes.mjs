@@ -89,16 +89,16 @@ function funnel() {
   if (!where.clientWidth) return;
   const number = (count) => (count === null ? "no data" : count.toLocaleString("en"));
   where.classList.toggle("tight", where.clientWidth / rows.length < 62);
-  const el = canvas(where, 236, rows.map(([stage, count]) => `${stage} ${number(count)}`).join(", "));
+  const el = canvas(where, 236, rows.map(({ stage, count }) => `${stage} ${number(count)}`).join(", "));
   const wide = where.clientWidth / rows.length, bar = Math.min(64, wide * 0.62), middle = 132, tall = 144;
   const left = (i) => wide * i + (wide - bar) / 2, high = (share) => Math.max(share > 0 ? 2 : 0, Math.min(1, share) * tall);
   // Flow from a stage to the next reported one; a failure may come at any of them.
-  const chain = rows.map((row, i) => [i, row]).filter(([, [stage, count]]) => count !== null && stage !== "failed");
-  chain.slice(1).forEach(([i, [, , share]], n) => {
-    const [from, [, , before]] = chain[n], a = left(from) + bar, b = left(i);
+  const chain = rows.map((row, i) => [i, row]).filter(([, { stage, count }]) => count !== null && stage !== "failed");
+  chain.slice(1).forEach(([i, { share }], n) => {
+    const [from, { share: before }] = chain[n], a = left(from) + bar, b = left(i);
     el.append(svg("path", { class: "flows", d: `M${a} ${middle - high(before) / 2}L${b} ${middle - high(share) / 2}V${middle + high(share) / 2}L${a} ${middle + high(before) / 2}Z` }));
   });
-  rows.forEach(([stage, count, share], i) => {
+  rows.forEach(({ stage, count, share }, i) => {
     const centre = wide * (i + 0.5), size = high(share);
     el.append(svg("rect", { class: count === null ? "silent" : stage.replace(" ", "-"), x: left(i), y: middle - size / 2, width: bar, height: size, rx: Math.min(3, size / 2), "fill-opacity": FADE[stage] || 1 }));
     el.append(svg("text", { x: centre, y: 14, "text-anchor": "middle" }, stage));
@@ -119,18 +119,18 @@ function bar(name, value, width, state) {
   return li;
 }
 
-function cause([name, count, width, words, at]) {
-  const li = bar(name, count, width, "failed");
+function cause({ cause, count, width, detail, at }) {
+  const li = bar(cause, count, width, "failed");
   if (at) {
     const note = make("span", "newest, ", "note");
-    note.append(aged(at, ""), words ? ": " + words : "");
-    if (words.length > 48) (note.title = words), note.classList.add("long");
+    note.append(aged(at, ""), detail ? ": " + detail : "");
+    if (detail.length > 48) (note.title = detail), note.classList.add("long");
     li.append(note);
   }
   return li;
 }
 
-const quota = ([name, value, width, state]) => bar(name, value, width, state);
+const quota = ({ resource, used, width, state }) => bar(resource, used, width, state);
 
 // How long, counted on here.
 function waited(at) {
@@ -146,8 +146,10 @@ function word(text, name) {
   return el;
 }
 
+const stateWord = (state) => state.replaceAll("_", " ");
+
 // `name`: the sandbox's name or trace, where it is another than its id.
-function named(id, name, more) {
+function named({ id, name }, more) {
   const th = make("th"), shown = name === id ? "" : name, note = word([format.id(shown), more].filter(Boolean).join(" · "), "note");
   th.scope = "row";
   if (format.id(shown) !== shown) note.title = shown;
@@ -155,30 +157,30 @@ function named(id, name, more) {
   return th;
 }
 
-function pending([id, name, image, built, at, state, said, provider]) {
-  const tr = make("tr");
-  tr.append(named(id, name, provider), cellOf("Image", word(image), make("span", built, "note")),
-    cellOf("Waiting for", waited(at)), cellOf("State", make("span", state), word(said, "note")));
+function pending(row) {
+  const tr = make("tr"), { state, provider_state: said } = row;
+  tr.append(named(row, row.provider), cellOf("Image", word(row.image || "–"), make("span", row.image_cached === false ? "image not cached" : "", "note")),
+    cellOf("Waiting for", waited(row.requested_at)), cellOf("State", make("span", stateWord(state)), word(said.toLowerCase() === state ? "" : said, "note")));
   return tr;
 }
 
-function dangling([id, run, at, provider, state, name]) {
+function dangling(row) {
   const tr = make("tr");
-  tr.append(named(id, name, state), cellOf("Belongs to", word(run || "not reported")), cellOf("Age", waited(at)), cellOf("Provider", word(provider)));
+  tr.append(named(row, stateWord(row.state)), cellOf("Belongs to", word(row.run_key || "not reported")),
+    cellOf("Age", waited(row.requested_at ?? row.started_at)), cellOf("Provider", word(row.provider)));
   return tr;
 }
 
 const OK = { running: "ok", failed: "critical", terminated: "ended" };
-export function failure([id, name, state, cause, words, at, provider]) {
-  const tr = make("tr"), what = make("span", cause ? cause.replace("_", " ") : state, "pill"), when = make("span");
-  what.dataset.state = OK[state] || "unknown";
+export function failure(row) {
+  const tr = make("tr"), what = make("span", stateWord(row.cause || row.state), "pill"), when = make("span"), at = row.ended_at ?? row.seen_at;
+  what.dataset.state = OK[row.state] || "unknown";
   if (at) (when.dataset.at = at), (when.title = new Date(at * 1000).toLocaleString());
-  tr.append(named(id, name, provider),
-    cellOf("What happened", what, word(words, "note")), cellOf("When", when));
+  tr.append(named(row, row.provider), cellOf("What happened", what, word(row.detail, "note")), cellOf("When", when));
   return tr;
 }
 
-function source([target, kind, up, seen, error]) {
+function source({ target, kind, up, seen_at: seen, error }) {
   const li = make("li"), word = make("span", up ? "Up" : "Down", "pill");
   word.dataset.state = up ? (error ? "watch" : "ok") : "critical";
   li.append(word, make("b", target), make("span", kind === target ? "" : kind, "kind"));

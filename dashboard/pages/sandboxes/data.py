@@ -256,18 +256,18 @@ def _unreachable(facts: StatusFacts) -> str:
 
 
 def _sources(facts: StatusFacts) -> View:
-    """Keys ``sb.src.0`` ..: [target, kind, up, when, error], the broken first."""
+    """Keys ``sb.src.0`` ..: a row per target, the broken first."""
     rows = [target for target in (*facts.status.trust, *facts.status.gone) if target.actor == "sandbox"]
     rows.sort(key=lambda target: (target.up, not target.error, target.target))
     now = facts.status.now
     found: View = {
-        f"sb.src.{i}": [
-            t.target,
-            t.kind,
-            int(t.up),
-            None if t.age_seconds is None else round(now - t.age_seconds),
-            t.error,
-        ]
+        f"sb.src.{i}": {
+            "target": t.target,
+            "kind": t.kind,
+            "up": t.up,
+            "seen_at": None if t.age_seconds is None else round(now - t.age_seconds),
+            "error": t.error,
+        }
         for i, t in enumerate(rows[:_TARGETS])
     }
     more = len(rows) - _TARGETS

@@ -55,7 +55,7 @@ def _read(reader: Reader, run: str) -> SandboxRecords:
         pending=tuple(sorted(pending, key=_requested)),
         cut=len(pages) == MOST_PAGES and len(pages[-1]) == _PAGE,
         dangling=tuple(sorted(reader.sandboxes.page(run, dangling=True, limit=_DANGLING), key=_requested)),
-        failed=tuple(sorted(failed, key=_over, reverse=True)),
+        failed=tuple(sorted(failed, key=over_at, reverse=True)),
         sources=_sources(reader.sandboxes.page(run, _SPUN, limit=_READY)),
     )
 
@@ -75,7 +75,8 @@ def _requested(row: SandboxRow) -> tuple[bool, float]:
     return row.requested_at is None, row.requested_at or 0.0
 
 
-def _over(row: SandboxRow) -> float:
+def over_at(row: SandboxRow) -> float:
+    """When it ended, or was last seen."""
     return row.ended_at if row.ended_at is not None else row.seen_at
 
 

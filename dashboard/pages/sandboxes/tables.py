@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dashboard.pages.sandboxes.records import SandboxRecords
+from dashboard.pages.sandboxes.records import SandboxRecords, over_at
 from dashboard.state.status import StatusFacts, View, first_clause, joined
-from dashboard.widgets.format import DASH, number, text
+from dashboard.widgets.format import number, text
 from server.query import SandboxRow
 from server.query.types import SignalInfo
 
 Infos = Mapping[str, SignalInfo]
+Json = dict[str, Any]
 
 STATE_WORDS: Mapping[str, str] = {
     "queued": "queued",
@@ -56,7 +57,7 @@ def by_cause(facts: StatusFacts) -> list[tuple[str, float]]:
 
 
 def _funnel(boxes: SandboxRecords) -> View:
-    """``sb.funnel``: [[stage, how many or None, share of the requested]]; None: no provider reports it.
+    """``sb.funnel``: a row per stage, ``share`` of the requested; ``count`` None: no provider reports it.
 
     A first command's share is of those that report it.
     """
@@ -69,7 +70,11 @@ def _funnel(boxes: SandboxRecords) -> View:
     counts["started"] = started or None
     late = boxes.funnel.get("met_ended") or 0
     rows = [
-        [_STAGES[stage], count, round((count or 0) / (basis.get(stage) or requested), 4)]
+        {
+            "stage": _STAGES[stage],
+            "count": count,
+            "share": round((count or 0) / (basis.get(stage) or requested), 4),
+        }
         for stage, count in counts.items()
         if requested
     ]
@@ -98,20 +103,20 @@ def _command_note(count: int | None, basis: int, requested: int) -> str:
 
 
 def _causes(facts: StatusFacts, boxes: SandboxRecords) -> View:
-    """Keys ``sb.f.0`` ..: [cause, how many, width in percent, newest text, when]."""
+    """Keys ``sb.f.0`` ..: a row per cause; ``width`` in percent, ``detail`` and ``at`` of the newest failure."""
     rows = by_cause(facts)
     most = max((value for _, value in rows), default=1.0)
     found: View = {}
     for i, (cause, value) in enumerate(rows):
         last = next((row for row in boxes.failed if row.cause == cause), None)
-        detail, at = (last.detail, _when(last.ended_at, last.seen_at)) if last else ("", None)
-        found[f"sb.f.{i}"] = [
-            _CAUSES.get(cause, cause) or "unknown",
-            f"{value:,.0f}",
-            _percent(value / most),
-            detail,
-            at,
-        ]
+        detail, at = (last.detail, round(over_at(last))) if last else ("", None)
+        found[f"sb.f.{i}"] = {
+            "cause": _CAUSES.get(cause, cause) or "unknown",
+            "count": f"{value:,.0f}",
+            "width": _percent(value / most),
+            "detail": detail,
+            "at": at,
+        }
     silent = not rows and not boxes.any
     none = "" if rows else "No failure data." if silent else "No sandbox has failed."
     return found | {"sb.f.none": none}
@@ -121,12 +126,8 @@ def _percent(share: float) -> float:
     return round(100 * min(1.0, max(0.0, share)), 1)
 
 
-def _when(*times: float | None) -> int | None:
-    return next((round(at) for at in times if at is not None), None)
-
-
 def _quota(facts: StatusFacts, infos: Infos) -> View:
-    """Keys ``sb.q.0`` ..: [resource, used and limit as text, width in percent, state], the fullest first."""
+    """Keys ``sb.q.0`` ..: a row per resource, the fullest first; ``used``: as text, ``width``: in percent."""
     why, info = facts.find("sandbox_quota_used_ratio"), infos.get("sandbox_quota_used_ratio")
     rows = _quotas(facts)
     several = len({account for account, *_ in rows}) > 1
@@ -135,7 +136,12 @@ def _quota(facts: StatusFacts, infos: Infos) -> View:
         share = used / limit if used is not None and limit else None
         name = joined(_resource(what), account if several else "")
         state = _judged(share, info) if share is not None else "unknown"
-        found[f"sb.q.{i}"] = [name, _filled(used, limit), _percent(share or 0), state]
+        found[f"sb.q.{i}"] = {
+            "resource": name,
+            "used": _filled(used, limit),
+            "width": _percent(share or 0),
+            "state": state,
+        }
     bands = (("watch", info.watch), ("critical", info.critical)) if info else ()
     limits = joined(*(f"{level} ≥ {text(band, 'ratio')}" for level, band in bands if band is not None))
     # The signal's advice is for the command line and for preflights, and has no effect on this page.
@@ -175,24 +181,32 @@ def _resource(name: str) -> str:
 
 
 # ---- tables
+# Rows are fields of the record, as the API answers them: `assets/widgets/find.mjs` draws its answers, too.
+
+_NAMES = ("id", "name", "provider", "state")
+
+
+def _fields(row: SandboxRow, *names: str) -> Json:
+    return {name: getattr(row, name) for name in (*_NAMES, *names)}
 
 
 def _failures(boxes: SandboxRecords) -> View:
-    """Keys ``sb.x.0`` ..: [id, name, state, cause, the provider's text, end time, provider], newest first.
-
-    The search in `assets/widgets/find.mjs` draws answers of the API in the same shape.
-    """
-    found: View = {
-        f"sb.x.{i}": [r.id, r.name, r.state, r.cause or "", r.detail, _when(r.ended_at, r.seen_at), r.provider]
-        for i, r in enumerate(boxes.failed[:_FAILED])
-    }
+    """Keys ``sb.x.0`` ..: failed sandboxes, newest first."""
+    found: View = {f"sb.x.{i}": _failure(row) for i, row in enumerate(boxes.failed[:_FAILED])}
     none = "" if boxes.failed else "No sandbox has failed." if boxes.any else "No failure data."
     return found | {"sb.x.none": none}
 
 
+def _failure(row: SandboxRow) -> Json:
+    # `seen_at` changes on every poll, and is shown only without an end.
+    seen: Json = {"seen_at": row.seen_at} if row.ended_at is None else {}
+    return _fields(row, "cause", "detail", "ended_at") | seen
+
+
 def _pending(boxes: SandboxRecords) -> View:
-    """Keys ``sb.p.0`` ..: [id, name, image, built?, since when, state, the provider's state, provider]."""
-    found: View = {f"sb.p.{i}": _waits(row) for i, row in enumerate(boxes.pending[:ROWS])}
+    """Keys ``sb.p.0`` ..: pending sandboxes, oldest first."""
+    names = ("image", "image_cached", "requested_at", "provider_state")
+    found: View = {f"sb.p.{i}": _fields(row, *names) for i, row in enumerate(boxes.pending[:ROWS])}
     more = len(boxes.pending) - ROWS
     others = f"and {more:,} newer" if more > 0 else ""
     cut = f"Only the newest {len(boxes.pending):,} were read; older ones may be pending." if boxes.cut else ""
@@ -200,27 +214,10 @@ def _pending(boxes: SandboxRecords) -> View:
     return found | {"sb.p.more": joined(others, cut), "sb.p.none": none}
 
 
-def _waits(row: SandboxRow) -> list[Any]:
-    built = "image not cached" if row.image_cached is False else ""
-    provider_state = row.provider_state if row.provider_state.lower() != row.state else ""
-    state = STATE_WORDS.get(row.state, row.state)
-    return [row.id, row.name, row.image or DASH, built, _when(row.requested_at), state, provider_state, row.provider]
-
-
 def _dangling(facts: StatusFacts, boxes: SandboxRecords) -> View:
-    """Keys ``sb.d.0`` ..: [id, run key, since when, provider, state, name]."""
-    rows = boxes.dangling
-    found: View = {
-        f"sb.d.{i}": [
-            r.id,
-            r.run_key,
-            _when(r.requested_at, r.started_at),
-            r.provider,
-            STATE_WORDS.get(r.state, r.state),
-            r.name,
-        ]
-        for i, r in enumerate(rows[:ROWS])
-    }
+    """Keys ``sb.d.0`` ..: dangling sandboxes, oldest first."""
+    rows, names = boxes.dangling, ("run_key", "requested_at", "started_at")
+    found: View = {f"sb.d.{i}": _fields(row, *names) for i, row in enumerate(rows[:ROWS])}
     counted = facts.value("sandboxes_dangling")
     total = max(len(rows), int(counted or 0))
     more = f"and {total - ROWS:,} more: /api/v1/runs/{facts.status.run}/sandboxes?dangling=true" if total > ROWS else ""
