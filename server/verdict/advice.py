@@ -60,7 +60,7 @@ from server.verdict.thresholds import (
     WARM,
     ZERO_ADVANTAGE,
 )
-from server.verdict.throughput import Numbers
+from server.verdict.throughput import Numbers, wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -574,7 +574,7 @@ def _split(scene: Scene) -> Iterator[_Option]:
             if not 0 < moved < giving:
                 continue
             more, less = (taking + moved) / taking, (giving - moved) / giving
-            why = f"the trainer waits {n.wait or 0.0:.0%} of each step"
+            why = wait(n)
 
             def change(power: float, lever: str = lever, more: float = more, less: float = less) -> Change:
                 if lever == "gpu_split_generator":
@@ -599,7 +599,7 @@ def _engines(scene: Scene) -> Iterator[_Option]:
 def _trainer_gpus(scene: Scene) -> Iterator[_Option]:
     n, gpus = scene.n, scene.n.seen.fact("trainer_gpus")
     low, mid, high = (TWICE**power for power in SCALING)
-    why = f"the trainer waits {n.wait or 0.0:.0%} of each step"
+    why = wait(n)
     yield _Option(
         "trainer_gpus", gpus, TWICE * gpus if gpus else None, Change(capacity=mid), why, least=Change(capacity=low),
         most=Change(capacity=high),

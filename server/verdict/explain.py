@@ -20,7 +20,6 @@ from server.verdict.thresholds import (
     MOST_ENGINES,
     MOST_EVIDENCE,
     MOST_LIMITERS,
-    SAME_WAIT,
     SHOWN_SHARE,
     SHOWN_STALE,
     STALE_EXPLAINS,
@@ -28,7 +27,7 @@ from server.verdict.thresholds import (
     WEIGHTS,
     WORTH_A_SETTING,
 )
-from server.verdict.throughput import Numbers
+from server.verdict.throughput import Numbers, is_reported_wait, wait
 
 # ---- messages
 # The summary of a verdict in one sentence, and the first change to make.
@@ -111,21 +110,6 @@ def opened(step: Late) -> str:
     """Returns e.g. ``The trainer's step after 412 has been open for 12 min, 24 times its usual length``."""
     after = f" after {step.after}" if step.after is not None else ""
     return f"The trainer's step{after} has been open for {span(step.seconds)}, {step.times:.2g} times its usual length"
-
-
-def is_reported_wait(n: Numbers) -> bool:
-    """Returns whether the wait of the judged steps is that of the signal, so that its text needs no steps."""
-    return n.reported is None or abs((n.wait or 0.0) - n.reported) < SAME_WAIT
-
-
-def wait(n: Numbers) -> str:
-    """Returns the text on the trainer's wait, with its steps if they are not the last ten of the signal."""
-    share = n.wait or 0.0
-    if n.reported is None or is_reported_wait(n):
-        # The number of the Trainer wait card, so that the two do not differ by a rounding.
-        return f"the trainer waits {share if n.reported is None else n.reported:.0%} of each step"
-    last = f"in its last {n.steps} steps" if n.steps > 1 else "in its open step"
-    return f"the trainer waited {share:.0%} of the time {last} ({n.reported:.0%} in the last ten)"
 
 
 def _fed(step: Late) -> str:

@@ -51,6 +51,7 @@ from server.verdict.thresholds import (
     QUEUE_PER_STEP,
     QUEUE_SPACING_SECONDS,
     QUEUED,
+    SAME_WAIT,
     SAMPLED,
     STILL_SECONDS,
     STILL_STEPS,
@@ -878,3 +879,18 @@ def _filtered(seen: VerdictInput) -> bool:
     if done is not None and admitted is not None and done > FILTER_SHOWS:
         return admitted < FILTER_KEEPS * done
     return bool(stated)
+
+
+def is_reported_wait(n: Numbers) -> bool:
+    """Returns whether the wait of the judged steps is that of the signal, so that its text needs no steps."""
+    return n.reported is None or abs((n.wait or 0.0) - n.reported) < SAME_WAIT
+
+
+def wait(n: Numbers) -> str:
+    """Returns the text on the trainer's wait, with its steps if they are not the last ten of the signal."""
+    share = n.wait or 0.0
+    if n.reported is None or is_reported_wait(n):
+        # The number of the Trainer wait card, so that the two do not differ by a rounding.
+        return f"the trainer waits {share if n.reported is None else n.reported:.0%} of each step"
+    last = f"in its last {n.steps} steps" if n.steps > 1 else "in its open step"
+    return f"the trainer waited {share:.0%} of the time {last} ({n.reported:.0%} in the last ten)"

@@ -151,10 +151,10 @@ def test_groups_are_read_at_a_glance(open_page: Open) -> None:
     assert page.locator("[data-rows=groups] tr").count() == 12
     page.locator("#more-groups").click()
     until(page, "() => RS.all('[data-rows=groups] tr').length === 24")
-    shown = page.locator("[data-rows=groups] tr th button").all_inner_texts()
+    shown = page.locator("[data-rows=groups] tr th button.long").all_inner_texts()
     assert len(set(shown)) == 24
     # A group leads to its rollouts.
-    page.locator("[data-rows=groups] th button").first.click()
+    page.locator("[data-rows=groups] th button.long").first.click()
     until(page, f"group => ({IDS})().length === 8 && ({IDS})().every(id => id.startsWith(group))", "r" + shown[0][1:])
     assert page.locator("#ro-group").inner_text() == f"group {shown[0]} ×"
     page.locator("#ro-group").click()
@@ -254,7 +254,7 @@ def test_census_leads_to_the_rollouts_in_that_state(open_page: Open, reader: Mem
 def test_row_opens_a_timeline_that_can_be_shared(open_page: Open, browser: Browser) -> None:
     page = open_page(more="&find=" + made.OPEN)
     until(page, f"() => ({IDS})().length === 1")
-    page.locator("[data-rows=rollouts] th button").click()
+    page.locator("[data-rows=rollouts] th button.long").click()
     until(page, "() => document.querySelector('.timeline .span')")
     assert asked(page) == {"find": made.OPEN, "rollout": made.OPEN, "life": "1"}
     panel = page.locator("#ro-open")
@@ -293,7 +293,7 @@ def test_row_opens_a_timeline_that_can_be_shared(open_page: Open, browser: Brows
 
 def test_escape_closes_and_the_row_has_the_focus(open_page: Open) -> None:
     page = open_page()
-    page.locator("[data-rows=rollouts] th button").nth(2).click()
+    page.locator("[data-rows=rollouts] th button.long").nth(2).click()
     until(page, "() => document.querySelector('.timeline .span')")
     name = page.evaluate(IDS)[2]
     page.keyboard.press("Escape")

@@ -58,7 +58,7 @@ def test_everything_is_live(open_page: Open, reader: MemoryReader) -> None:
     until(page, "n => RS.view['hs.total'] === n", was[1] + 1)
     until(page, "() => RS.all('[data-rows=ro-census] b')[1].textContent === '1'")
     # A row that changes keeps its place and the focus in it.
-    page.locator("[data-rows=rollouts] th button").first.focus()
+    page.locator("[data-rows=rollouts] th button.long").first.focus()
     reader.put_rollouts(made.ASYNC, structs.replace(row, error="late word"))
     until(page, "() => document.querySelector('[data-rows=rollouts] tr').innerText.includes('late word')")
     assert page.evaluate("document.activeElement.textContent") == "fresh"
@@ -180,10 +180,10 @@ def test_markup_in_names_stays_text(open_page: Open, reader: MemoryReader) -> No
         made.ASYNC, structs.replace(made.group(1)[1], group_id=EVIL, environment=EVIL, moved_at=made.NOW + 9)
     )
     page = open_page()
-    assert page.locator("[data-rows=rollouts] th button").all_text_contents()[: len(names)] == names
-    assert page.locator("[data-rows=groups] th button").first.inner_text() == EVIL
+    assert page.locator("[data-rows=rollouts] th button.long").all_text_contents()[: len(names)] == names
+    assert page.locator("[data-rows=groups] th button.long").first.inner_text() == EVIL
     for i, name in enumerate(names):
-        page.locator("[data-rows=rollouts] th button").nth(i).click()
+        page.locator("[data-rows=rollouts] th button.long").nth(i).click()
         until(page, "name => document.querySelector('#ro-open h2').textContent === name", name)
         until(page, "() => document.querySelector('#ro-open dl')")
         page.keyboard.press("Escape")
@@ -200,7 +200,7 @@ def test_phone_has_cards_and_no_sideways_scroll(open_page: Open, reader: MemoryR
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     wide = "() => RS.all('.frame').filter(el => el.scrollWidth > el.clientWidth + 1).length"
     assert page.evaluate(wide) == 0
-    page.locator("[data-rows=rollouts] th button").first.click()
+    page.locator("[data-rows=rollouts] th button.long").first.click()
     until(page, "() => document.querySelector('.timeline .span') || document.querySelector('#ro-open dl')")
     panel = page.locator("#ro-open").bounding_box()
     assert panel is not None and panel["x"] == 0 and panel["width"] == 390

@@ -76,7 +76,21 @@ function opener(id, title, open) {
   button.title = id.length >= 24 ? id : title;
   button.addEventListener("click", open);
   th.append(button);
+  if (navigator.clipboard) th.append(copier(id));
   return th;
+}
+
+function copier(id) {
+  const button = make("button", "", "copy link");
+  button.type = "button";
+  button.title = "Copy the whole ID";
+  button.setAttribute("aria-label", `Copy ${id}`);
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(id);
+    button.dataset.done = "1";
+    setTimeout(() => delete button.dataset.done, 1500);
+  });
+  return button;
 }
 
 function took(seconds, since) {

@@ -19,7 +19,7 @@ _LIFECYCLES = {
 }
 # Share of a finished run's time below which a limiter is not worth a word.
 LEAST_SHARE = 0.05
-STEPS = 3
+STEPS = 2
 """Most changes that the card shows."""
 LEAST_PART = 0.02
 """Share of the gap below which a limiter has no part of the bar."""

@@ -60,9 +60,10 @@ def _banner() -> Any:
         for phase, _ in PHASES
     ]
     cost = html.P([t(html.B, "b.usd"), t(html.Span, "b.share")], className="idle")
-    step = [t(html.P, "b.step", "meta"), html.Div(slices, className="split", **{"data-s": "b.split.s"})]
+    rates = html.P([t(html.Span, "b.step"), t(html.Span, "b.note", "note")], className="meta")
+    step = [rates, html.Div(slices, className="split", **{"data-s": "b.split.s"})]
     answer = [row, head, t(html.P, "b.text", "text"), meta, last, html.Ul(**{"data-answer": "contradictions"})]
-    answer += [html.Div([*step, t(html.P, "b.note", "note")], className="step"), cost]
+    answer += [html.Div(step, className="step"), cost]
     answer += [html.Div(**{"data-answer": "gap"}), html.Details(**{"data-answer": "why"})]
     return html.Section(
         [html.Div(answer), html.Div(className="next-steps", **{"data-answer": "advice"})],
