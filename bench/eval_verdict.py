@@ -29,7 +29,7 @@ from bench.verdict.feed import SOURCES, Feed
 from bench.verdict.sim import Sim
 from bench.verdict.truth import truth
 
-TUNING, JUDGING = range(0, 100_000), range(8_100_000, 8_150_000)
+TUNING, JUDGING = range(0, 100_000), range(8_200_000, 8_250_000)
 RUNS, CHANGES, STALLS = 308, 60, 15
 # Runs with the noise of the recorded ones: steady runs, trainers that stop, fleets that lose an engine.
 NOISY, STOPS, DEAD = 90, 15, 15

@@ -11,7 +11,7 @@ KINDS = (
 )  # fmt: skip
 """What a configuration is drawn around; what holds it back is measured, not taken from here."""
 
-REAL_TUNING, REAL_JUDGING = range(200_000, 300_000), range(8_150_000, 8_200_000)
+REAL_TUNING, REAL_JUDGING = range(200_000, 300_000), range(8_250_000, 8_300_000)
 """Seeds of runs with the noise of the recorded ones (tests/testdata/real_runs): `_real`."""
 
 # Of the recordings: seconds of a step, engines, and a batch of 16 samples in groups of 4 (others have more).
