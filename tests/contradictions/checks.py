@@ -306,8 +306,8 @@ def census_fits_sandboxes(shown: Snapshot) -> Iterator[str]:
     if shown.text("sandboxes", "sb.mode") != "ok" or shown.text("rollouts", "ro.mode") != "ok":
         return
     rows = [value for key, value in shown.pages["rollouts"]["view"].items() if re.fullmatch(r"ro\.c\.\d+", key)]
-    # A fifth cell states that the number is of all rollouts in flight.
-    count = {row[0]: row[1] for row in rows if row and len(row) == 4}
+    # A label states that the number is of all rollouts in flight.
+    count = {row["state"]: row["rollouts"] for row in rows if row and not row["label"]}
     running = shown.value('sandboxes{state="running"}')
     generating = count.get("generating")
     if running is not None and generating is not None and generating > 1.2 * running and not math.isnan(running):

@@ -137,7 +137,7 @@ PLANTED: dict[Check, tuple[str, dict[str, Any]]] = {
     checks.census_fits_sandboxes: (
         "live",
         {"sandboxes:sb.mode": "ok", 'signal:sandboxes{state="running"}': 3.0,
-         "rollouts:ro.c.2": ["generating", 960, 100.0, None]},
+         "rollouts:ro.c.2": {"state": "generating", "rollouts": 960, "label": ""}},
     ),
     checks.finished_has_no_open_health: ("finished", {"runs:rn.0": {"down": 2}}),
 }  # fmt: skip

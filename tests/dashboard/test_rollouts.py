@@ -115,12 +115,17 @@ def test_funnel_has_exact_numbers_and_marks_what_is_derived(reader: MemoryReader
     found = view(reader)
     bars = [found[f"ro.f.{i}"] for i in range(5)]
     rows = [row for row in reader.records(made.ASYNC).rows.values() if row.moved_at >= made.NOW - 3600]
-    for name, count, tokens, *_ in bars[:4]:
-        mine = [row for row in rows if row.state == name]
-        assert (count, tokens) == (len(mine), sum(row.response_tokens or 0 for row in mine))
-    assert [bar[0] for bar in bars] == ["trained", "zero_advantage", "stale", "infra_error", "unrecorded"]
-    assert bars[0][3:] == [212_400.5, 118.0, 0, None, ""] and bars[2][3:] == [None, None, 0, None, ""]
-    assert bars[4] == ["unrecorded", 0, 1_204_000, 31_000.0, 17.22, 1, None, ""]
+    for bar in bars[:4]:
+        mine = [row for row in rows if row.state == bar["exit"]]
+        tokens = sum(row.response_tokens or 0 for row in mine)
+        assert (bar["rollouts"], bar["response_tokens"]) == (len(mine), tokens)
+    assert [bar["exit"] for bar in bars] == ["trained", "zero_advantage", "stale", "infra_error", "unrecorded"]
+    amounts = [(bar["gpu_seconds"], bar["usd"], bar["derived"], bar["bound"]) for bar in bars]
+    assert amounts[0] == (212_400.5, 118.0, False, "") and amounts[2] == (None, None, False, "")
+    assert bars[4] == {
+        "exit": "unrecorded", "rollouts": 0, "response_tokens": 1_204_000, "gpu_seconds": 31_000.0, "usd": 17.22,
+        "derived": True, "told": 0, "bound": "",
+    }  # fmt: skip
     assert found["ro.f.in"] == 127
     # 88.95 with a record, 17.22 without one.
     assert found["ro.f.lost"] == "$106.17 is not linked to trained rollouts; $17.22 of it is not in any record."
@@ -157,11 +162,12 @@ def test_funnel_says_what_is_missing(reader: MemoryReader) -> None:
 def test_census_has_every_state_in_order(reader: MemoryReader) -> None:
     found = view(reader)
     rows = [found[f"ro.c.{i}"] for i in range(8)]
-    assert [row[0] for row in rows] == list(CENSUS)
-    assert [row[1] for row in rows] == [0, 0, 26, 11, 2, 80, 8, 0] and sum(row[1] for row in rows) == found["ro.f.in"]
-    assert rows[0][2:] == [0, None] and rows[5][2] == 100
+    assert [row["state"] for row in rows] == list(CENSUS)
+    counts = [row["rollouts"] for row in rows]
+    assert counts == [0, 0, 26, 11, 2, 80, 8, 0] and sum(counts) == found["ro.f.in"]
+    assert (rows[0]["width"], rows[0]["since"], rows[5]["width"]) == (0, None, 100)
     oldest = min(row.moved_at for row in reader.records(made.ASYNC).rows.values() if row.state == "generating")
-    assert rows[2][3] == round(oldest)
+    assert rows[2]["since"] == round(oldest)
 
 
 def test_one_number_of_rollouts_in_flight_is_not_called_generating() -> None:
@@ -174,13 +180,15 @@ def test_one_number_of_rollouts_in_flight_is_not_called_generating() -> None:
     records = Records(None, RolloutQuery())  # type: ignore[arg-type]
     states = [CensusState("generating", 960, None), CensusState("waiting_group", 345, 300.0)]
     found = rollouts_data._census(records, 1000.0)
-    assert found["ro.c.2"] == ["generating", 960, 100.0, None, "in flight, stage not reported"]
-    assert found["ro.c.5"] == ["waiting_group", 345, 35.9, 700]
+    row = {"state": "generating", "rollouts": 960, "width": 100.0, "since": None, "label": ""}
+    assert found["ro.c.2"] == row | {"label": "in flight, stage not reported"}
+    waiting = {"state": "waiting_group", "rollouts": 345, "width": 35.9, "since": 700, "label": ""}
+    assert found["ro.c.5"] == waiting
     # With another stage, and of records, it is what it is called.
     states = [CensusState("booting", 0, None), CensusState("generating", 960, None)]
-    assert rollouts_data._census(records, 1000.0)["ro.c.2"] == ["generating", 960, 100.0, None]
+    assert rollouts_data._census(records, 1000.0)["ro.c.2"] == row
     states = [CensusState("generating", 12, 30.0)]
-    assert rollouts_data._census(records, 1000.0)["ro.c.2"] == ["generating", 12, 100.0, 970]
+    assert rollouts_data._census(records, 1000.0)["ro.c.2"] == row | {"rollouts": 12, "since": 970}
 
 
 def test_heat_maps_count_every_rollout_of_the_time(reader: MemoryReader) -> None:
@@ -198,9 +206,9 @@ def test_heat_maps_count_every_rollout_of_the_time(reader: MemoryReader) -> None
 def test_solve_rates_name_the_productive_share(reader: MemoryReader) -> None:
     found = view(reader)
     solve = found["ro.solve"]
-    assert isinstance(solve, list) and sum(groups for _, groups, _ in solve) == 235
+    assert isinstance(solve, list) and sum(row["groups"] for row in solve) == 235
     assert found["ro.solve.n"] == "34% of 235 groups have a solve rate of 20% to 80%, the useful range."
-    assert round(100 * sum(groups for _, groups, productive in solve if productive) / 235) == 34
+    assert round(100 * sum(row["groups"] for row in solve if row["productive"]) / 235) == 34
 
 
 @pytest.mark.parametrize(
@@ -215,15 +223,17 @@ def test_solve_rates_name_the_productive_share(reader: MemoryReader) -> None:
 )
 def test_a_bar_per_number_of_solved_members(size: int | None, labels: list[str], groups: list[int]) -> None:
     found = rollouts_data._solved([(0.0, {0: 7, 3: 2}), (60.0, {5: 1, 9: 5})], size)
-    assert [row[0] for row in found["ro.solve"]] == labels  # type: ignore[union-attr]
-    assert [row[1] for row in found["ro.solve"]] == groups  # type: ignore[union-attr]
+    assert [row["label"] for row in found["ro.solve"]] == labels  # type: ignore[union-attr]
+    assert [row["groups"] for row in found["ro.solve"]] == groups  # type: ignore[union-attr]
 
 
 def test_zero_advantage_by_environment_worst_first(reader: MemoryReader) -> None:
     found = view(reader)
     assert [found[f"ro.z.{i}"] for i in range(3)] == [
-        ["math", "61%", 61.0], ["swe-bench", "42%", 42.0], ["terminal", "40%", 40.0],
-    ]  # fmt: skip
+        {"environment": "math", "share": "61%", "width": 61.0},
+        {"environment": "swe-bench", "share": "42%", "width": 42.0},
+        {"environment": "terminal", "share": "40%", "width": 40.0},
+    ]
 
 
 # ---- ticks
@@ -250,7 +260,7 @@ def test_tick_sends_what_changed(reader: MemoryReader, monkeypatch: pytest.Monke
     news = tick(reader, views, ask="state=trained", have=first["have"])["view"]
     assert ids(view(reader, search="state=trained"))[0] == "slow"
     rows = [key for key, cell in news.items() if key.startswith("rt.r.") and cell is not None]
-    assert len(rows) == 1 and news["ro.f.0"][1] == first["view"]["ro.f.0"][1] + 1
+    assert len(rows) == 1 and news["ro.f.0"]["rollouts"] == first["view"]["ro.f.0"]["rollouts"] + 1
     assert len(json.dumps(news)) < 2000
 
 

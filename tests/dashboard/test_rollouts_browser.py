@@ -82,18 +82,19 @@ def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) 
 def test_where_rollouts_went_in_exact_numbers(open_page: Open) -> None:
     page = open_page()
     label = page.locator(".exits svg").get_attribute("aria-label")
-    trained, zero = (page.evaluate(f"RS.view['ro.f.{i}']") for i in range(2))
+    bars = [page.evaluate(f"RS.view['ro.f.{i}']") for i in range(2)]
+    (trained, tokens), (zero, zero_tokens) = ((bar["rollouts"], bar["response_tokens"]) for bar in bars)
     assert label == (
-        f"trained: {trained[1]:,} rollouts, {trained[2]:,} tokens · 212,401 GPU-seconds · $118.00; "
-        f"zero advantage: {zero[1]:,} rollouts, {zero[2]:,} tokens · 160,112 GPU-seconds · $88.95; "
+        f"trained: {trained:,} rollouts, {tokens:,} tokens · 212,401 GPU-seconds · $118.00; "
+        f"zero advantage: {zero:,} rollouts, {zero_tokens:,} tokens · 160,112 GPU-seconds · $88.95; "
         f"too stale: 64 rollouts, 458,650 tokens; infra error: 20 rollouts, 123,063 tokens; "
         "not recorded (estimated): 1,204,000 tokens · 31,000 GPU-seconds · $17.22; in flight: 127 rollouts"
     )
     shown = page.locator(".exits .count").all_text_contents()
-    assert shown[0] == f"{trained[1]:,}" and "127" in shown and "1,204,000" in shown
+    assert shown[0] == f"{trained:,}" and "127" in shown and "1,204,000" in shown
     width = page.locator(".exits rect.trained").first.evaluate("el => +el.getAttribute('width')")
     whole = page.locator(".exits rect.zero_advantage").first.evaluate("el => +el.getAttribute('width')")
-    assert width / whole == pytest.approx(trained[1] / zero[1], abs=0.01)
+    assert width / whole == pytest.approx(trained / zero, abs=0.01)
     # What is worked out, not counted, looks like it.
     assert page.locator(".exits rect.derived").count() == 3
     assert page.locator(".exits tspan").text_content() == "estimated"

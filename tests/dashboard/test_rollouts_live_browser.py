@@ -43,7 +43,7 @@ def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
 def test_everything_is_live(open_page: Open, reader: MemoryReader) -> None:
     page = open_page()
     page.evaluate("window.same = 1")
-    was = page.evaluate("[RS.view['ro.f.0'][1], RS.view['hs.total'], RS.view['rt.order'].length]")
+    was = page.evaluate("[RS.view['ro.f.0'].rollouts, RS.view['hs.total'], RS.view['rt.order'].length]")
     name = made.of("staleness_versions", "versions", level="trajectory", stat="mean")
     reader.append(made.ASYNC, name, [(reader.clock, 3.5)])
     row = made.made("fresh", "trained", 0, seconds=90_000.0, response_tokens=700, staleness=3, consumed=570)

@@ -13,14 +13,14 @@ export const stateWord = (name) => (state.view["ro.words"] || {})[name] || Strin
 
 // ---- where they went
 
-const UNITS = [["rollouts", 1], ["tokens", 2], ["GPU-seconds", 3], ["cost", 4]];
+const UNITS = [["rollouts", "rollouts"], ["tokens", "response_tokens"], ["GPU-seconds", "gpu_seconds"], ["cost", "usd"]];
 // If some rollouts do not report tokens, a bar's amounts are lower bounds and those of the rest upper bounds.
-const amount = (row, i, unit) => (row[i] !== null && i > 1 ? { lower: "≥ ", upper: "≤ " }[row[7]] || "" : "") + exact(row[i], unit);
-const partly = (row) => (row[7] === "lower" ? `of ${plain(row[6])} of ${plain(row[1])} rollouts` : "");
+const amount = (row, field, unit) => (row[field] !== null && field !== "rollouts" ? { lower: "≥ ", upper: "≤ " }[row.bound] || "" : "") + exact(row[field], unit);
+const partly = (row) => (row.bound === "lower" ? `of ${plain(row.told)} of ${plain(row.rollouts)} rollouts` : "");
 // Eight digits have no room between the columns.
 const big = (value) => (value < 1e7 ? plain(value) : format.number(value));
 const exact = (value, unit) => (value === null ? "–" : unit === "cost" ? format.money(value) : unit === "GPU-seconds" ? big(Math.round(value)) : big(value));
-const said = (row) => UNITS.slice(1).filter(([, i]) => row[i] !== null).map(([unit, i]) => amount(row, i, unit) + (unit === "cost" ? "" : ` ${unit}`)).concat(partly(row) || []).join(" · ");
+const said = (row) => UNITS.slice(1).filter(([, field]) => row[field] !== null).map(([unit, field]) => amount(row, field, unit) + (unit === "cost" ? "" : ` ${unit}`)).concat(partly(row) || []).join(" · ");
 
 function exits() {
   const where = box("exits"), rows = list("ro.f.");
@@ -28,25 +28,25 @@ function exits() {
   where.hidden = !rows.length && !state.view["ro.f.in"];
   if (where.hidden) return where.replaceChildren();
   if (!where.clientWidth) return;
-  const all = [...rows, ["in_flight", state.view["ro.f.in"] || 0, null, null, null, 0, null, ""]], narrow = where.clientWidth < 560;
-  const label = all.map((row) => `${stateWord(row[0])}${row[5] ? " (estimated)" : ""}: ${row[5] ? "" : plain(row[1]) + " rollouts"}${said(row) ? (row[5] ? "" : ", ") + said(row) : ""}`).join("; ");
-  const sums = UNITS.map(([, i]) => rows.reduce((sum, row) => sum + (row[i] || 0), 0));
+  const all = [...rows, { exit: "in_flight", rollouts: state.view["ro.f.in"] || 0, response_tokens: null, gpu_seconds: null, usd: null, derived: false, bound: "" }], narrow = where.clientWidth < 560;
+  const label = all.map((row) => `${stateWord(row.exit)}${row.derived ? " (estimated)" : ""}: ${row.derived ? "" : plain(row.rollouts) + " rollouts"}${said(row) ? (row.derived ? "" : ", ") + said(row) : ""}`).join("; ");
+  const sums = UNITS.map(([, field]) => rows.reduce((sum, row) => sum + (row[field] || 0), 0));
   const left = narrow ? 0 : 178, tall = narrow ? 58 : Math.max(rows.some(partly) ? 42 : 30, Math.min(38, Math.floor(228 / all.length))), top = narrow ? 4 : 24, step = 8;
   const el = canvas(where, top + tall * all.length + step, label), units = narrow ? UNITS.slice(0, 1) : UNITS;
   // Rollouts come with their share, which needs room.
   const wide = where.clientWidth - left, parts = narrow ? [1] : [0.34, 0.26, 0.23, 0.17];
   let x = left;
-  units.forEach(([unit, i], u) => {
-    const size = wide * parts[u], most = Math.max(1e-9, ...all.map((row) => row[i] || 0)), room = narrow ? 112 : u ? 92 : 130;
+  units.forEach(([unit, field], u) => {
+    const size = wide * parts[u], most = Math.max(1e-9, ...all.map((row) => row[field] || 0)), room = narrow ? 112 : u ? 92 : 130;
     if (!narrow) el.append(svg("text", { x, y: 12, class: "unit" }, unit));
     all.forEach((row, r) => {
-      const flying = r === rows.length, y = top + tall * r + (flying ? step : 0), value = row[i];
+      const flying = r === rows.length, y = top + tall * r + (flying ? step : 0), value = row[field];
       if (u === 0) el.append(...name(row, narrow, y, flying));
       if (flying && u) return;
-      if (row[5] && unit === "rollouts") return void el.append(svg("text", { x, y: y + (narrow ? 36 : 19), class: "none" }, narrow ? said(row) : "–"));
+      if (row.derived && unit === "rollouts") return void el.append(svg("text", { x, y: y + (narrow ? 36 : 19), class: "none" }, narrow ? said(row) : "–"));
       const long = value ? Math.max(2, ((size - room) * value) / most) : 0, at = y + (narrow ? 18 : 6);
-      if (value) el.append(svg("rect", { x: x + 0.5, y: at, width: long.toFixed(1), height: 16, rx: 2, class: `${row[0]}${row[5] ? " derived" : ""}` }));
-      el.append(svg("text", { x: x + long + (long ? 7 : 0), y: at + 12.5, class: value === null ? "none" : "count" }, amount(row, i, unit)));
+      if (value) el.append(svg("rect", { x: x + 0.5, y: at, width: long.toFixed(1), height: 16, rx: 2, class: `${row.exit}${row.derived ? " derived" : ""}` }));
+      el.append(svg("text", { x: x + long + (long ? 7 : 0), y: at + 12.5, class: value === null ? "none" : "count" }, amount(row, field, unit)));
       if (unit === "tokens" && !narrow && partly(row)) el.append(svg("text", { x, y: at + 28, class: "share" }, partly(row)));
       if (u === 0 && !flying && sums[0]) el.append(svg("text", { x: x + size - (narrow ? 0 : 22), y: at + 12.5, "text-anchor": "end", class: "share" }, format.text(value / sums[0], "ratio")));
       if (narrow && said(row)) el.append(svg("text", { x, y: at + 31, class: "share" }, said(row)));
@@ -58,9 +58,9 @@ function exits() {
 }
 
 function name(row, narrow, y, flying) {
-  const words = flying ? "no outcome yet" : stateWord(row[0]);
+  const words = flying ? "no outcome yet" : stateWord(row.exit);
   const found = [svg("text", { x: 0, y: y + (narrow ? 12 : 19), class: "name" }, words)];
-  if (row[5]) found[0].append(svg("tspan", { class: "share", dx: 6 }, "estimated"));
+  if (row.derived) found[0].append(svg("tspan", { class: "share", dx: 6 }, "estimated"));
   return found;
 }
 
@@ -72,11 +72,11 @@ function census() {
   if (!where) return;
   const rows = list("ro.c.");
   for (const row of rows) {
-    const li = kept.get(row[0]) || entry(row[0]);
+    const li = kept.get(row.state) || entry(row.state);
     fill(li, row);
     if (li.parentNode !== where) where.append(li);
   }
-  for (const li of [...where.children]) if (!rows.some(([state]) => kept.get(state) === li)) li.remove();
+  for (const li of [...where.children]) if (!rows.some(({ state }) => kept.get(state) === li)) li.remove();
 }
 
 // Made once, because a rebuilt list loses the focus.
@@ -96,13 +96,13 @@ function entry(state) {
   return li;
 }
 
-// `whole`: the name of a number that is of several states; no list has its rollouts.
-function fill(li, [state, count, width, since, whole]) {
-  li.querySelector(".word").textContent = whole || stateWord(state);
+// `label`: the name of a number that is of several states; no list has its rollouts.
+function fill(li, { state, rollouts: count, width, since, label }) {
+  li.querySelector(".word").textContent = label || stateWord(state);
   li.querySelector("b").textContent = count === null ? "not reported" : plain(count);
   li.querySelector(".bar span").style.width = width + "%";
-  li.querySelector("button").disabled = !count || Boolean(whole);
-  li.querySelector("button").classList.toggle("whole", Boolean(whole));
+  li.querySelector("button").disabled = !count || Boolean(label);
+  li.querySelector("button").classList.toggle("whole", Boolean(label));
   const age = li.querySelector(".note");
   if (since === null) delete age.dataset.since, (age.textContent = "");
   else age.dataset.since = since;
@@ -110,10 +110,10 @@ function fill(li, [state, count, width, since, whole]) {
 
 function zeroes() {
   const where = document.querySelector("[data-rows=ro-zero]");
-  where.replaceChildren(...list("ro.z.").map(([name, value, width]) => {
-    const li = make("li"), head = make("span", "", "row"), track = make("span", "", "bar"), fill = make("span"), word = make("span", name, "long");
-    word.title = name;
-    head.append(word, make("b", value));
+  where.replaceChildren(...list("ro.z.").map(({ environment, share, width }) => {
+    const li = make("li"), head = make("span", "", "row"), track = make("span", "", "bar"), fill = make("span"), word = make("span", environment, "long");
+    word.title = environment;
+    head.append(word, make("b", share));
     fill.style.width = width + "%";
     track.append(fill);
     li.append(head, track);
@@ -214,20 +214,20 @@ function look(event, map, where) {
 // ---- solve rates
 
 function solve() {
-  // Rows: [label, groups, productive]; `of`: the group size where there is a bar for each number of solved members.
+  // `of`: the group size where there is a bar for each number of solved members.
   const where = box("solve"), rows = state.view["ro.solve"] || [], of = state.view["ro.solve.of"];
   if (!where || !shown()) return;
   where.hidden = !rows.length;
   if (!rows.length || !where.clientWidth) return;
-  const most = Math.max(...rows.map(([, count]) => count), 1), wide = where.clientWidth / rows.length, tall = 116, bottom = 140;
+  const most = Math.max(...rows.map(({ groups }) => groups), 1), wide = where.clientWidth / rows.length, tall = 116, bottom = 140;
   const words = (label) => (of ? `${label} of ${of} solved` : label);
-  const el = canvas(where, 164, rows.map(([label, count]) => `${words(label)}: ${plain(count)} groups`).join(", "));
-  const good = rows.map(([, , productive]) => productive), first = good.indexOf(1), last = good.lastIndexOf(1);
+  const el = canvas(where, 164, rows.map(({ label, groups }) => `${words(label)}: ${plain(groups)} groups`).join(", "));
+  const good = rows.map(({ productive }) => productive), first = good.indexOf(true), last = good.lastIndexOf(true);
   if (first >= 0) {
     el.append(svg("rect", { x: first * wide, y: 4, width: (last - first + 1) * wide, height: bottom - 4, class: "band" }));
     el.append(svg("text", { x: ((first + last + 1) / 2) * wide, y: 18, "text-anchor": "middle" }, "productive"));
   }
-  rows.forEach(([label, count, productive], i) => {
+  rows.forEach(({ label, groups: count, productive }, i) => {
     const high = count ? Math.max(2, (count / most) * (tall - 20)) : 0, x = wide * (i + 0.5);
     el.append(svg("rect", { x: wide * i + 2, y: bottom - high, width: Math.max(1, wide - 4), height: high, class: productive ? "good" : "flat" }));
     if (count) el.append(svg("text", { x, y: bottom - high - 4, "text-anchor": "middle", class: "count" }, plain(count)));

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
+from msgspec import structs
+
 from dashboard.charts.panels import Card, want
 from dashboard.charts.time_columns import Grid
 from dashboard.pages.overview.data import absent, card_cells
@@ -199,25 +201,13 @@ def _tail(facts: StatusFacts) -> View:
 
 
 def _funnel(records: RolloutRecords, columns: Grid) -> View:
-    """Keys ``ro.f.N``: [exit, rollouts, tokens, GPU-seconds, dollars, derived, of how many, bound], None: not known.
-
-    Where not all rollouts report tokens: how many do. The amounts are theirs and a ``bound`` of the whole.
-    """
+    """Keys ``ro.f.N``: a `FunnelBar` per exit."""
     funnel = records.funnel(columns)
     order = {name: at for at, name in enumerate(EXITS)}
     reported = [bar for bar in funnel.bars if bar.rollouts or bar.response_tokens]
     bars = sorted(reported, key=lambda bar: (bar.derived, order.get(bar.exit, len(order)), bar.exit))
     found: View = {
-        f"ro.f.{i}": [
-            bar.exit,
-            bar.rollouts,
-            bar.response_tokens,
-            _cut(bar.gpu_seconds),
-            _cut(bar.usd),
-            int(bar.derived),
-            bar.told if bar.bound == "lower" else None,
-            bar.bound,
-        ]
+        f"ro.f.{i}": structs.asdict(bar) | {"gpu_seconds": _cut(bar.gpu_seconds), "usd": _cut(bar.usd)}
         for i, bar in enumerate(bars)
     }
     none = "" if bars else "No rollout ended in this range."
@@ -259,9 +249,9 @@ def _cut(value: float | None) -> float | None:
 
 
 def _census(records: RolloutRecords, now: float) -> View:
-    """Keys ``ro.c.N``: [state, how many (None: no source reports it), width in percent, since when the oldest].
+    """Keys ``ro.c.N``: a row per state; ``rollouts`` None: no source reports it; ``since``: of the oldest.
 
-    A fifth cell replaces the state's name: an orchestrator that reports one number of rollouts in flight counts those
+    ``label`` replaces the state's name: an orchestrator that reports one number of rollouts in flight counts those
     that boot, use a tool or are scored as generating.
     """
     by_state = {row.state: row for row in records.census()}
@@ -274,9 +264,14 @@ def _census(records: RolloutRecords, now: float) -> View:
         since = (
             round(now - row.oldest_seconds) if row is not None and row.oldest_seconds is not None and count else None
         )
-        cells: list[str | float | None] = [state, count, round(100 * (count or 0) / most, 1) if most else 0, since]
         whole = state == "generating" and count and since is None and by_state.keys().isdisjoint(_STAGES)
-        found[f"ro.c.{i}"] = [*cells, "in flight, stage not reported"] if whole else cells
+        found[f"ro.c.{i}"] = {
+            "state": state,
+            "rollouts": count,
+            "width": round(100 * (count or 0) / most, 1) if most else 0,
+            "since": since,
+            "label": "in flight, stage not reported" if whole else "",
+        }
     none = "" if most else "Nothing is in flight." if by_state else "No source reports rollouts in flight."
     return found | {"ro.c.none": none, "ro.c.order": list(CENSUS)}
 
@@ -286,11 +281,15 @@ _ENVIRONMENTS = 8
 
 
 def _environments(facts: StatusFacts) -> View:
-    """Keys ``ro.z.N``: [environment and difficulty, share as text, width in percent], the worst first."""
+    """Keys ``ro.z.N``: a row per environment and difficulty, the worst first; ``share``: as text."""
     measured = [s for s in facts.signals if s.signal == "zero_advantage_environment_ratio" and s.value is not None]
     rows = sorted(((s.value or 0.0, _named(s)) for s in measured), key=lambda row: (-row[0], row[1]))[:_ENVIRONMENTS]
     found: View = {
-        f"ro.z.{i}": [name, text(value, "ratio"), round(100 * min(1.0, value), 1)]
+        f"ro.z.{i}": {
+            "environment": name,
+            "share": text(value, "ratio"),
+            "width": round(100 * min(1.0, value), 1),
+        }
         for i, (value, name) in enumerate(rows)
     }
     silent = facts.find("zero_advantage_environment_ratio")
@@ -342,7 +341,7 @@ TENTHS = 10
 def _solved(found: Cells, size: int | None) -> View:
     """``ro.solve``: a bar per number of solved members, or per tenth where ``size`` of the groups is not one.
 
-    Rows are [label, groups, productive], ``ro.solve.of`` is the group size or None.
+    ``ro.solve.of`` is the group size or None.
     """
     tenths = [0] * TENTHS
     for _, column in found:
@@ -357,7 +356,7 @@ def _solved(found: Cells, size: int | None) -> View:
     for tenth, n in enumerate(tenths):
         # A group with failed members has a rate that no k of the size has: it counts for the next lower one.
         counts[max(at for at in labels if at <= tenth)] += n
-    rows = [[label, counts[at], int(at in _BAND)] for at, label in labels.items()]
+    rows = [{"label": label, "groups": counts[at], "productive": at in _BAND} for at, label in labels.items()]
     return {
         "ro.solve": rows if total else [],
         "ro.solve.of": size if places else None,

@@ -1,16 +1,15 @@
 """The lists of the Sandboxes page as cells: funnel, failures by cause, quotas, pending and dangling ones."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from dashboard.pages.sandboxes.records import SandboxRecords, over_at
+from dashboard.shell.page import Json
 from dashboard.state.status import StatusFacts, View, first_clause, joined
 from dashboard.widgets.format import number, text
 from server.query import SandboxRow
 from server.query.types import SignalInfo
 
 Infos = Mapping[str, SignalInfo]
-Json = dict[str, Any]
 
 STATE_WORDS: Mapping[str, str] = {
     "queued": "queued",
