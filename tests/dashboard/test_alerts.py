@@ -75,27 +75,31 @@ def test_a_limit_behind_labels_is_a_limit(
 
 def test_charts_are_those_of_its_moment(reader: MemoryReader) -> None:
     began = round(fake_alerts.STARVED.active_at)
-    assert row(cells(reader), fake_alerts.FULL)["chart"] == [began - 1440 - 1800, began - 1440 + 900, "kv"]
+    assert row(cells(reader), fake_alerts.FULL)["chart"] == {
+        "start": began - 1440 - 1800, "end": began - 1440 + 900, "page": "overview", "panel": "kv",
+    }  # fmt: skip
     # No panel draws the wait ratio as such, but one shows it; nothing at all draws a target.
-    assert row(cells(reader), fake_alerts.STARVED)["chart"][2] == "steps"
-    assert row(cells(reader), fake_alerts.WAITS)["chart"][2] == "zero"
-    assert row(cells(reader), fake_alerts.DOWN)["chart"][2] == ""
+    assert row(cells(reader), fake_alerts.STARVED)["chart"]["panel"] == "steps"
+    assert row(cells(reader), fake_alerts.WAITS)["chart"]["panel"] == "zero"
+    assert row(cells(reader), fake_alerts.DOWN)["chart"]["panel"] == ""
     over = next(a for a in reader.alert_rows if a.name == "SandboxSpinUpSlow")
-    assert row(cells(reader), over)["chart"] == [round(over.active_at) - 1800, round(fake.NOW) - 5400 + 900, ""]
+    assert row(cells(reader), over)["chart"] == {
+        "start": round(over.active_at) - 1800, "end": round(fake.NOW) - 5400 + 900, "page": "overview", "panel": "",
+    }  # fmt: skip
 
 
 def test_who_was_told_is_the_newest_of_each_receiver(reader: MemoryReader) -> None:
     told = row(cells(reader), fake_alerts.STARVED, ".x")["told"]
     sent = round(fake.NOW - 719 + 0.4)
     assert told == [
-        ["grafana", "watch", "retry 3", round(fake.NOW) + 20],
-        ["oncall", "ok", "sent", sent],
-        ["team", "ok", "sent", sent],
+        {"receiver": "grafana", "state": "watch", "text": "retry 3", "at": round(fake.NOW) + 20},
+        {"receiver": "oncall", "state": "ok", "text": "sent", "at": sent},
+        {"receiver": "team", "state": "ok", "text": "sent", "at": sent},
     ]
     # What was sent of an earlier episode is not said of this one.
     later = structs.replace(fake_alerts.STARVED, active_at=fake.NOW - 300)
     reader.set_alerts(later)
-    assert [one[0] for one in row(cells(reader), later, ".x")["told"]] == ["grafana"]
+    assert [one["receiver"] for one in row(cells(reader), later, ".x")["told"]] == ["grafana"]
     # Nor is what told that it was over.
     reader.delivery_rows = [fake_alerts.sent("team", "slack", ("TrainerStarved resolved",), 10)]
     assert row(cells(reader), later, ".x")["told"] == []
@@ -141,24 +145,25 @@ def test_resolved_says_how_long_and_why(reader: MemoryReader) -> None:
 
 def test_rules_say_whether_they_can_fire(reader: MemoryReader) -> None:
     found = cells(reader)
-    named = {found[f"r.{i}"][0]: found[f"r.{i}"] for i in range(len(fake_alerts.RULES))}
-    assert named["TrainerStarved"][5:7] == ["1 firing", "critical"]
-    assert named["TargetDown"][5:7] == ["1 muted", "unknown"]
-    assert named["RunStalled"][5:7] == ["active", "ok"]
-    assert named["QuotaLow"][5:7] == ["no source yet: quota_remaining_ratio", "unknown"]
-    assert named["QuotaLow"][4] == "quota_remaining_ratio < 0.1"
+    named = {found[f"r.{i}"]["name"]: found[f"r.{i}"] for i in range(len(fake_alerts.RULES))}
+    now = {name: (rule["now"], rule["state"]) for name, rule in named.items()}
+    assert now["TrainerStarved"] == ("1 firing", "critical")
+    assert now["TargetDown"] == ("1 muted", "unknown")
+    assert now["RunStalled"] == ("active", "ok")
+    assert now["QuotaLow"] == ("no source yet: quota_remaining_ratio", "unknown")
+    assert named["QuotaLow"]["expression"] == "quota_remaining_ratio < 0.1"
 
 
 def test_rules_are_read_now_and_then(reader: MemoryReader) -> None:
     """To know which can fire costs a look at every series of the run: not on each tick of each browser."""
     now = [100.0]
     rules = RuleCache(lambda: now[0])
-    assert cells(reader, rule_cache=rules)["r.0"][5] == "active"
+    assert cells(reader, rule_cache=rules)["r.0"]["now"] == "active"
     reader.rule_rows = [structs.replace(reader.rule_rows[0], why="no source: nothing counted yet")]
     now[0] += 30
-    assert cells(reader, rule_cache=rules)["r.0"][5] == "active"
+    assert cells(reader, rule_cache=rules)["r.0"]["now"] == "active"
     now[0] += 1
-    assert cells(reader, rule_cache=rules)["r.0"][5] == "no source: nothing counted yet"
+    assert cells(reader, rule_cache=rules)["r.0"]["now"] == "no source: nothing counted yet"
 
 
 @pytest.mark.parametrize(
@@ -200,18 +205,20 @@ def test_brief_shows_what_fires_before_what_is_over(reader: MemoryReader) -> Non
     found = cells(reader, "overview")
     states = [found[f"a.{name}"]["state"] for name in found["o.al"]]
     assert states == ["firing", "firing", "pending", "resolved", "resolved"]
-    assert (found["o.sum"], found["o.s"], found["o.more"]) == ("2 firing", "critical", [0, "2 muted"])
+    assert (found["o.sum"], found["o.s"], found["o.more"]) == ("2 firing", "critical", {"hidden": 0, "note": "2 muted"})
     many = [fake_alerts.alert("TargetDown", 0.0, "", 600 + i, target=f"e-{i}") for i in range(9)]
     reader.silence_rows = []
     reader.set_alerts(*many)
     found = cells(reader, "overview")
     # Alerts of one rule are one row, that of the newest.
     newest = alerts_data.key(min(many, key=lambda alert: reader.clock - alert.active_at))
-    assert (found["o.al"][0], found["o.n"], found["o.more"]) == (newest, {newest: 9}, [0, ""])
+    assert (found["o.al"][0], found["o.n"], found["o.more"]) == (
+        newest, {newest: 9}, {"hidden": 0, "note": ""},
+    )  # fmt: skip
     names = [rule.name for rule in reader.alerts.rules()[:9]]
     reader.set_alerts(*(fake_alerts.alert(name, 0.0, "", 600 + i) for i, name in enumerate(names)))
     found = cells(reader, "overview")
-    assert (len(found["o.al"]), found["o.n"], found["o.more"]) == (6, {}, [3, ""])
+    assert (len(found["o.al"]), found["o.n"], found["o.more"]) == (6, {}, {"hidden": 3, "note": ""})
     assert [found[f"a.{name}"]["alert"] for name in found["o.al"]] == names[:6]
 
 

@@ -258,7 +258,7 @@ def test_a_run_that_is_not_collected_claims_nothing(reader: MemoryReader) -> Non
     assert (found["b.chip"], found["b.head"], found["b.clock"]) == ("Not collected", "Not collected since ", since)
     assert (found["t.sum"], found["t.s"], found["t.0"][3]) == ("3 targets, not read now", "unknown", 3)
     assert (found["o.sum"], found["o.s"]) == ("Not evaluated now", "unknown")
-    assert found["o.more"] == [0, "1 fired when the run was last collected"]
+    assert found["o.more"] == {"hidden": 0, "note": "1 fired when the run was last collected"}
     assert found["advice"] == []
 
 

@@ -54,13 +54,13 @@ function chips(labels) {
 }
 
 function chartLink(row) {
-  const [start, end, panel, page = "overview"] = row.chart, link = make("a", "View charts at " + clockOf(row.fired ?? row.at));
+  const { start, end, panel, page } = row.chart, link = make("a", "View charts at " + clockOf(row.fired ?? row.at));
   link.dataset.in = page;
   link.href = path(page) + query({ run: row.run, start, end }) + (panel ? "#panel-" + panel : "");
   return link;
 }
 
-const shownLabels = (row) => row.labels.filter(([name]) => name !== "run" || state.boot.all);
+const shownLabels = (row) => Object.entries(row.labels).filter(([name]) => name !== "severity" && (name !== "run" || state.boot.all));
 
 // What is drawn again when its row changes; buttons and an open form are not in it, so focus stays.
 function facts(id, list) {
@@ -99,9 +99,9 @@ function told(found) {
   const p = make("p", "", "note told");
   if (!found.length) p.append("Not sent to any receiver.");
   else p.append("Receivers: ");
-  for (const [receiver, state, words, at] of found) {
+  for (const { receiver, state, text, at } of found) {
     const one = make("span", "", "receiver");
-    one.append(make("b", receiver), " ", pill(words, state), state === "watch" ? " next " : " ", time(at));
+    one.append(make("b", receiver), " ", pill(text, state), state === "watch" ? " next " : " ", time(at));
     p.append(one);
   }
   return p;
@@ -230,9 +230,9 @@ function watched(card) {
 }
 
 function fit() {
-  const card = by("alerts"), link = by("more-alerts"), [beyond, muted] = state.view["o.more"] || [0, ""];
+  const card = by("alerts"), link = by("more-alerts"), { hidden: beyond, note } = state.view["o.more"] || { hidden: 0, note: "" };
   if (!card || !link) return;
-  const rows = all("li", card), words = (n) => [n ? `${n} more` : "", muted].filter(Boolean).join(" · ");
+  const rows = all("li", card), words = (n) => [n ? `${n} more` : "", note].filter(Boolean).join(" · ");
   for (const row of rows) row.hidden = false;
   link.textContent = words(beyond);
   let hidden = 0;
@@ -260,7 +260,7 @@ function history(cells) {
 
 // The labels that distinguish alerts of one rule.
 const COMMON = ["alertname", "run", "class", "severity"];
-const differs = (row) => row.labels.filter(([name]) => !COMMON.includes(name)).map(([name, value]) => `${name}=${value}`).join(" ");
+const differs = (row) => Object.entries(row.labels).filter(([name]) => !COMMON.includes(name)).map(([name, value]) => `${name}=${value}`).join(" ");
 
 function table(cells, prefix, where, draw) {
   const box = document.querySelector(`[data-rows=${where}]`);
@@ -269,31 +269,31 @@ function table(cells, prefix, where, draw) {
   box.replaceChildren(...found.map(draw));
 }
 
-function rule([name, severity, colour, kind, expression, now, state, summary, own]) {
+function rule({ name, severity, colour, class: kind, expression, now, state, summary, builtin }) {
   const tr = make("tr"), th = make("th"), code = make("code", expression);
   th.scope = "row";
   th.append(make("span", name));
   if (summary) th.title = summary;
   const silent = state === "unknown" && now.length > 24;
-  tr.append(th, cellOf("Class", make("span", own ? kind + " · yours" : kind, "note")), cellOf("Severity", pill(severity, colour)), cellOf("Fires when", code),
+  tr.append(th, cellOf("Class", make("span", builtin ? kind : kind + " · yours", "note")), cellOf("Severity", pill(severity, colour)), cellOf("Fires when", code),
     cellOf("Now", silent ? make("span", now, "note") : pill(now, state)));
   return tr;
 }
 
-function delivery([receiver, kind, colour, words, at, run, names, answer]) {
-  const li = make("li"), head = make("span", "", "row"), what = make("span", names, "note");
-  head.append(make("b", receiver), make("span", kind === receiver ? "" : kind, "kind"), pill(words, colour), time(at));
+function delivery({ receiver, kind, state: colour, text, at, run, alerts, answer }) {
+  const li = make("li"), head = make("span", "", "row"), what = make("span", alerts.join(", "), "note");
+  head.append(make("b", receiver), make("span", kind === receiver ? "" : kind, "kind"), pill(text, colour), time(at));
   li.append(head, what);
   if (state.boot.all) what.append(" · " + run);
   if (answer) li.append(make("span", answer, colour === "critical" || colour === "watch" ? "error" : "note"));
   return li;
 }
 
-function quieted([id, state, matchers, starts, ends, who, why]) {
+function quieted({ id, state, matchers, starts_at: starts, ends_at: ends, created_by: who, comment }) {
   const li = make("li"), head = make("span", "", "row"), list = make("ul", "", "chips");
   list.append(...matchers.map((text) => make("li", text)));
   head.append(timed("till", state === "pending" ? starts : ends, state === "pending" ? "begins in " : "ends in "), ender(() => id));
-  li.append(list, head, make("span", [who, why].filter(Boolean).join(": "), "note"));
+  li.append(list, head, make("span", [who, comment].filter(Boolean).join(": "), "note"));
   return li;
 }
 

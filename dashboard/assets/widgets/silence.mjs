@@ -37,16 +37,13 @@ function field(text, value, limit) {
 }
 
 function matchers(row) {
-  return row.all.map(([name, value]) => [...choice("checkbox", "matcher", `${name}=${value}`, true), name, value]);
+  return Object.entries(row.labels).map(([name, value]) => [...choice("checkbox", "matcher", `${name}=${value}`, true), name, value]);
 }
 
 // How many of the alerts on this page it would hold: widening must not come as a surprise.
 function reach(chosen) {
   const ids = ["firing", "pending", "muted"].flatMap((list) => state.view["al." + list] || []);
-  const holds = (id) => {
-    const labels = Object.fromEntries(state.view["a." + id].all);
-    return chosen.every(({ name, value }) => labels[name] === value);
-  };
+  const holds = (id) => chosen.every(({ name, value }) => state.view["a." + id].labels[name] === value);
   return ids.filter(holds).length;
 }
 

@@ -7,9 +7,11 @@ goes sends itself and not its neighbours.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+
+from msgspec import structs
 
 from dashboard.charts.panels import PANELS
+from dashboard.shell.page import Json
 from dashboard.state import url as state_url
 from dashboard.state.status import View, joined
 from dashboard.widgets.format import text, tight
@@ -67,7 +69,13 @@ def brief(alerts: Sequence[AlertInfo], history: Sequence[AlertInfo], state: RunS
     shown = [*(found[0] for found in groups), *history][:_BRIEF]
     if state.name in NOT_EVALUATED:
         note = _unevaluated(alerts, state)
-        return {"o.al": [], "o.n": {}, "o.sum": "Not evaluated now", "o.s": "unknown", "o.more": [0, note]}
+        return {
+            "o.al": [],
+            "o.n": {},
+            "o.sum": "Not evaluated now",
+            "o.s": "unknown",
+            "o.more": {"hidden": 0, "note": note},
+        }
     open_, muted = firing(alerts), len(alerts) - len(unmuted)
     hidden = len(groups[_BRIEF:])
     cells: View = {
@@ -75,7 +83,7 @@ def brief(alerts: Sequence[AlertInfo], history: Sequence[AlertInfo], state: RunS
         "o.n": {key(found[0]): len(found) for found in groups[:_BRIEF] if len(found) > 1},
         **_summed(open_, unmuted, alerts, state),
         # The browser adds to them those that the card has no room for.
-        "o.more": [hidden, f"{muted} muted" if muted else ""],
+        "o.more": {"hidden": hidden, "note": f"{muted} muted" if muted else ""},
     }
     for alert in shown:
         cells |= _row(alert, None)
@@ -213,8 +221,7 @@ def _row(alert: AlertInfo, rule: RuleInfo | None) -> View:
         "sev": word,
         "state": alert.state,
         "run": alert.run,
-        "labels": sorted([k, v] for k, v in alert.labels.items() if k != "severity"),
-        "all": sorted([k, v] for k, v in alert.labels.items()),
+        "labels": dict(sorted(alert.labels.items())),
         "at": round(alert.active_at),
         "fired": _round(alert.fired_at),
         "ended": _round(alert.resolved_at),
@@ -249,11 +256,11 @@ def _summary(alert: AlertInfo, rule: RuleInfo | None) -> str:
     return tight(_LASTS.sub("", found) if alert.state == "pending" else found)
 
 
-def _terms(alert: AlertInfo, rule: RuleInfo | None) -> dict[str, Any]:
+def _terms(alert: AlertInfo, rule: RuleInfo | None) -> Json:
     """The limit in the value's unit, and how long it must hold, both read from the rule's expression."""
     if rule is None:
         return {}
-    terms: dict[str, Any] = {"rule": rule.expression}
+    terms: Json = {"rule": rule.expression}
     sign, limit = _limit(rule)
     if _is_a_state(alert, rule):
         del terms["rule"]
@@ -282,37 +289,37 @@ def _is_a_state(alert: AlertInfo, rule: RuleInfo | None) -> bool:
     return not alert.unit and sign == "==" and limit in (0.0, 1.0)
 
 
-def _end(alert: AlertInfo) -> dict[str, Any]:
+def _end(alert: AlertInfo) -> Json:
     reason = {"why": alert.reason, "held": alert.held or None}
     if alert.resolved_at is None or alert.fired_at is None:
         return reason
     return reason | {"lasted": text(max(0.0, alert.resolved_at - alert.fired_at), "seconds")}
 
 
-def _chart(alert: AlertInfo) -> list[Any]:
-    """[start, end, panel]: the charts at its moment, as its own address has it; last a page other than the overview."""
+def _chart(alert: AlertInfo) -> Json:
+    """The charts at its moment, as its own address has it."""
     drawn = (p.key for p in PANELS if alert.signal in (p.limits, *(line.want.signal for line in p.lines)))
     panel = next(drawn, _NEAR.get(alert.signal, "")) if alert.signal else ""
     moment = state_url.parse(alert.url.partition("?")[2])
-    if alert.signal.startswith("sandbox"):
-        return [moment.start, moment.end, "spinups", "sandboxes"]
-    return [moment.start, moment.end, panel]
+    sandbox = alert.signal.startswith("sandbox")
+    shown = {"page": "sandboxes", "panel": "spinups"} if sandbox else {"page": "overview", "panel": panel}
+    return {"start": moment.start, "end": moment.end} | shown
 
 
 def _notified(alert: AlertInfo, deliveries: Sequence[DeliveryInfo], silences: Sequence[SilenceInfo]) -> View:
     """The newest notification per receiver, or why none is sent."""
-    newest: dict[str, list[Any]] = {}
+    newest: dict[str, Json] = {}
     for sent in deliveries:
         mine = sent.run == alert.run and f"{alert.name} firing" in sent.alerts
         if mine and sent.created_at >= alert.active_at and sent.status != "superseded":
-            newest.setdefault(sent.receiver, [sent.receiver, *_outcome(sent)])
-    row: dict[str, Any] = {"told": list(newest.values())}
+            newest.setdefault(sent.receiver, {"receiver": sent.receiver} | _outcome(sent))
+    row: Json = {"told": list(newest.values())}
     if alert.muted:
         row |= {"muted": alert.muted} | _silenced(alert.muted, silences)
     return {f"a.{key(alert)}.x": row}
 
 
-def _silenced(muted: str, silences: Sequence[SilenceInfo]) -> dict[str, Any]:
+def _silenced(muted: str, silences: Sequence[SilenceInfo]) -> Json:
     """The silence whose ID the text names."""
     found = next((silence for silence in silences if silence.id and silence.id in muted), None)
     if found is None:
@@ -320,18 +327,18 @@ def _silenced(muted: str, silences: Sequence[SilenceInfo]) -> dict[str, Any]:
     return {"silence": found.id, "by": found.created_by, "comment": found.comment, "until": round(found.ends_at)}
 
 
-def _outcome(sent: DeliveryInfo) -> list[Any]:
-    """[state, text, time]."""
+def _outcome(sent: DeliveryInfo) -> Json:
+    """Of the newest attempt."""
     if sent.status == "pending":
         again = sent.attempts and sent.next_at is not None
         outcome, at = (f"retry {sent.attempts}", sent.next_at) if again else ("sending", sent.created_at)
-        return ["watch" if again else "unknown", outcome, _round(at)]
+        return {"state": "watch" if again else "unknown", "text": outcome, "at": _round(at)}
     at = sent.sent_at if sent.sent_at is not None else sent.created_at
-    return [_SENT.get(sent.status, "unknown"), sent.status, round(at)]
+    return {"state": _SENT.get(sent.status, "unknown"), "text": sent.status, "at": round(at)}
 
 
 def _rules(rules: Sequence[RuleInfo], alerts: Sequence[AlertInfo]) -> View:
-    """Keys ``r.0`` ..: [name, severity, state, class, expression, what it does now, its state, summary, own]."""
+    """Keys ``r.0`` ..: a row per rule."""
     counts: dict[str, list[str]] = {}
     for alert in alerts:
         counts.setdefault(alert.name, []).append("muted" if alert.muted and alert.state == "firing" else alert.state)
@@ -339,10 +346,21 @@ def _rules(rules: Sequence[RuleInfo], alerts: Sequence[AlertInfo]) -> View:
     return cells | {"r.none": "" if rules else "No rules."}
 
 
-def _rule(rule: RuleInfo, states: Sequence[str]) -> list[Any]:
+def _rule(rule: RuleInfo, states: Sequence[str]) -> Json:
+    """``now``: what it does now, and ``state`` the colour of that."""
     colour, word = _severity(rule.severity)
     now, state = _rule_now(rule, states, colour)
-    return [rule.name, word, colour, rule.class_, rule.expression, now, state, rule.summary, int(not rule.builtin)]
+    return {
+        "name": rule.name,
+        "severity": word,
+        "colour": colour,
+        "class": rule.class_,
+        "expression": rule.expression,
+        "now": now,
+        "state": state,
+        "summary": rule.summary,
+        "builtin": rule.builtin,
+    }
 
 
 def _rule_now(rule: RuleInfo, states: Sequence[str], colour: str) -> tuple[str, str]:
@@ -353,10 +371,10 @@ def _rule_now(rule: RuleInfo, states: Sequence[str], colour: str) -> tuple[str, 
 
 
 def _deliveries(deliveries: Sequence[DeliveryInfo], receivers: Sequence[str] | None) -> View:
-    """Keys ``d.0`` ..: [receiver, kind, state, text, time, run, alerts, answer]."""
+    """Keys ``d.0`` ..: a row per notification."""
+    names = ("receiver", "kind", "run", "alerts", "answer")
     cells: View = {
-        f"d.{i}": [s.receiver, s.kind, *_outcome(s), s.run, ", ".join(s.alerts), s.answer]
-        for i, s in enumerate(deliveries)
+        f"d.{i}": {name: getattr(sent, name) for name in names} | _outcome(sent) for i, sent in enumerate(deliveries)
     }
     unconfigured = receivers is not None and not receivers
     configured = "Configured: " + ", ".join(receivers) if receivers else ""
@@ -370,9 +388,7 @@ def _deliveries(deliveries: Sequence[DeliveryInfo], receivers: Sequence[str] | N
 
 
 def _silences(silences: Sequence[SilenceInfo]) -> View:
-    """Keys ``s.0`` ..: [id, state, matchers, starts, ends, author, comment]."""
-    cells: View = {
-        f"s.{i}": [s.id, s.state, list(s.matchers), round(s.starts_at), round(s.ends_at), s.created_by, s.comment]
-        for i, s in enumerate(silence for silence in silences if silence.state != "expired")
-    }
+    """Keys ``s.0`` ..: a `SilenceInfo` each."""
+    lasting = (silence for silence in silences if silence.state != "expired")
+    cells: View = {f"s.{i}": structs.asdict(silence) for i, silence in enumerate(lasting)}
     return cells | {"s.none": "" if cells else "No silences."}
