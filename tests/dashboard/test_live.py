@@ -156,7 +156,7 @@ def test_rich_run(reader: MemoryReader) -> None:
     }
     assert {key: found[key] for key in expected} == expected
     # The worst first.
-    assert found["t.0"][0] == "vllm-1" and found["t.0"][5].startswith("connection refused")
+    assert found["t.0"]["target"] == "vllm-1" and found["t.0"]["error"].startswith("connection refused")
 
 
 def test_no_value_has_no_health(reader: MemoryReader) -> None:
@@ -256,7 +256,9 @@ def test_a_run_that_is_not_collected_claims_nothing(reader: MemoryReader) -> Non
     reader.set_alerts(fake_alerts.alert("RunStalled", 1200.0, "seconds", 900))
     found = cells(reader)
     assert (found["b.chip"], found["b.head"], found["b.clock"]) == ("Not collected", "Not collected since ", since)
-    assert (found["t.sum"], found["t.s"], found["t.0"][3]) == ("3 targets, not read now", "unknown", 3)
+    assert (found["t.sum"], found["t.s"], found["t.0"]["state"]) == (
+        "3 targets, not read now", "unknown", "unread",
+    )  # fmt: skip
     assert (found["o.sum"], found["o.s"]) == ("Not evaluated now", "unknown")
     assert found["o.more"] == {"hidden": 0, "note": "1 fired when the run was last collected"}
     assert found["advice"] == []
@@ -414,7 +416,7 @@ def test_dead_engines_are_the_news(reader: MemoryReader) -> None:
 def test_a_thousand_targets_fold(reader: MemoryReader) -> None:
     reader.set_targets(fake.RICH, *(fake.target(f"vllm-{i}", "generator", "vllm", up=i != 999) for i in range(1000)))
     found = trust(reader.status(fake.RICH))
-    assert found["t.0"][0] == "vllm-999"  # type: ignore[index]
+    assert found["t.0"]["target"] == "vllm-999"  # type: ignore[index, call-overload]
     assert f"t.{MOST}" not in found and found["t.more"] == "and 960 more, none in worse health"
 
 

@@ -102,7 +102,9 @@ def test_what_was_never_begun_claims_nothing(reader: MemoryReader) -> None:
     )  # fmt: skip
     assert (found["pf.btn"], found["pf.busy"]) == ("Run preflight", 0)
     assert not any(found[f"pf.{status}"] for status in preflight_data.GROUPS)
-    assert found["pf.plan.0"] == ["concurrency", "Concurrent sandboxes", "not set", 0]
+    assert found["pf.plan.0"] == {
+        "key": "concurrency", "title": "Concurrent sandboxes", "value": "not set", "set": False,
+    }  # fmt: skip
 
 
 def test_a_run_that_is_not_configured_here(reader: MemoryReader) -> None:
@@ -125,7 +127,8 @@ def test_while_it_reads_the_last_answer_stays(reader: MemoryReader) -> None:
 
 def test_the_plan_in_words(reader: MemoryReader) -> None:
     found = cells(reader)
-    plan = {row[0]: row[2] for key in found if key.startswith("pf.plan.") and (row := found[key])}  # type: ignore[index]
+    rows: list[Any] = [found[key] for key in found if key.startswith("pf.plan.")]
+    plan = {row["key"]: row["value"] for row in rows}
     assert plan == {
         "concurrency": "960", "create_rate": "4", "rollout_deadline": "30 min", "run_length": "24 h",
         "sandbox_ttl": "unlimited", "spinup": "not set", "price": "0.09 USD per sandbox-hour", "size": "not set",

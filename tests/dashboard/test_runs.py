@@ -198,13 +198,14 @@ def test_of_a_thousand_targets_the_unhealthy_are_drawn() -> None:
     found = targets_data.cells(scope(reader, run="r0"))
     drawn = [cell(found, key) for key in found if key[3:].isdigit()]
     # Three of each run's 250 are down: numbers 7, 107 and 207.
-    assert [row[4] for row in drawn].count("down") == 12 and {row[4] for row in drawn[:12]} == {"down"}
-    assert [row[1] for row in drawn[:3]] == ["e7", "e107", "e207"]
+    assert [row["state"] for row in drawn].count("down") == 12 and {row["state"] for row in drawn[:12]} == {"down"}
+    assert [row["target"] for row in drawn[:3]] == ["e7", "e107", "e207"]
     assert len(drawn) == targets_data.MOST == len(cell(found, "tg.n"))
     assert found["tg.more"] == "800 more are not shown, none in worse health. Use the filter."
     assert (found["tg.head"], found["tg.s"]) == ("988 of 1,000 targets up", "watch")
     only = targets_data.cells(scope(reader, "unhealthy=1&find=R2", run="r0"))
-    assert [cell(only, key)[:2] for key in only if key[3:].isdigit()] == [["r2", "e7"], ["r2", "e107"], ["r2", "e207"]]
+    rows = [cell(only, key) for key in only if key[3:].isdigit()]
+    assert [(row["run"], row["target"]) for row in rows] == [("r2", "e7"), ("r2", "e107"), ("r2", "e207")]
     assert only["tg.head"] == "988 of 1,000 targets up" and only["tg.more"] == ""
 
 
@@ -227,7 +228,7 @@ def test_the_chip_and_the_page_count_the_same_targets() -> None:
     over = opened("")
     assert [over[key] for key in ("n.src", "n.src.w", "n.src.s")] == ["3", ", not read now", "unknown"]
     assert (over["tg.head"], over["tg.s"]) == ("3 targets, not read now", "unknown")
-    assert [row[4] for key, row in over.items() if key[3:].isdigit()] == ["unread", "up", "up"]
+    assert [row["state"] for key, row in over.items() if key[3:].isdigit()] == ["unread", "up", "up"]
     setup = opened("&tab=setup")
     assert setup["sc.tab"] == "setup" and "tg.head" not in setup and setup["pf.mode"] == "nc"
 
@@ -254,24 +255,27 @@ def test_the_ways_back_from_an_address_that_is_wrong() -> None:
 def test_keys_are_told_of_the_target_that_was_asked_for() -> None:
     reader = fleet.reader()
     found = targets_data.cells(scope(reader, f"of={fleet.STAR}&keys=trainer-log"))
-    assert found["tg.keys"] == [fleet.STAR, "trainer-log", [["perf/new_key", 12], ["rollout/<b>x</b>", 3]], 0]
+    assert found["tg.keys"] == {
+        "run": fleet.STAR, "target": "trainer-log", "more": 0,
+        "keys": [{"key": "perf/new_key", "count": 12}, {"key": "rollout/<b>x</b>", "count": 3}],
+    }  # fmt: skip
     assert "tg.keys" not in targets_data.cells(scope(reader, f"of={fleet.SLOW}&keys=nobody"))
 
 
 def test_coverage_says_what_to_log() -> None:
     found = targets_data.cells(scope(fleet.reader(), run=fleet.SYNC))
     assert found["tg.c.run"] == fleet.SYNC
-    groups = {group: [row[0] for row in targets_of(found, group)] for group in targets_data.GROUPS}
+    groups = {group: [row["signal"] for row in targets_of(found, group)] for group in targets_data.GROUPS}
     assert groups == {
         "lack": ["generator_tokens_per_second", "reward", "cost_usd_per_million_tokens"],
         "silent": [],
         "has": ["staleness_versions"],
         "none": ["trainer_wait_ratio"],
     }
-    assert targets_of(found, "none")[0][3] == "a synchronous trainer does not wait"
+    assert targets_of(found, "none")[0]["text"] == "a synchronous trainer does not wait"
     # verl logs rewards by itself; engines do not depend on the framework.
-    assert targets_of(found, "lack")[1][3:] == ["log rewards", "verl can report it"]
-    assert targets_of(found, "lack")[0][3:] == ["add engines", ""]
+    engines, reward, _ = ((row["text"], row["can"]) for row in targets_of(found, "lack"))
+    assert (reward, engines) == (("log rewards", "verl can report it"), ("add engines", ""))
 
 
 def targets_of(found: Any, group: str) -> list[Any]:
@@ -281,9 +285,12 @@ def targets_of(found: Any, group: str) -> list[Any]:
 def test_a_signal_that_had_a_value_is_silent_and_not_lacking() -> None:
     info = fleet.INFOS[0]
     lost = fake.signal(info.name, unit="ratio", state="unknown", why="no step for 3 h; the last value was 0.66")
-    assert targets_data.covered([lost], {info.name: info})["silent"][0][3] == "no step for 3 h; the last value was 0.66"
+    assert (
+        targets_data.covered([lost], {info.name: info})["silent"][0]["text"]
+        == "no step for 3 h; the last value was 0.66"
+    )
     two = [fleet.number(1, info.name, "ratio", by="a"), fleet.number(2, info.name, "ratio", by="b"), lost]
-    assert targets_data.covered(two, {info.name: info})["has"][0][3] == "2 series"
+    assert targets_data.covered(two, {info.name: info})["has"][0]["text"] == "2 series"
 
 
 # ---- help

@@ -1,5 +1,7 @@
 """The list of targets: who is gone is not down."""
 
+from typing import Any
+
 from msgspec import structs
 
 from dashboard.pages.sources.trust import trust
@@ -24,12 +26,12 @@ def status(*targets: TargetTrust) -> Status:
 
 def test_who_is_gone_comes_last_says_since_when_and_is_not_counted() -> None:
     cells = trust(status(GONE, ENGINE, DOWN))
-    rows = [cells[f"t.{number}"] for number in range(3)]
-    assert [(row[0], row[2], row[3], row[5]) for row in rows] == [  # type: ignore[index]
-        ("mine", "vllm", 0, "HTTP 500"),
-        ("rollout/n:1", "vllm (rollout, from engines)", 1, ""),
+    rows: list[Any] = [cells[f"t.{number}"] for number in range(3)]
+    assert [(row["target"], row["kind"], row["state"], row["error"]) for row in rows] == [
+        ("mine", "vllm", "down", "HTTP 500"),
+        ("rollout/n:1", "vllm (rollout, from engines)", "up", ""),
         (
-            "rollout/n:2", "vllm (rollout, from engines)", 2,
+            "rollout/n:2", "vllm (rollout, from engines)", "gone",
             "gone since 07:00 UTC: engines no longer lists it",
         ),
     ]  # fmt: skip
@@ -42,5 +44,5 @@ def test_targets_stand_in_the_order_in_which_one_counts() -> None:
     cells = trust(
         status(*(structs.replace(ENGINE, target=name) for name in names), structs.replace(ENGINE, target="alone"))
     )
-    shown = [cells[f"t.{number}"][0] for number in range(7)]  # type: ignore[index]
+    shown = [cells[f"t.{number}"]["target"] for number in range(7)]  # type: ignore[index, call-overload]
     assert shown == ["alone", "engine-1", "engine-2", "engine-9", "engine-10", "engine-11", "engine-100"]

@@ -99,11 +99,11 @@ function selected(text) {
 
 // ---- plan
 
-function planned([key, title, value, said]) {
+function planned({ key, title, value, set }) {
   const li = make("li"), name = make("span", title);
   name.append(make("code", key));
   li.append(name, make("b", value));
-  li.dataset.said = said;
+  li.dataset.set = set ? "1" : "";
   return li;
 }
 

@@ -8,8 +8,8 @@ import { drawers, state } from "../core/state.mjs";
 import { finder, want, wanted } from "./runs.mjs";
 
 const here = () => state.boot && state.boot.key === "sources";
-const WORDS = { up: "Up", down: "Down", gone: "Gone", waiting: "Waiting", unread: "Not read" };
-const STATES = { up: "ok", down: "critical", gone: "unknown", waiting: "unknown", unread: "unknown" };
+export const WORDS = { up: "Up", down: "Down", gone: "Gone", waiting: "Waiting", unread: "Not read" };
+export const STATES = { up: "ok", down: "critical", gone: "unknown", waiting: "unknown", unread: "unknown" };
 const GROUPS = ["lack", "silent", "has", "none"];
 
 function keysButton(run, target, count, td) {
@@ -21,7 +21,7 @@ function keysButton(run, target, count, td) {
   td.append(button);
 }
 
-function row([run, target, actor, kind, state, error, dropped, unmapped, gone]) {
+function row({ run, target, actor, kind, state, error, dropped, keys: unmapped, gone_since: gone }) {
   const tr = make("tr"), th = make("th"), word = make("span", WORDS[state], "pill"), link = make("a", run);
   th.scope = "row";
   th.append(make("span", target, "name"));
@@ -38,7 +38,7 @@ function row([run, target, actor, kind, state, error, dropped, unmapped, gone]) 
     said.append(" ", since);
   }
   if (error) said.append(" ", make("span", error, "error"));
-  if (dropped) said.append(" ", make("span", dropped, "error"));
+  if (dropped) said.append(" ", make("span", `${dropped.toLocaleString("en")} dropped at a limit`, "error"));
   const keys = cellOf("Unmapped keys");
   keysButton(run, target, unmapped, keys);
   tr.append(th, cellOf("Run", link), said, cellOf("Last read", make("span", "", "seen")), cellOf("Took", make("span", "", "took num")), cellOf("Samples", make("span", "", "samples num")), keys);
@@ -47,7 +47,7 @@ function row([run, target, actor, kind, state, error, dropped, unmapped, gone]) 
 
 function numbers() {
   const rows = all("[data-rows=targets] tr:not(.keys-of)");
-  (state.view["tg.n"] || []).forEach(([seen, took, samples], i) => {
+  (state.view["tg.n"] || []).forEach(({ seen_at: seen, scrape_seconds: took, samples }, i) => {
     if (!rows[i]) return;
     const at = rows[i].querySelector(".seen");
     if (seen) at.dataset.at = seen;
@@ -60,13 +60,13 @@ function numbers() {
 function keysRow() {
   for (const old of all(".keys-of")) old.remove();
   for (const button of all("[data-keys]")) {
-    const [run, target, keys, more] = state.view["tg.keys"] || [], mine = button.dataset.of === run && button.dataset.keys === target;
+    const { run, target, keys, more } = state.view["tg.keys"] || {}, mine = button.dataset.of === run && button.dataset.keys === target;
     button.setAttribute("aria-expanded", String(mine));
     if (!mine) continue;
     const tr = make("tr", "", "keys-of"), td = make("td"), list = make("ul");
     td.colSpan = 7;
-    list.append(...keys.map(([name, count]) => {
-      const li = make("li", name);
+    list.append(...keys.map(({ key, count }) => {
+      const li = make("li", key);
       li.append(make("span", " × " + count.toLocaleString("en"), "note"));
       return li;
     }));
@@ -76,11 +76,11 @@ function keysRow() {
   }
 }
 
-function lacking([signal, title, actor, words, can]) {
+function lacking({ signal, title, actor, text, can }) {
   const li = make("li"), link = make("a", title);
   link.href = path("help") + "#" + signal;
   link.dataset.in = "";
-  li.append(link, make("span", actor, "kind actor-" + actor), make("span", words, "note"));
+  li.append(link, make("span", actor, "kind actor-" + actor), make("span", text, "note"));
   if (can) li.lastChild.append(make("b", " " + can + "."));
   return li;
 }

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 
 from dashboard.pages.sources import setup
 from dashboard.pages.sources.trust import counted, kind_words, unread
-from dashboard.shell.page import Scope
+from dashboard.shell.page import Json, Scope
 from dashboard.state.status import LAST, View, joined
 from dashboard.widgets.format import system
 from server.query.signals import coverage
@@ -80,21 +80,22 @@ def _badness(one: TargetTrust) -> tuple[Any, ...]:
     return healthy(one), STATES.index(state(one)), one.run, counted(one.target)
 
 
-def _row(one: TargetTrust, idle: bool) -> list[Any]:
-    """[run, target, actor, kind, state, error, what was dropped, unmapped keys, gone since]."""
-    dropped = f"{one.dropped:,} dropped at a limit" if one.dropped else ""
-    gone = None if one.gone_since is None else round(one.gone_since)
+def _row(one: TargetTrust, idle: bool) -> Json:
+    """``keys``: how many are not mapped."""
+    names = ("run", "target", "actor", "error", "dropped", "gone_since")
     word = "unread" if idle and state(one) == "down" else state(one)
-    return [one.run, one.target, one.actor, kind_words(one), word, one.error, dropped, len(one.unmapped), gone]
+    more: Json = {"kind": kind_words(one), "state": word, "keys": len(one.unmapped)}
+    return {name: getattr(one, name) for name in names} | more
 
 
 def _seen(one: TargetTrust, now: float) -> int | None:
     return round(now - one.age_seconds) if one.age_seconds is not None else None
 
 
-def _numbers(one: TargetTrust, now: float) -> list[Any]:
-    """[last read, seconds it took, samples]: what changes with every scrape."""
-    return [_seen(one, now), float(f"{one.scrape_seconds:.2g}"), one.samples]
+def _numbers(one: TargetTrust, now: float) -> Json:
+    """What changes with every scrape."""
+    seconds = float(f"{one.scrape_seconds:.2g}")
+    return {"seen_at": _seen(one, now), "scrape_seconds": seconds, "samples": one.samples}
 
 
 def chip(targets: Sequence[TargetTrust], idle: bool) -> View:
@@ -132,20 +133,22 @@ def _head(every: Sequence[TargetTrust], found: Sequence[TargetTrust], idle: bool
 
 
 def _keys(every: Iterable[TargetTrust], filters: Mapping[str, str]) -> View:
-    """``tg.keys``: [run, target, [[key, how often], ...], how many more], the most frequent first."""
+    """``tg.keys``: of one target, the most frequent first; ``more``: how many are left out."""
     wanted = filters.get("of", ""), filters.get("keys", "")
     one = next((one for one in every if (one.run, one.target) == wanted), None)
     if one is None:
         return {}
     keys = sorted(one.unmapped.items(), key=lambda pair: (-pair[1], pair[0]))
-    return {"tg.keys": [one.run, one.target, [list(pair) for pair in keys[:MOST_KEYS]], max(0, len(keys) - MOST_KEYS)]}
+    shown = [{"key": key, "count": count} for key, count in keys[:MOST_KEYS]]
+    more = max(0, len(keys) - MOST_KEYS)
+    return {"tg.keys": {"run": one.run, "target": one.target, "keys": shown, "more": more}}
 
 
 # ---- coverage
 
 
 def _coverage(scope: Scope) -> View:
-    """Of the run that the menu names: ``tg.c.GROUP.0`` .. [signal, title, actor, text, can the framework report it]."""
+    """Of the run that the menu names: ``tg.c.GROUP.0`` .. rows; ``can``: whether the framework can report it."""
     run, infos = scope.run, scope.reader.signals.infos
     status = scope.shared.get(("status", run), COVERAGE_SECONDS, lambda: scope.reader.status(run))
     found: View = {"tg.c.run": run}
@@ -154,18 +157,21 @@ def _coverage(scope: Scope) -> View:
     return found
 
 
-def covered(signals: Iterable[SignalNow], infos: Mapping[str, SignalInfo], framework: str = "") -> dict[str, list[Any]]:
+def covered(
+    signals: Iterable[SignalNow], infos: Mapping[str, SignalInfo], framework: str = ""
+) -> dict[str, list[Json]]:
     """Group -> its signals, by actor. A signal is as well off as the best of its series."""
     by_signal: dict[str, list[SignalNow]] = {name: [] for name, info in infos.items() if info.cadence != "counter"}
     for one in signals:
         if one.signal in by_signal:
             by_signal[one.signal].append(one)
-    found: dict[str, list[Any]] = {group: [] for group in GROUPS}
+    found: dict[str, list[Json]] = {group: [] for group in GROUPS}
     for name, rows in by_signal.items():
         group, label = _best(rows, infos[name])
         can = _can(name, framework) if group == "lack" else ""
-        found[group].append([name, infos[name].title, infos[name].actor, label, can])
-    return {group: sorted(rows, key=lambda row: row[2]) for group, rows in found.items()}
+        row = {"signal": name, "title": infos[name].title, "actor": infos[name].actor, "text": label, "can": can}
+        found[group].append(row)
+    return {group: sorted(rows, key=lambda row: str(row["actor"])) for group, rows in found.items()}
 
 
 def _can(signal: str, framework: str) -> str:

@@ -196,11 +196,11 @@ def _more(check: CheckInfo) -> str:
 
 
 def _plan(plan: Mapping[str, Any]) -> View:
-    """Keys ``pf.plan.N``: [key, title, value as text, is it set]."""
+    """Keys ``pf.plan.N``: a row per key of the plan; ``value``: as text."""
     found: View = {}
     for i, (key, (title, unit, _)) in enumerate(_PLAN.items()):
         value = _planned(plan.get(key), unit)
-        found[f"pf.plan.{i}"] = [key, title, value or "not set", int(bool(value))]
+        found[f"pf.plan.{i}"] = {"key": key, "title": title, "value": value or "not set", "set": bool(value)}
     return found if plan else {}
 
 

@@ -2,8 +2,9 @@
 
 import re
 from datetime import UTC, datetime
+from typing import Any
 
-from dashboard.state.status import Cell, View
+from dashboard.state.status import View
 from server.query.types import Status, TargetTrust
 
 # A fleet of a thousand engines must not make a page of a thousand rows: the healthy ones fold into a count.
@@ -13,7 +14,7 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 
 def trust(status: Status) -> View:
-    """Keys ``t.*``: a summary and rows ``t.0`` .. of plain cells, drawn by `assets/widgets/trust.mjs`."""
+    """Keys ``t.*``: a summary and rows ``t.0`` .., drawn by `assets/widgets/trust.mjs`."""
     here = status.trust
     rows = sorted([*here, *status.gone], key=_badness)
     idle = unread(status)
@@ -59,22 +60,23 @@ def _error(target: TargetTrust) -> str:
     return f"gone since {datetime.fromtimestamp(target.gone_since, UTC):%H:%M} UTC: {target.error}"
 
 
-def _row(target: TargetTrust, now: float, idle: bool) -> list[str | float | None]:
+def _row(target: TargetTrust, now: float, idle: bool) -> dict[str, Any]:
+    """``unmapped``: the most frequent keys without a mapping, ``keys`` how many there are."""
     # To the second: finer times would change, and be sent, on every tick.
     seen = round(now - target.age_seconds) if target.age_seconds is not None else None
-    return [
-        target.target,
-        target.actor,
-        kind_words(target),
-        # 0 down, 1 up, 2 gone, 3 not read.
-        2 if target.gone_since is not None else 3 if idle else int(target.up),
-        seen,
-        "" if idle and target.gone_since is None else _error(target),
-        f"{target.samples:,}",
-        f"{target.dropped:,} dropped" if target.dropped else "",
-        unmapped_words(target),
-        len(target.unmapped),
-    ]
+    gone = target.gone_since is not None
+    return {
+        "target": target.target,
+        "actor": target.actor,
+        "kind": kind_words(target),
+        "state": "gone" if gone else "unread" if idle else "up" if target.up else "down",
+        "seen_at": seen,
+        "error": "" if idle and not gone else _error(target),
+        "samples": target.samples,
+        "dropped": target.dropped,
+        "unmapped": unmapped_words(target),
+        "keys": len(target.unmapped),
+    }
 
 
 def unmapped_words(target: TargetTrust) -> str:
@@ -82,6 +84,3 @@ def unmapped_words(target: TargetTrust) -> str:
     keys = sorted(target.unmapped, key=lambda key: (-target.unmapped[key], key))
     more = f" and {len(keys) - _KEYS} more" if len(keys) > _KEYS else ""
     return ", ".join(keys[:_KEYS]) + more
-
-
-__all__ = ["Cell", "counted", "kind_words", "trust", "unmapped_words", "unread"]
