@@ -31,6 +31,7 @@ from server.verdict.thresholds import (
     LOAD_SHARES,
     MORE_CACHE,
     MORE_IN_FLIGHT,
+    MORE_UNSEEN,
     MORE_VERSIONS,
     MOST_OF_GAIN,
     MOST_SHARE,
@@ -351,8 +352,10 @@ def model_of(n: Numbers) -> RunModel | None:
     if n.wait is None or not n.trained or n.seen.synchronous:
         return None
     engines = n.engines.get("up", 0.0) or 1.0
-    inside = n.time_shares.get("generating", 1.0 if n.saturated and not n.time_shares else 0.0)
-    requests = (n.running or 0.0) + (n.waiting or 0.0)
+    requests, limit = (n.running or 0.0) + (n.waiting or 0.0), steps.limit(n.seen)
+    # Without records the engines' requests show how many of the rollouts in flight are in them.
+    shown = min(1.0, requests / limit) if limit else 1.0 if n.saturated else 0.0
+    inside = n.time_shares.get("generating", 0.0 if n.time_shares else shown)
     queued = inside * (n.waiting or 0.0) / requests if requests else 0.0
     running = n.running / engines if n.running else None
     busy = n.extra.get("scoring_busy_ratio")
@@ -501,7 +504,11 @@ def _in_flight(scene: Scene) -> Iterator[_Option]:
     if max((used for _, used in n.seen.rows("sandbox_quota_used_ratio")), default=0.0) >= FULL_QUOTA:
         return  # a further rollout would find no sandbox
     stale = n.seen.get("staleness_versions", level="trajectory", stat="mean")
-    most = min(MORE_IN_FLIGHT, _kept(n) or inf)
+    most = min(MORE_IN_FLIGHT if scene.speed.fitted else MORE_UNSEEN, _kept(n) or inf)
+    bound = n.seen.fact("max_staleness_versions")
+    if stale and bound:
+        # Staleness grows with the rollouts in flight; beyond the bound they would be held or dropped.
+        most = min(most, max(TWICE, bound / stale))
     why = _requests(n)
     why += f", the KV cache is {n.kv:.0%} full" if n.kv is not None else ""
     why += f", and {limit:.0f} rollouts are in flight, which is their limit"

@@ -13,6 +13,7 @@ from server.verdict.advice import (
     engine_curve,
     engine_speed,
     load_share,
+    model_of,
     remember_speed,
 )
 from server.verdict.model import Advice, EngineCurve, SideEffect
@@ -141,6 +142,23 @@ def test_staleness_grows_with_the_rollouts_in_flight() -> None:
     one = levers(*told)["rollouts_in_flight"]
     assert one.after is not None and one.before is not None
     assert one.side_effects == (SideEffect("staleness_versions", 2.0, round(2.0 * one.after / one.before, 2)),)
+
+
+def test_without_records_the_requests_show_how_much_of_a_rollout_is_in_the_engines() -> None:
+    """57 of 60 rollouts in flight are requests; with no engine slowdown assumed their number would gain all of it."""
+    told = (HEALTHY, STARVED, IDLE, NO_PLACE, {"rollouts_in_flight": 60.0})
+    model = model_of(numbers(seen(*told, max_in_flight=60.0)))
+    assert model is not None and (model.inside, model.queued) == (pytest.approx(57 / 60), 0.0)
+
+
+def test_rollouts_in_flight_stay_within_the_staleness_bound() -> None:
+    """The mean of now is 2.5. With a bound of 3 only twice as many are tried; with 12 it takes 2.5 times as many."""
+    stale = {'staleness_versions{level="trajectory",stat="mean"}': 2.5}
+    far, near = (
+        levers(HEALTHY, STARVED, IDLE, NO_PLACE, stale, max_in_flight=57.0, max_staleness_versions=bound)
+        for bound in (12.0, 3.0)
+    )
+    assert [one["rollouts_in_flight"].after for one in (far, near)] == [142, 114]
 
 
 def test_requests_that_wait_beside_a_free_cache_want_seats() -> None:
