@@ -26,8 +26,8 @@ def head(found: dict[str, Any]) -> str:
     return "".join(found[f"wi.{part}"] for part in ("head", "num", "tail"))
 
 
-def rows(found: dict[str, Any]) -> dict[str, list[Any]]:
-    return {row[0]: row[1:] for key, row in found.items() if key.startswith("wi.row.")}
+def rows(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["key"]: row for key, row in found.items() if key.startswith("wi.row.")}
 
 
 def test_today(reader: MemoryReader) -> None:
@@ -37,20 +37,25 @@ def test_today(reader: MemoryReader) -> None:
         "now", "the generator side", "", "same",
     )  # fmt: skip
     # 256 GPUs at 2 USD over 1.95 * 12,000 tokens/s; 64 GPUs idle 29.09% of the time
-    assert rows(found)["usd_per_million_tokens"] == [
-        "Cost per 1M trained tokens", "$6.08", "", "", "same", ""
-    ]  # fmt: skip
-    assert rows(found)["idle_usd_per_hour"][1] == "$37.24/h"
+    assert rows(found)["usd_per_million_tokens"] == {
+        "key": "usd_per_million_tokens", "title": "Cost per 1M trained tokens", "now": "$6.08", "then": "",
+        "change": "", "state": "same", "why": "",
+    }  # fmt: skip
+    assert rows(found)["idle_usd_per_hour"]["now"] == "$37.24/h"
     assert "wi.a.0" not in found
 
 
 def test_gpus_moved(reader: MemoryReader) -> None:
     found = cells(reader, "?run=x&move_gpus=8")
     assert head(found) == "Trainer wait would drop from 29% to 16%"
-    assert rows(found)["wait_ratio"] == ["Trainer wait", "29%", "16%", "−13.5 points", "better", ""]
-    assert rows(found)["trained_samples_per_second"][1:4] == ["1.95 samples/s", "2.03 samples/s", "+4.17%"]
-    assert rows(found)["staleness_versions"][2:4] == ["1.5 versions", "no change"]
-    assert rows(found)["trainer_gpus"] == ["Trainer GPUs", "64 GPUs", "56 GPUs", "−12.5%", "same", ""]
+    shown = {
+        key: [row[name] for name in ("title", "now", "then", "change", "state", "why")]
+        for key, row in rows(found).items()
+    }
+    assert shown["wait_ratio"] == ["Trainer wait", "29%", "16%", "−13.5 points", "better", ""]
+    assert shown["trained_samples_per_second"][1:4] == ["1.95 samples/s", "2.03 samples/s", "+4.17%"]
+    assert shown["staleness_versions"][2:4] == ["1.5 versions", "no change"]
+    assert shown["trainer_gpus"] == ["Trainer GPUs", "64 GPUs", "56 GPUs", "−12.5%", "same", ""]
     assert found["wi.sl.move_gpus"] == {
         "low": -191, "high": 63, "step": 1, "today": 0, "value": 8, "unit": "GPUs", "needs": ""
     }  # fmt: skip
@@ -62,9 +67,11 @@ def test_gpus_moved(reader: MemoryReader) -> None:
 
 def test_the_limiter_flips(reader: MemoryReader) -> None:
     found = cells(reader, "move_gpus=16")
-    assert (found["wi.limit"], found["wi.flip"]) == (["generator", "trainer"], "flipped")
+    assert (found["wi.limit.now"], found["wi.limit.then"]) == ("the generator side", "the trainer")
+    assert found["wi.flip"] == "flipped"
     assert [found[f"wi.side.{i}"]["limits"] for i in (0, 1)] == [True, False]
-    assert rows(found)["staleness_versions"][2:5] == ["at most 4 versions", "up to +167%", "same"]
+    row = rows(found)["staleness_versions"]
+    assert (row["then"], row["change"], row["state"]) == ("at most 4 versions", "up to +167%", "same")
 
 
 def test_a_change_in_words() -> None:
@@ -82,15 +89,16 @@ def test_a_change_in_words() -> None:
 def test_bounds_in_words(reader: MemoryReader) -> None:
     found = cells(reader, "oversampling=2.2")
     assert head(found) == "Trainer wait could drop from 29% to as little as 19% (best case)"
-    assert rows(found)["trained_samples_per_second"][2] == "at most 2.22 samples/s"
-    assert rows(cells(reader, "oversampling=1"))["wait_ratio"][2] == "as little as 0%"
+    assert rows(found)["trained_samples_per_second"]["then"] == "at most 2.22 samples/s"
+    assert rows(cells(reader, "oversampling=1"))["wait_ratio"]["then"] == "as little as 0%"
 
 
 def test_what_is_not_known(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert rows(found)["useful_samples_per_second"] == [
-        "With a gradient", "–", "", "", "same", "whether groups without a gradient are dropped before training",
-    ]  # fmt: skip
+    assert rows(found)["useful_samples_per_second"] == {
+        "key": "useful_samples_per_second", "title": "With a gradient", "now": "–", "then": "", "change": "",
+        "state": "same", "why": "whether groups without a gradient are dropped before training",
+    }  # fmt: skip
     assert found["wi.m.0"].endswith("[run.NAME.facts], or send rollout records")
     poor = cells(reader, "move_gpus=8", POOR)
     assert (poor["wi.mode"], head(poor)) == ("none", "Current rates are unknown")

@@ -135,7 +135,7 @@ function side(found) {
   return el;
 }
 
-function row([key, title, now, then, change, state, why]) {
+function row({ key, title, now, then, change, state, why }) {
   const tr = make("tr"), th = make("th", title);
   th.scope = "row";
   tr.dataset.key = key;

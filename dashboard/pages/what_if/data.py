@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
-from dashboard.shell.page import Scope
+from dashboard.shell.page import Json, Scope
 from dashboard.state.status import View
 from dashboard.widgets.format import DASH, number, text
 from server.query.what_if import Changes, Figure, OutOfRange, Range, RunSituation, WhatIfEstimate, changes_of
@@ -103,12 +103,12 @@ def _head(answer: WhatIfEstimate, refused: str, today: str) -> View:
     now, then = found.now.figures["wait_ratio"], found.then.figures["wait_ratio"]
     mode = "apart" if answer.inputs.apart else "none" if now.value is None else "then" if found.changes else "now"
     head, figure, tail = _sentence(found, mode, now, then, today)
-    limit = [found.now.limiter or "", found.then.limiter or ""]
+    limits = found.now.limiter, found.then.limiter
     return {
         "wi.mode": mode, "wi.head": head, "wi.num": figure, "wi.tail": tail, "wi.text": _about(answer, mode, now),
-        "wi.refused": f"Not possible: {refused}. Showing the current values." if refused else "", "wi.limit": limit,
+        "wi.refused": f"Not possible: {refused}. Showing the current values." if refused else "",
         "wi.limit.now": _limit(found.now), "wi.limit.then": _limit(found.then) if found.changes else "",
-        "wi.flip": "flipped" if found.changes and limit[0] != limit[1] and all(limit) else "same",
+        "wi.flip": "flipped" if found.changes and limits[0] != limits[1] and all(limits) else "same",
     }  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def _sliders(answer: WhatIfEstimate) -> View:
     return {f"wi.sl.{name}": _slider(answer.ranges[name], answer) for name in ASKS}
 
 
-def _slider(found: Range, what: WhatIfEstimate) -> dict[str, object]:
+def _slider(found: Range, what: WhatIfEstimate) -> Json:
     value = what.changes.get(found.name, found.today)
     return {
         "low": found.low, "high": found.high, "step": found.step, "today": found.today, "value": value,
@@ -177,7 +177,7 @@ def _slider(found: Range, what: WhatIfEstimate) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _side(found: WhatIfEstimate, key: str, side: str, title: str) -> dict[str, object]:
+def _side(found: WhatIfEstimate, key: str, side: str, title: str) -> Json:
     """A bar of what a side could do, on one scale with the other's; the shorter one is the limit."""
     figures = [state.figures[name].value for state in (found.now, found.then) for name, _, _ in SIDES]
     most = max((value for value in figures if value is not None), default=0.0) or 1.0
@@ -190,17 +190,20 @@ def _side(found: WhatIfEstimate, key: str, side: str, title: str) -> dict[str, o
     }  # fmt: skip
 
 
-def _rows(found: WhatIfEstimate) -> list[list[object]]:
+def _rows(found: WhatIfEstimate) -> list[Json]:
     asides = [row for row in CONDITIONAL_ROWS if found.now.figures[row.key] != found.then.figures[row.key]]
     return [_row(row, found) for row in (*ROWS, *asides)]
 
 
-def _row(row: WhatIfRow, found: WhatIfEstimate) -> list[object]:
-    """[key, title, today, then, change as text, better / worse / same, why it is unknown]."""
+def _row(row: WhatIfRow, found: WhatIfEstimate) -> Json:
+    """``state``: better, worse or same; ``why``: it is unknown."""
     now, then = found.now.figures[row.key], found.then.figures[row.key]
     changed, state = _change(row, now, then) if found.changes else ("", "same")
     why = "; ".join(dict.fromkeys(one.partition(": ")[0] for one in (then.why or now.why).split("; ")))
-    return [row.key, row.title, _say(now), _say(then) if found.changes else "", changed, state, why]
+    return {
+        "key": row.key, "title": row.title, "now": _say(now), "then": _say(then) if found.changes else "",
+        "change": changed, "state": state, "why": why,
+    }  # fmt: skip
 
 
 def _missing(found: WhatIfEstimate) -> list[str]:
