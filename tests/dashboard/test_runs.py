@@ -300,21 +300,21 @@ def test_a_signal_is_explained_by_its_own_description() -> None:
     cells = {"a": "native", "b": "derived", "c": "-", "d": "n/a"}
     hints = {"trainer_wait_ratio": {"c": "set log_wait"}}
     known = Coverage(("a", "b", "c", "d"), {"trainer_wait_ratio": cells}, hints)
-    assert help_page.row(fleet.INFOS[0], known) == [
-        "trainer_wait_ratio",
-        "Trainer wait",
-        "Trainer",
-        "ratio",
-        "Share of the step the trainer waits.",
-        "watch ≥ 15% · critical ≥ 40%",
-        "one point per trainer step",
-        ["trainer_wait_seconds", "trainer_step_seconds"],
-        "log the wait",
-        [["a", "reported directly"], ["b", "derived"]],
-        ["d"],
-        [["c", "set log_wait"]],
-        4,
-    ]
+    assert help_page.row(fleet.INFOS[0], known) == {
+        "name": "trainer_wait_ratio",
+        "title": "Trainer wait",
+        "actor": "Trainer",
+        "unit": "ratio",
+        "help": "Share of the step the trainer waits.",
+        "bands": "watch ≥ 15% · critical ≥ 40%",
+        "cadence": "one point per trainer step",
+        "inputs": ("trainer_wait_seconds", "trainer_step_seconds"),
+        "enable": "log the wait",
+        "reported": [{"framework": "a", "text": "reported directly"}, {"framework": "b", "text": "derived"}],
+        "not_applicable": ["d"],
+        "hints": [{"framework": "c", "text": "set log_wait"}],
+        "frameworks": 4,
+    }
 
 
 def test_bands_of_what_is_bad_when_low() -> None:

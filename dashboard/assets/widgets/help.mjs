@@ -18,41 +18,42 @@ function codes(names) {
   return names.flatMap((name, i) => (i ? [" ", make("code", name)] : [make("code", name)]));
 }
 
-function frameworks(reported, none, hints, all) {
+function frameworks({ reported, not_applicable: none, hints, frameworks: all }) {
   if (!all) return [];
   const list = make("ul", "", "plain-list");
-  for (const [name, how] of reported) {
+  for (const { framework, text } of reported) {
     const li = make("li");
-    li.append(make("b", name), make("span", " " + how, "note"));
+    li.append(make("b", framework), make("span", " " + text, "note"));
     list.append(li);
   }
   const rows = [...pair(`Reported by (${reported.length} of ${all})`, reported.length ? list : "no framework")];
   if (none.length) rows.push(...pair("Not applicable to", none.join(", ")));
   if (!hints.length) return rows;
   const how = make("ul");
-  how.append(...hints.map(([name, words]) => {
+  how.append(...hints.map(({ framework, text }) => {
     const li = make("li");
-    li.append(make("b", name), ": " + words);
+    li.append(make("b", framework), ": " + text);
     return li;
   }));
   return [...rows, ...pair("By framework", how)];
 }
 
-function fold([name, title, actor, unit, help, bands, when, inputs, why, reported, none, hints, all]) {
+function fold(row) {
+  const { name, title, actor, unit, help, inputs } = row;
   const el = make("details"), head = make("summary"), body = make("dl"), link = make("a", "help#" + name, "anchor");
   el.id = name;
-  el.dataset.words = [name, title, actor, unit, help, inputs.join(" "), reported.map(([one]) => one).join(" ")].join("\n").toLowerCase();
+  el.dataset.words = [name, title, actor, unit, help, inputs.join(" "), row.reported.map(({ framework }) => framework).join(" ")].join("\n").toLowerCase();
   head.append(make("b", title), make("code", name), make("span", unit, "note"));
   link.href = "#" + name;
-  body.append(...pair("Means", help), ...pair("Thresholds", bands || "no thresholds"), ...pair("Updated", when), ...pair("Inputs", ...codes(inputs)),
-    ...pair("How to get it", why), ...frameworks(reported, none, hints, all), ...pair("Link", link));
+  body.append(...pair("Means", help), ...pair("Thresholds", row.bands || "no thresholds"), ...pair("Updated", row.cadence), ...pair("Inputs", ...codes(inputs)),
+    ...pair("How to get it", row.enable), ...frameworks(row), ...pair("Link", link));
   el.append(head, body);
   return el;
 }
 
 function draw() {
   const groups = new Map();
-  for (const row of list("hp.")) groups.set(row[2], [...(groups.get(row[2]) || []), row]);
+  for (const row of list("hp.")) groups.set(row.actor, [...(groups.get(row.actor) || []), row]);
   const found = [...groups].sort(([a], [b]) => a.localeCompare(b)).map(([actor, rows]) => {
     const el = make("section", "", "meaning-group");
     el.append(make("h3", actor), ...rows.map(fold));

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from dashboard.shell.page import Scope
+from dashboard.shell.page import Json, Scope
 from dashboard.state.status import View
 from dashboard.widgets.format import system, text
 from server.query.signals import Coverage, coverage
@@ -35,10 +35,10 @@ def cells(scope: Scope) -> View:
     return {f"hp.{i}": _cached_row(info, collected) for i, info in enumerate(infos.values())}
 
 
-_ROWS: dict[tuple[Any, ...], list[Any]] = {}
+_ROWS: dict[tuple[Any, ...], Json] = {}
 
 
-def _cached_row(info: SignalInfo, collected: Coverage) -> list[Any]:
+def _cached_row(info: SignalInfo, collected: Coverage) -> Json:
     # Without the series, which are a run's.
     key = structs.astuple(info)[:-1]
     if key not in _ROWS:
@@ -46,27 +46,23 @@ def _cached_row(info: SignalInfo, collected: Coverage) -> list[Any]:
     return _ROWS[key]
 
 
-def row(info: SignalInfo, collected: Coverage) -> list[Any]:
-    """[name, title, actor, unit, what it means, bands, when, inputs, how to enable, frameworks, the rest's hints]."""
+def row(info: SignalInfo, collected: Coverage) -> Json:
+    """``hints``: how other frameworks can report it; ``frameworks``: how many there are."""
     by_framework = collected.cells.get(info.name, {})
-    reported = [[system(name), _REPORTED[cell]] for name, cell in by_framework.items() if cell in _REPORTED]
-    not_applicable = [system(name) for name, cell in by_framework.items() if cell == "n/a"]
-    hints = [[system(name), how] for name, how in collected.hints.get(info.name, {}).items()]
-    return [
-        info.name,
-        info.title,
-        ACTORS.get(info.actor, info.actor.capitalize()),
-        info.unit,
-        info.help,
-        bands(info),
-        _CADENCE.get(info.cadence, ""),
-        list(info.inputs),
-        info.enable,
-        reported,
-        not_applicable,
-        hints,
-        len(by_framework),
+    reported = [
+        {"framework": system(name), "text": _REPORTED[cell]} for name, cell in by_framework.items() if cell in _REPORTED
     ]
+    not_applicable = [system(name) for name, cell in by_framework.items() if cell == "n/a"]
+    hints = [{"framework": system(name), "text": how} for name, how in collected.hints.get(info.name, {}).items()]
+    return {name: getattr(info, name) for name in ("name", "title", "unit", "help", "inputs", "enable")} | {
+        "actor": ACTORS.get(info.actor, info.actor.capitalize()),
+        "bands": bands(info),
+        "cadence": _CADENCE.get(info.cadence, ""),
+        "reported": reported,
+        "not_applicable": not_applicable,
+        "hints": hints,
+        "frameworks": len(by_framework),
+    }
 
 
 def bands(info: SignalInfo) -> str:
