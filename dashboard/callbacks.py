@@ -15,8 +15,7 @@ from dashboard.charts.events import events
 from dashboard.pages import PAGES, by_key, by_path
 from dashboard.pages.alerts.data import evaluated, firing
 from dashboard.pages.rollouts.data import recipe
-from dashboard.pages.sources.data import chip
-from dashboard.pages.sources.trust import unread
+from dashboard.pages.sources.data import chip, unread
 from dashboard.pages.verdict import ribbon
 from dashboard.shell.page import STATUS_SECONDS, Json, Load, Page, RuleCache, Scope, html
 from dashboard.state import url as state_url

@@ -7,7 +7,6 @@ export * from "./core/dom.mjs";
 export * from "./core/cells.mjs";
 export * from "./core/theme.mjs";
 export * from "./core/nav.mjs";
-export * from "./widgets/trust.mjs";
 export * from "./widgets/answer.mjs";
 export * from "./widgets/attach.mjs";
 export * from "./widgets/spark.mjs";

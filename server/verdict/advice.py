@@ -482,7 +482,11 @@ def _number(value: float) -> str:
 def _requests(n: Numbers) -> str:
     if n.running is None:
         return "the requests of the engines are not reported"
-    return f"engines run {n.running:.0f} requests" + (f", {n.waiting:.0f} wait" if n.waiting is not None else "")
+    # The signal's own five minutes, as the page shows them.
+    running, waiting = (n.seen.total("generator_requests", state=state) for state in ("running", "waiting"))
+    waits = n.waiting if waiting is None else waiting
+    text = f"engines run {n.running if running is None else running:.0f} requests"
+    return text + (f", {waits:.0f} wait" if waits is not None else "")
 
 
 def _in_flight(scene: Scene) -> Iterator[_Option]:

@@ -268,13 +268,12 @@ def one_count_of_alerts(shown: Snapshot) -> Iterator[str]:
 
 
 def one_count_of_targets(shown: Snapshot) -> Iterator[str]:
-    """Overview, Sources, header, Runs, /metrics and API count the same targets that answer."""
+    """Sources, header, Runs, /metrics and API count the same targets that answer."""
     if shown.state in ("not_collected", "finished"):
         return
     up, targets = sum(one["up"] for one in shown.status["trust"]), len(shown.status["trust"])
     exported = [value for name, _, value in shown.metrics if name == "rollscope_target_up"]
     words = {
-        "Overview": shown.text("overview", "t.sum"),
         "Runs": shown.text("runs", "rn.0")["up"],
         "Sources": shown.text("sources", "tg.head"),
         "Header": shown.text("overview", "n.src"),

@@ -132,7 +132,7 @@ PLANTED: dict[Check, tuple[str, dict[str, Any]]] = {
     ),
     checks.past_tense: ("finished", {"what-if:wi.head": "Now the trainer waits "}),
     checks.one_count_of_alerts: ("live", {"generator:n.firing": 77}),
-    checks.one_count_of_targets: ("live", {"overview:t.sum": "1 of 99 up"}),
+    checks.one_count_of_targets: ("live", {"overview:n.src": "1/99"}),
     checks.same_signal_same_figure: ("live", {"trainer:k.tr_wait.v": "11"}),
     checks.census_fits_sandboxes: (
         "live",

@@ -31,7 +31,7 @@ DONORS = (fake.RICH, fake_actors.RUN, fake_rollouts.ASYNC, fake_sandboxes.WALL)
 LIVE = "() => RS.all('main img, main script, main iframe, header img, [href^=\"javascript:\" i]').length"
 # Where a page shows names besides the run's own: all six of them.
 PLACES: dict[str, tuple[str, ...]] = {
-    "overview": ("#trust tbody",),
+    "overview": (),
     "rollouts": ("[data-rows=rollouts]", "[data-filter=environment]"),
     "generator": ("[data-rows=engines]",),
     "trainer": (),

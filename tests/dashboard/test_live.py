@@ -11,7 +11,6 @@ from dashboard import callbacks
 from dashboard.callbacks import cells as of_page
 from dashboard.charts.panels import CARDS, PANELS, names_by_slot
 from dashboard.pages import by_key
-from dashboard.pages.sources.trust import MOST, trust
 from dashboard.shell.page import Scope
 from dashboard.state.deltas import SentViews
 from dashboard.state.signal_lookup import Want
@@ -150,13 +149,8 @@ def test_rich_run(reader: MemoryReader) -> None:
         "f.sandbox.sub": "no sandbox source",
         "f.sandbox.p": "OK",
         "f.to_trainer.sub": "36% of capacity",
-        "t.sum": "2 of 3 up",
-        "t.s": "watch",
-        "t.keys": "2 unmapped keys",
     }
     assert {key: found[key] for key in expected} == expected
-    # The worst first.
-    assert found["t.0"]["target"] == "vllm-1" and found["t.0"]["error"].startswith("connection refused")
 
 
 def test_no_value_has_no_health(reader: MemoryReader) -> None:
@@ -182,7 +176,6 @@ def test_poor_run_says_why(reader: MemoryReader) -> None:
         "p.length.w": "nothing has been computed for this run yet",
         "f.queue.sub": "no queue in this mode",
         "f.trainer.s": "unknown",
-        "t.none": "No targets: the run sends pushes, or no collector follows it.",
     }
     assert {key: found[key] for key in expected} == expected
 
@@ -215,7 +208,7 @@ def test_a_finished_run_is_summed_up_in_the_past_tense(reader: MemoryReader) -> 
     assert found["b.text"] == f"{expected} At the end: sandbox-bound (quota)."
     # Nothing speaks of it as if it went on.
     assert (found["why"], found["advice"], found["gap"]) == (None, [], [])
-    assert (found["rs"], found["t.s"]) == ({"name": "finished", "word": "Finished", "since": round(end)}, "unknown")
+    assert (found["rs"], found["n.src.s"]) == ({"name": "finished", "word": "Finished", "since": round(end)}, "unknown")
 
 
 def test_a_run_that_catches_up_has_no_verdict(reader: MemoryReader) -> None:
@@ -256,9 +249,7 @@ def test_a_run_that_is_not_collected_claims_nothing(reader: MemoryReader) -> Non
     reader.set_alerts(fake_alerts.alert("RunStalled", 1200.0, "seconds", 900))
     found = cells(reader)
     assert (found["b.chip"], found["b.head"], found["b.clock"]) == ("Not collected", "Not collected since ", since)
-    assert (found["t.sum"], found["t.s"], found["t.0"]["state"]) == (
-        "3 targets, not read now", "unknown", "unread",
-    )  # fmt: skip
+    assert (found["n.src"], found["n.src.w"], found["n.src.s"]) == ("3", ", not read now", "unknown")
     assert (found["o.sum"], found["o.s"]) == ("Not evaluated now", "unknown")
     assert found["o.more"] == {"hidden": 0, "note": "1 fired when the run was last collected"}
     assert found["advice"] == []
@@ -391,12 +382,6 @@ def test_sources_are_short(source: str, shown: str) -> None:
     assert cells(made, "r")["p.kv.src"] == " · ".join(word for word in ("kv_cache_usage_ratio", shown) if word)
 
 
-def test_a_key_of_many_engines_counts_once(reader: MemoryReader) -> None:
-    engines = [fake.target(f"vllm-{i}", "generator", "vllm", new_key=1) for i in range(4)]
-    reader.set_targets(fake.RICH, *engines)
-    assert trust(reader.status(fake.RICH))["t.keys"] == "1 unmapped key"
-
-
 def test_dead_engines_are_the_news(reader: MemoryReader) -> None:
     found = cells(reader)
     assert (found["f.generator.s"], found["f.generator.sub"]) == ("critical", "vLLM · 16 × H200 · 1 of 2 down")
@@ -411,13 +396,6 @@ def test_dead_engines_are_the_news(reader: MemoryReader) -> None:
     # A finished run has let go of its engines.
     reader.change(fake.RICH, lifecycle="finished")
     assert "down" not in cells(reader)["f.generator.sub"]
-
-
-def test_a_thousand_targets_fold(reader: MemoryReader) -> None:
-    reader.set_targets(fake.RICH, *(fake.target(f"vllm-{i}", "generator", "vllm", up=i != 999) for i in range(1000)))
-    found = trust(reader.status(fake.RICH))
-    assert found["t.0"]["target"] == "vllm-999"  # type: ignore[index, call-overload]
-    assert f"t.{MOST}" not in found and found["t.more"] == "and 960 more, none in worse health"
 
 
 # The first load.

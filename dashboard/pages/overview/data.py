@@ -14,7 +14,6 @@ from dashboard.charts.panels import CARDS, PANELS, Card, Panel, PanelLine
 from dashboard.pages.overview.banner import banner
 from dashboard.pages.overview.cost import cost
 from dashboard.pages.overview.flow import flow
-from dashboard.pages.sources.trust import trust
 from dashboard.state.signal_lookup import Want
 from dashboard.state.status import StatusFacts, View, first_clause, joined, worst
 from dashboard.widgets.format import STATE_WORDS, number, parts, text
@@ -37,7 +36,7 @@ def view(facts: StatusFacts, infos: Infos) -> View:
     if facts.status.state.name == "catching_up":
         # States of health describe the present; while catching up they are left out.
         cells |= {key: "" for key in cells if key.endswith(".p")}
-    return cells | banner(facts) | cost(facts) | trust(facts.status)
+    return cells | banner(facts) | cost(facts)
 
 
 def card_cells(facts: StatusFacts, card: Card, infos: Infos) -> View:

@@ -19,7 +19,7 @@ _PAGE_OF = {"generator": "generator", "queue": "rollouts", "trainer": "trainer",
 
 def tree() -> list[Any]:
     """The page's elements."""
-    return [_banner(), _cards(), _flow(), lane(), _charts(), _cost(), _trust()]
+    return [_banner(), _cards(), _flow(), lane(), _charts(), _cost()]
 
 
 def cells(scope: Scope) -> View:
@@ -147,15 +147,6 @@ def _figure(title: str, key: str, unit: str, state: Any, notes: tuple[str, ...])
 def _cause(key: str) -> Any:
     bar = html.Div(html.Span(className="c-orange", **{"data-w": f"{key}.w"}), className="bar")
     return html.Li([t(html.Span, f"{key}.l"), bar, t(html.B, f"{key}.v")], **{"data-s": f"{key}.s"})
-
-
-def _trust() -> Any:
-    names = ("Target", "Actor", "Status", "Last read", "Samples in last read", "Unmapped keys")
-    head = html.Thead(html.Tr([html.Th(name, scope="col") for name in names]))
-    table = html.Table([head, html.Tbody(**{"data-rows": "trust"})])
-    title = html.Div([html.H2("Data trust"), t(html.Span, "t.sum", "pill", s="t.s")], className="row")
-    notes = [t(html.P, "t.none", "note"), t(html.P, "t.more", "note")]
-    return html.Section([title, table, *notes], className="card trust", id="trust")
 
 
 PAGE = Page("overview", "", "Overview", tree, cells, charts, points, timed=True)

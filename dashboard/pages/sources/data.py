@@ -1,17 +1,17 @@
 """The Sources page as cells: the health of the run's targets, and what its signals lack; or the tab Setup."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
 from dashboard.pages.sources import setup
-from dashboard.pages.sources.trust import counted, kind_words, unread
 from dashboard.shell.page import Json, Scope
 from dashboard.state.status import LAST, View, joined
 from dashboard.widgets.format import system
 from server.query.signals import coverage
-from server.query.types import SignalInfo, SignalNow, TargetTrust
+from server.query.types import SignalInfo, SignalNow, Status, TargetTrust
 
 # A tick's grid: nothing is younger.
 KEEP_SECONDS = 5.0
@@ -28,6 +28,7 @@ GROUPS: Mapping[str, str] = {
     "none": "Not applicable",
 }
 """What becomes of a signal in a run, in the order of what to do about it."""
+_NUMBER = re.compile(r"([0-9]+)")
 
 
 def cells(scope: Scope) -> View:
@@ -65,6 +66,22 @@ def healthy(target: TargetTrust) -> bool:
     """Whether the target answers in full, or is not expected to."""
     status = state(target)
     return status == "gone" or (status == "up" and not target.error and not target.dropped)
+
+
+def unread(status: Status) -> bool:
+    """Whether the run is over or has no collector: its targets are not read, which is not down."""
+    return status.state.name in ("finished", "not_collected")
+
+
+def counted(name: str) -> list[str | int]:
+    """Sorts as one counts: engine-2 before engine-10."""
+    return [int(part) if at % 2 else part for at, part in enumerate(_NUMBER.split(name))]
+
+
+def kind_words(target: TargetTrust) -> str:
+    """``vllm (rollout, from engines)``: the job and the list that names it, where one does."""
+    found = ", ".join(filter(None, (target.job, target.source and f"from {target.source}")))
+    return f"{target.kind} ({found})" if found else target.kind
 
 
 def _matching(every: Iterable[TargetTrust], filters: Mapping[str, str]) -> list[TargetTrust]:
