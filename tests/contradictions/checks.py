@@ -57,7 +57,8 @@ def one_state(shown: Snapshot) -> Iterator[str]:
     runs = [run["state"]["name"] for run in shown.runs if run["name"] == shown.run]
     if runs != [state]:
         yield f"/api/v1/runs: {runs}, status: {state}"
-    if (row := shown.text("runs", "rn.0")["state"][:2]) != [state, word]:
+    row = shown.text("runs", "rn.0")["state"]
+    if (row["name"], row["word"]) != (state, word):
         yield f"Runs: {row}, API: {state}"
     metrics = {labels["state"]: value for name, labels, value in shown.metrics if name == "rollscope_run_data_state"}
     if metrics != {name: float(name == state) for name in STATES}:
@@ -182,7 +183,7 @@ def headline_equals_card(shown: Snapshot) -> Iterator[str]:
     if shown.value("trainer_wait_ratio") is None:
         return
     stated = {
-        "Runs": shown.text("runs", "rn.0")["wait"][0],
+        "Runs": shown.text("runs", "rn.0")["wait"]["text"],
         "Trainer card": shown.text("trainer", "k.tr_wait.v") + shown.text("trainer", "k.tr_wait.u"),
     }
     if "trainer wait" in shown.text("trainer", "tn.head"):

@@ -68,10 +68,10 @@ def test_a_row_says_what_holds_the_run_back() -> None:
     found = runs_data.row(one, [fleet.alert("a"), structs.replace(fleet.alert("a"), muted="silenced by me")])
     assert (found["verdict"], found["colour"], found["cause"]) == ("Generator-bound", "generator", "KV capacity")
     assert (found["sure"], found["since"], found["about"]) == ("high confidence", round(NOW - 720), "slime · async")
-    assert found["wait"] == ["62%", "critical", "", 0.624]
-    assert found["cost"] == ["3.46", "ok", "", 3.456]
+    assert found["wait"] == {"text": "62%", "state": "critical", "why": "", "value": 0.624}
+    assert found["cost"] == {"text": "3.46", "state": "ok", "why": "", "value": 3.456}
     # Nobody told of it: a dash, and no number to be sorted by.
-    assert found["stale"] == ["–", "unknown", "", None]
+    assert found["stale"] == {"text": "–", "state": "unknown", "why": "", "value": None}
     assert (found["step"], found["fire"], found["grave"]) == (1204, 1, "critical")
     assert (found["up"], found["down"]) == ("2 of 3 up", 1)
 
@@ -91,11 +91,12 @@ def test_a_run_is_live_only_while_it_is_collected() -> None:
     reader.set_state(fleet.SLOW, RunState("catching_up", NOW - 9, NOW - 5, 0.41, 38.0, NOW))
     rows = {row["name"]: row for row in _rows(reader)}
     star, slow = rows[fleet.STAR], rows[fleet.SLOW]
-    assert star["state"] == ["not_collected", "Not collected", "watch", ""]
+    assert star["state"] == {"name": "not_collected", "word": "Not collected", "tone": "watch", "says": ""}
     # None of its targets is down and none of its alerts fires: nobody looks.
     assert (star["up"], star["down"], star["fire"], star["dark"], star["since"]) == ("", 0, 0, True, None)
-    assert (slow["state"], slow["fire"]) == (["catching_up", "Catching up", "unknown", "41% · 38 s left"], 0)
-    assert rows[fleet.DEAD]["state"] == ["finished", "Crashed", "critical", ""]
+    catching_up = {"name": "catching_up", "word": "Catching up", "tone": "unknown", "says": "41% · 38 s left"}
+    assert (slow["state"], slow["fire"]) == (catching_up, 0)
+    assert rows[fleet.DEAD]["state"] == {"name": "finished", "word": "Crashed", "tone": "critical", "says": ""}
     found = runs_data.cells(scope(reader))
     assert (found["rn.head"], found["rn.sub"]) == (
         "2 live runs",
@@ -109,9 +110,10 @@ def test_a_run_is_live_only_while_it_is_collected() -> None:
 
 def test_not_applicable_is_no_dash_and_no_zero() -> None:
     rows = {row["name"]: row for row in _rows(fleet.reader())}
-    assert rows[fleet.SYNC]["wait"] == ["n/a", "not_applicable", "a synchronous trainer does not wait", None]
-    assert rows[fleet.SYNC]["stale"][0] == "0"
-    assert rows[fleet.EVIL]["wait"] == ["–", "unknown", "log <b>time/wait</b>", None]
+    none = {"text": "n/a", "state": "not_applicable", "why": "a synchronous trainer does not wait", "value": None}
+    assert rows[fleet.SYNC]["wait"] == none
+    assert rows[fleet.SYNC]["stale"]["text"] == "0"
+    assert rows[fleet.EVIL]["wait"] == {"text": "–", "state": "unknown", "why": "log <b>time/wait</b>", "value": None}
     assert rows[fleet.EVIL]["verdict"] == "No verdict yet"
 
 

@@ -96,7 +96,7 @@ def test_list_is_sorted_filtered_and_stays_live(open_page: Open, reader: MemoryR
     until(page, "() => document.querySelectorAll('[data-rows=runs] tr').length === 18")
     box.focus()
     reader.append(fleet.STAR, fleet.number(0, "trainer_wait_ratio", "ratio", "critical"), [(NOW, 0.41)])
-    until(page, "name => RS.runRow(name).wait[0] === '41%'", fleet.STAR)
+    until(page, "name => RS.runRow(name).wait.text === '41%'", fleet.STAR)
     # The row is drawn anew around the box that has the focus.
     assert page.evaluate("document.activeElement.type") == "checkbox"
     row = page.locator("[data-rows=runs] tr", has_text=fleet.STAR)
@@ -287,7 +287,7 @@ def test_a_run_is_deleted_after_a_confirmation_and_a_collected_one_cannot_be(ope
 
     page.route("**/api/v1/runs/**", answer)
     # [state, is its button enabled?] of every row: only a run that nothing collects can be deleted.
-    states = page.evaluate("() => Object.fromEntries(RS.list('rn.').map(row => [row.name, row.state[0]]))")
+    states = page.evaluate("() => Object.fromEntries(RS.list('rn.').map(row => [row.name, row.state.name]))")
     buttons = page.evaluate(
         "() => RS.all('.fleet .delete').map(el => [el.closest('tr').querySelector('th a').textContent, !el.disabled])"
     )

@@ -19,10 +19,10 @@ const signals = () => {
 };
 const way = () => (WAYS.some(([name]) => name === wanted("by")) ? wanted("by") : "time");
 const signalOf = (name) => name.split("{")[0];
-const infoOf = (name) => (state.view["rn.info"] || {})[signalOf(name)] || [signalOf(name), "", ""];
+const infoOf = (name) => (state.view["rn.info"] || {})[signalOf(name)] || { title: signalOf(name), unit: "", actor: "" };
 const labelsOf = (name) => [...name.matchAll(/="((?:[^"\\]|\\.)*)"/g)].map((match) => match[1].replace(/\\(.)/g, "$1")).join(", ");
 const shownUnit = (unit) => (unit === "ratio" || unit === "seconds" ? unit : "");
-const value = (number, name) => format.text(number, shownUnit(infoOf(name)[1]));
+const value = (number, name) => format.text(number, shownUnit(infoOf(name).unit));
 
 // ---- reading
 
@@ -120,7 +120,7 @@ function signalChip(name, asked) {
   return el;
 }
 
-const titled = (name) => [infoOf(name)[0], labelsOf(name)].filter(Boolean).join(": ");
+const titled = (name) => [infoOf(name).title, labelsOf(name)].filter(Boolean).join(": ");
 
 // Series that any of the runs has: what none can draw is not offered.
 function menu(asked) {
@@ -129,7 +129,7 @@ function menu(asked) {
   select.append(new Option("Add a signal …", ""));
   const drawable = ([name, { value, why }]) => infos[signalOf(name)] && !asked.includes(name) && (value !== null || why.includes("; the last value was "));
   const offered = new Set(loaded.runs.flatMap((run) => Object.entries(run.now || {})).filter(drawable).map(([name]) => name));
-  for (const name of [...offered].sort((a, b) => titled(a).localeCompare(titled(b)))) (groups[infoOf(name)[2]] ||= []).push(name);
+  for (const name of [...offered].sort((a, b) => titled(a).localeCompare(titled(b)))) (groups[infoOf(name).actor] ||= []).push(name);
   for (const actor of Object.keys(groups).sort()) {
     const group = make("optgroup");
     group.label = actor;
@@ -241,7 +241,7 @@ function panel() {
 
 function paint(el, of) {
   el.of = of;
-  const [title, unit] = infoOf(of.name), labels = labelsOf(of.name), chart = el.querySelector(".lines");
+  const { title, unit } = infoOf(of.name), labels = labelsOf(of.name), chart = el.querySelector(".lines");
   el.querySelector("h3").textContent = title;
   el.querySelector(".unit").textContent = [labels, unit === "ratio" ? "%" : unit].filter(Boolean).join(" · ");
   rows(el, of);

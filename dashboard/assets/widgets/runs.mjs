@@ -45,7 +45,7 @@ export function deleteButton({ name, state }) {
   const button = make("button", "Delete", "plain delete");
   button.type = "button";
   button.setAttribute("aria-label", `Delete ${name}`);
-  button.disabled = COLLECTED.has(state[0]);
+  button.disabled = COLLECTED.has(state.name);
   if (button.disabled) button.title = "The run is being collected. Remove it from the configuration or stop its pushes first.";
   button.addEventListener("click", () => confirm(name));
   return button;
@@ -98,7 +98,7 @@ function link(page, name, words) {
   return el;
 }
 
-function heading({ name, state: [, word, tone, says], about }) {
+function heading({ name, state: { word, tone, says }, about }) {
   const th = make("th"), line = make("span", "", "line");
   th.scope = "row";
   const go = link("overview", name, name);
@@ -122,8 +122,8 @@ function verdict({ verdict, colour, cause, sure, since, says }) {
   return td;
 }
 
-function number(label, [words, state, why]) {
-  const el = make("span", words, "num");
+function number(label, { text, state, why }) {
+  const el = make("span", text, "num");
   el.dataset.state = state;
   const td = cellOf(label, el);
   td.title = why;
@@ -149,7 +149,7 @@ function fill(entry, cell) {
   while (entry.tr.childElementCount > 1) entry.tr.lastChild.remove();
   entry.tr.append(heading(cell), verdict(cell), cellOf("Step", step), number("Wait", cell.wait),
     number("Staleness", cell.stale), number("$ / 1M tokens", cell.cost), alerts(cell), age(cell));
-  entry.words = [cell.name, cell.state[1], cell.life, cell.about, cell.verdict, cell.cause].join("\n").toLowerCase();
+  entry.words = [cell.name, cell.state.word, cell.life, cell.about, cell.verdict, cell.cause].join("\n").toLowerCase();
 }
 
 // In place: a box that has the focus keeps it.
@@ -173,9 +173,9 @@ function take(cell, at) {
 const GRAVE = ["", "ok", "unknown", "watch", "critical"];
 const ALIVE = { live: 0, catching_up: 0, stale: 0, not_collected: 1, finished: 2 };
 const KEYS = { name: (e) => e.cell.name.toLowerCase(), verdict: (e) => e.cell.verdict, step: (e) => e.cell.step, fire: (e) => e.cell.fire,
-  wait: (e) => e.cell.wait[3], stale: (e) => e.cell.stale[3], cost: (e) => e.cell.cost[3], at: (e) => e.at && Math.round(e.at / 30) };
+  wait: (e) => e.cell.wait.value, stale: (e) => e.cell.stale.value, cost: (e) => e.cell.cost.value, at: (e) => e.at && Math.round(e.at / 30) };
 const ordered = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
-const plain = (a, b) => ordered(ALIVE[a.cell.state[0]], ALIVE[b.cell.state[0]]) || ordered(GRAVE.indexOf(b.cell.grave), GRAVE.indexOf(a.cell.grave)) || ordered(b.cell.fire, a.cell.fire) || ordered(a.cell.name, b.cell.name);
+const plain = (a, b) => ordered(ALIVE[a.cell.state.name], ALIVE[b.cell.state.name]) || ordered(GRAVE.indexOf(b.cell.grave), GRAVE.indexOf(a.cell.grave)) || ordered(b.cell.fire, a.cell.fire) || ordered(a.cell.name, b.cell.name);
 
 function sorted(entries) {
   const asked = wanted("sort"), down = asked.startsWith("-"), key = KEYS[asked.replace("-", "")];

@@ -5,12 +5,11 @@ A run's row changes when a step ends; how old its data is changes at every tick,
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from dashboard.charts.panels import want
 from dashboard.pages.alerts.data import NOT_EVALUATED, firing, worst
 from dashboard.pages.verdict import because, colour, confidence, word
-from dashboard.shell.page import Scope
+from dashboard.shell.page import Json, Scope
 from dashboard.state.run_state import TONES, progress
 from dashboard.state.run_state import word as state_word
 from dashboard.state.signal_lookup import Want
@@ -48,7 +47,7 @@ def _by_run(alerts: Iterable[AlertInfo]) -> dict[str, list[AlertInfo]]:
     return found
 
 
-def row(one: RunNow, alerts: Sequence[AlertInfo]) -> dict[str, Any]:
+def row(one: RunNow, alerts: Sequence[AlertInfo]) -> Json:
     """The row of a run: texts, and the plain values that it is sorted by."""
     info, verdict = one.info, one.verdict or Verdict("unknown")
     mode = mode_words(info.mode, info.facts) if info.mode else ""
@@ -57,10 +56,15 @@ def row(one: RunNow, alerts: Sequence[AlertInfo]) -> dict[str, Any]:
     over, blind = one.state.over, one.state.name == "not_collected"
     fire = 0 if one.state.name in NOT_EVALUATED else firing(alerts)
     waits = info.lifecycle if info.lifecycle in ("starting", "paused") else ""
-    found: dict[str, Any] = {
+    found: Json = {
         "name": info.name,
         "life": info.lifecycle,
-        "state": [one.state.name, state_word(one.state, info.lifecycle), tone, joined(waits, progress(one.state))],
+        "state": {
+            "name": one.state.name,
+            "word": state_word(one.state, info.lifecycle),
+            "tone": tone,
+            "says": joined(waits, progress(one.state)),
+        },
         "about": joined(*(text for text in (system(info.framework), mode) if text and text != "unknown")),
         "verdict": word(verdict.outcome, verdict.cause),
         "colour": colour(verdict.outcome),
@@ -80,13 +84,14 @@ def row(one: RunNow, alerts: Sequence[AlertInfo]) -> dict[str, Any]:
     return found | {key: _number(wanted.explain(one.signals)) for key, wanted in WANTS.items()}
 
 
-def _number(found: SignalNow | None) -> list[Any]:
-    """[text, state, why there is none, value]."""
+def _number(found: SignalNow | None) -> Json:
+    """``why``: there is no value."""
     if found is None or found.value is None:
         na = found is not None and found.state == "not_applicable"
-        return ["n/a" if na else DASH, found.state if found else "unknown", found.why if found else "", None]
+        state, why = (found.state, found.why) if found else ("unknown", "")
+        return {"text": "n/a" if na else DASH, "state": state, "why": why, "value": None}
     value_text = text(found.value, found.unit if found.unit in ("ratio", "seconds") else "")
-    return [value_text, found.state, "", float(f"{found.value:.5g}")]
+    return {"text": value_text, "state": found.state, "why": "", "value": float(f"{found.value:.5g}")}
 
 
 def _head(fleet: Sequence[RunNow]) -> View:
@@ -112,6 +117,10 @@ _COUNTED: Mapping[StateName, str] = {
 }
 
 
-def _infos(infos: Mapping[str, SignalInfo]) -> dict[str, list[str]]:
-    """What can be drawn over time: signal -> [title, unit, actor]. A counter has no points."""
-    return {name: [info.title, info.unit, info.actor] for name, info in infos.items() if info.cadence != "counter"}
+def _infos(infos: Mapping[str, SignalInfo]) -> Json:
+    """What can be drawn over time, by signal. A counter has no points."""
+    return {
+        name: {"title": info.title, "unit": info.unit, "actor": info.actor}
+        for name, info in infos.items()
+        if info.cadence != "counter"
+    }
