@@ -87,7 +87,8 @@ def build(
     except UnknownRun:
         nothing = _nothing(address, wanted, page, chosen, runs)
         if candidates is not None and not runs:
-            nothing |= {"found": candidates(), "push": recipe("my-run"), "error": _NO_RUNS_HERE}
+            found = [{"text": what, "command": command} for what, command in candidates()]
+            nothing |= {"found": found, "push": recipe("my-run"), "error": _NO_RUNS_HERE}
         return [nothing, run_links(runs, states, address), [], *(no_update for _ in PAGES)]
     links = [run_links(runs, states, address, boot["run"]), range_links(address, chosen) if chosen else []]
     if page.key in wanted.get("have", ()):
@@ -104,19 +105,24 @@ def _choose(runs: Sequence[RunInfo], address: Address) -> RunInfo | None:
     return next((run for run in runs if run.name == address.run), None)
 
 
+def _back(text: str, page: str, query: str) -> Json:
+    return {"text": text, "page": page, "query": query}
+
+
 def _nothing(
     address: Address, wanted: Mapping[str, Any], page: Page | None, chosen: RunInfo | None, runs: Sequence[RunInfo]
 ) -> Json:
-    """Why there is nothing to show, and the way ``back``: [text, path below the prefix, query]."""
+    """Why there is nothing to show, and the way ``back``; ``page``: its path below the prefix."""
     nothing: Json = {"page": wanted.get("n", 0), "run": address.run or "", "key": page.key if page else ""}
     if page is None:
-        return nothing | {"error": _NO_PAGE, "back": ["Go to Overview", "", ""]}
+        return nothing | {"error": _NO_PAGE, "back": _back("Go to Overview", "", "")}
     if chosen is None and address.run is None:
         return nothing | {"error": _NO_RUNS, "title": "No runs yet"}
     if chosen is None or not address.unknown_range:
-        back = [f"Open {runs[0].name}", page.path, state_url.link(runs[0].name, address.range)] if runs else None
+        query = state_url.link(runs[0].name, address.range) if runs else ""
+        back = _back(f"Open {runs[0].name}", page.path, query) if runs else None
         return nothing | {"error": f"No run is named “{address.run}”.", "back": back}
-    back = ["Show the last hour", page.path, state_url.link(chosen.name, state_url.DEFAULT_RANGE)]
+    back = _back("Show the last hour", page.path, state_url.link(chosen.name, state_url.DEFAULT_RANGE))
     ranges = ", ".join(state_url.RANGES)
     return nothing | {"error": f"“{address.unknown_range}” is not a time range. Ranges: {ranges}.", "back": back}
 

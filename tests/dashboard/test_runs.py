@@ -246,12 +246,12 @@ def test_the_ways_back_from_an_address_that_is_wrong() -> None:
         return found["error"], found["back"]
 
     newest = reader.runs.all()[0].name
-    run = ["Open " + newest, "alerts", f"?run={newest}&range=6h"]
+    run = {"text": "Open " + newest, "page": "alerts", "query": f"?run={newest}&range=6h"}
     assert opened("alerts", "?run=gone&range=6h") == ("No run is named “gone”.", run)
     error, back = opened("trainer", f"?run={fleet.STAR}&range=90m")
     assert error == "“90m” is not a time range. Ranges: 15m, 1h, 6h, 24h, 7d, all."
-    assert back == ["Show the last hour", "trainer", f"?run={fleet.STAR}&range=1h"]
-    assert opened("nowhere", "") == ("Page not found.", ["Go to Overview", "", ""])
+    assert back == {"text": "Show the last hour", "page": "trainer", "query": f"?run={fleet.STAR}&range=1h"}
+    assert opened("nowhere", "") == ("Page not found.", {"text": "Go to Overview", "page": "", "query": ""})
 
 
 def test_keys_are_told_of_the_target_that_was_asked_for() -> None:

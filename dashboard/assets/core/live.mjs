@@ -124,9 +124,9 @@ function boot(found) {
   by("app").dataset.empty = found.title ? "1" : "";
   by("message-title").textContent = found.title || "Nothing to show";
   by("message").textContent = found.error || "";
-  const back = by("message-back"), [words, page, query] = found.back || [];
+  const back = by("message-back"), { text, page, query } = found.back || {};
   back.hidden = !found.back;
-  back.textContent = words || "";
+  back.textContent = text || "";
   if (found.back) back.href = by("app").dataset.base + page + query;
   attach(by("message-found"), found.found, found.push);
   navigated();

@@ -5,24 +5,24 @@ import { by, make } from "../core/dom.mjs";
 const here = () => location.origin + by("app").dataset.base.replace(/\/$/, "");
 let chosen = "Attach";
 
-function command([what, words]) {
-  const li = make("li"), code = make("code", words), copy = make("button", "Copy", "plain");
+function entry({ text, command }) {
+  const li = make("li"), code = make("code", command), copy = make("button", "Copy", "plain");
   copy.type = "button";
   copy.addEventListener("click", () => {
     getSelection().selectAllChildren(code);
-    if (navigator.clipboard) navigator.clipboard.writeText(words).then(() => (copy.textContent = "Copied"), () => {});
+    if (navigator.clipboard) navigator.clipboard.writeText(command).then(() => (copy.textContent = "Copied"), () => {});
   });
-  li.append(make("span", what), code, copy);
+  li.append(make("span", text), code, copy);
   return li;
 }
 
 function tabs(found, push) {
   const to = " --push " + here();
   return {
-    Attach: [...found.map(([what, words]) => [what, words + to]), ["Another run: its engines and its run directory", "rollscope watch http://127.0.0.1:8000 ./outputs/my-run" + to]],
-    Push: [["From the training process, one line per rollout (Python, no dependency)", push.replace("@here@", here())],
-      ["Prometheus text or OTLP metrics to the same server", `${here()}/v1/metrics`]],
-    Demo: [["A simulated run, as a server of its own", "rollscope demo --port 0"]],
+    Attach: [...found.map(({ text, command }) => ({ text, command: command + to })), { text: "Another run: its engines and its run directory", command: "rollscope watch http://127.0.0.1:8000 ./outputs/my-run" + to }],
+    Push: [{ text: "From the training process, one line per rollout (Python, no dependency)", command: push.replace("@here@", here()) },
+      { text: "Prometheus text or OTLP metrics to the same server", command: `${here()}/v1/metrics` }],
+    Demo: [{ text: "A simulated run, as a server of its own", command: "rollscope demo --port 0" }],
   };
 }
 
@@ -45,7 +45,7 @@ export function attach(where, found, push) {
       if (on && focus) tab.focus();
     }
     list.setAttribute("aria-label", name);
-    list.replaceChildren(...sets[name].map(command));
+    list.replaceChildren(...sets[name].map(entry));
   };
   bar.append(...names.map((name) => {
     const tab = make("button", name);
