@@ -8,8 +8,8 @@ import { drawers, state } from "../core/state.mjs";
 import { finder, want, wanted } from "./runs.mjs";
 
 const here = () => state.boot && state.boot.key === "sources";
-export const WORDS = { up: "Up", down: "Down", gone: "Gone", waiting: "Waiting", unread: "Not read" };
-export const STATES = { up: "ok", down: "critical", gone: "unknown", waiting: "unknown", unread: "unknown" };
+const WORDS = { up: "Up", down: "Down", gone: "Gone", waiting: "Waiting", unread: "Not read" };
+const STATES = { up: "ok", down: "critical", gone: "unknown", waiting: "unknown", unread: "unknown" };
 const GROUPS = ["lack", "silent", "has", "none"];
 
 function keysButton(run, target, count, td) {
