@@ -300,10 +300,10 @@ class Walker:
 
     def status(self, at: float, status: Status) -> None:
         """One answer of the API. A run that has ended keeps its last verdict, and is not checked."""
-        if status.verdict is None or status.lifecycle in ("finished", "crashed"):
+        if status.lifecycle in ("finished", "crashed"):
             return
         signals = {signal.name: signal.value for signal in status.signals.values() if signal.value is not None}
-        self.check(at, status.verdict, signals, status.facts, status.mode)
+        self.check(at, msgspec.to_builtins(status.verdict), signals, status.facts, status.mode)
 
     def seen(self, seen: VerdictInput, verdict: Verdict) -> None:
         """One tick of a run that is judged without a store."""

@@ -19,6 +19,7 @@ from server.verdict.thresholds import (
     CAUSE_FIRST,
     COSTS,
     FEW_MORE,
+    FEW_REQUESTS,
     FREE_CACHE,
     FULL,
     FULL_QUOTA,
@@ -508,7 +509,10 @@ def _in_flight(scene: Scene) -> Iterator[_Option]:
     if max((used for _, used in n.seen.rows("sandbox_quota_used_ratio")), default=0.0) >= FULL_QUOTA:
         return  # a further rollout would find no sandbox
     stale = n.seen.get("staleness_versions", level="trajectory", stat="mean")
-    most = min(MORE_IN_FLIGHT if scene.speed.fitted else MORE_UNSEEN, _kept(n) or inf)
+    running = scene.model.running or 1.0
+    # Of engines that were seen at one load only: a few times as much, and as many requests as any engine runs well.
+    unseen = max(MORE_UNSEEN, FEW_REQUESTS / running)
+    most = min(MORE_IN_FLIGHT, inf if scene.speed.fitted else unseen, _kept(n) or inf)
     bound = n.seen.fact("max_staleness_versions")
     if stale and bound:
         # Staleness grows with the rollouts in flight; beyond the bound they would be held or dropped.
@@ -516,7 +520,6 @@ def _in_flight(scene: Scene) -> Iterator[_Option]:
     why = _requests(n)
     why += f", the KV cache is {n.kv:.0%} full" if n.kv is not None else ""
     why += f", and {limit:.0f} rollouts are in flight, which is their limit"
-    running = scene.model.running or 1.0
     # The engines' own limit is often a power of two.
     seats = n.seen.fact("max_num_seqs") or 2.0 ** (floor(log2(running)) + 1)
     for factor in FEW_MORE:

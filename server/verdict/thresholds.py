@@ -348,6 +348,8 @@ CAUSE_FIRST = 1.15
 """Factor of the log gain, in the order of changes, of the one that removes the cause of the verdict."""
 FEW_MORE = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
 """Factors of the rollouts in flight that are compared."""
+FEW_REQUESTS = 16.0
+"""Requests per engine that do not slow each other down much on any engine that was recorded."""
 MORE_UNSEEN = 4.0
 """Factor. The most at once while the engines have been seen at one load only."""
 MORE_IN_FLIGHT = 8.0

@@ -36,7 +36,8 @@ def test_a_killed_collector_is_seen_everywhere(tmp_path: Path) -> None:
     assert shown.state == "not_collected"
     assert shown.text("overview", "rs")["word"] == "Not collected"
     assert shown.text("overview", "b.chip") == "Not collected"
-    assert shown.text("runs", "rn.0")["state"][:2] == ["not_collected", "Not collected"]
+    state = shown.text("runs", "rn.0")["state"]
+    assert (state["name"], state["word"]) == ("not_collected", "Not collected")
     assert shown.runs[0]["state"]["name"] == "not_collected"
     assert ("rollscope_run_data_state", {"run": "r1", "state": "not_collected"}, 1.0) in shown.metrics
     assert "state: not collected since " in shown.cli
