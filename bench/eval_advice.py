@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from bench.verdict.interventions import Proof, prove
 
-TUNING, JUDGING = range(0, 10_000), range(9_700_000, 9_710_000)
+TUNING, JUDGING = range(0, 10_000), range(9_800_000, 9_810_000)
 WORLDS = 200
 # Required shares of the worlds.
 WITHIN, CALIBRATED, HARMFUL = 0.90, 0.85, 0.02
