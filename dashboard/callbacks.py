@@ -37,7 +37,7 @@ Candidates = Callable[[], Sequence[tuple[str, str]]]
 """Finds what could be monitored: (description, command). It may take seconds and runs on a thread."""
 
 _NO_RUNS = "No run yet. Start with: rollscope watch http://127.0.0.1:8000 ./outputs/my-run"
-_NO_RUNS_HERE = "No run yet. Attach one, push one, or start a simulated one. Each command sends to this server."
+_NO_RUNS_HERE = "No run yet. Attach one, push one, or start a simulated one."
 _NO_PAGE = "Page not found."
 
 

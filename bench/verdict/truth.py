@@ -109,7 +109,7 @@ def judged(config: Config, gains: dict[str, float]) -> Truth:
     actors = {name: gain for name, gain in firm.items() if name != "cap"}
     right = {outcome for gains in (firm, actors) if max(gains.values(), default=1.0) >= BALANCED
              for outcome in _near(gains)}  # fmt: skip
-    # Engines that gain more from twice the rollouts than from twice the engines have room. Nobody can make them decode
+    # Engines that gain more from twice the rollouts than from twice the engines have room. No setting makes them decode
     # twice as fast, so that gain does not outweigh the number in flight.
     if firm.get("cap", 1.0) >= max(BALANCED, firm.get("engines", 1.0)):
         right.add("orchestrator_bound")

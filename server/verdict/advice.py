@@ -62,7 +62,7 @@ from server.verdict.thresholds import (
     WARM,
     ZERO_ADVANTAGE,
 )
-from server.verdict.throughput import Numbers, wait
+from server.verdict.throughput import Numbers, requests_text, wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,16 +480,6 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= TWO_DIGITS or value == int(value) else f"{value:.2g}"
 
 
-def _requests(n: Numbers) -> str:
-    if n.running is None:
-        return "the requests of the engines are not reported"
-    # The signal's own five minutes, as the page shows them.
-    running, waiting = (n.seen.total("generator_requests", state=state) for state in ("running", "waiting"))
-    waits = n.waiting if waiting is None else waiting
-    text = f"engines run {n.running if running is None else running:.0f} requests"
-    return text + (f", {waits:.0f} wait" if waits is not None else "")
-
-
 def _in_flight(scene: Scene) -> Iterator[_Option]:
     """More rollouts at once, where engines have room and nothing but their number holds production."""
     n = scene.n
@@ -517,7 +507,7 @@ def _in_flight(scene: Scene) -> Iterator[_Option]:
     if stale and bound:
         # Staleness grows with the rollouts in flight; beyond the bound they would be held or dropped.
         most = min(most, max(TWICE, bound / stale))
-    why = _requests(n)
+    why = requests_text(n)
     why += f", the KV cache is {n.kv:.0%} full" if n.kv is not None else ""
     why += f", and {limit:.0f} rollouts are in flight, which is their limit"
     # The engines' own limit is often a power of two.
@@ -550,7 +540,7 @@ def _seats(scene: Scene) -> Iterator[_Option]:
     wanted = 1.0 + waiting / (n.running or 1.0)
     # Twice as many as wait on average: seats that stay free cost nothing.
     to = ceil(running * min(room, TWICE * wanted, MORE_IN_FLIGHT))
-    why = f"{waiting:.0f} requests wait in the engines, which run {n.running:.0f}; the KV cache is {n.kv:.0%} full"
+    why = f"{requests_text(n)} in the engines; the KV cache is {n.kv:.0%} full"
     yield _Option("max_num_seqs", seats, to, Change(seats=to / running), why)
 
 
@@ -564,7 +554,7 @@ def _cache(scene: Scene) -> Iterator[_Option]:
     factor = min(MORE_CACHE, max(wanted, LEAST_FACTOR))
     tokens = n.seen.get("live_sequence_length_tokens")
     now = round(n.running * tokens / n.kv) if tokens else None
-    why = f"the KV cache is {n.kv:.0%} full; {_requests(n)}"
+    why = f"the KV cache is {n.kv:.0%} full; {requests_text(n)}"
     waste = 1.0 + min(preempted, 1.0) if preempted >= PREEMPTED else 1.0
     # Where samples are dropped as stale, more at once grow staler: then the least is nothing.
     least = Change() if (n.stale or 0.0) >= MUCH_STALE else Change(seats=sqrt(factor))
@@ -607,7 +597,7 @@ def _engines(scene: Scene) -> Iterator[_Option]:
         scene.lacks["engines"] = "add the engines' /metrics as targets"
         return
     to = max(alive + 1, round(TWICE * alive))
-    yield _Option("engines", alive, to, Change(engines=to / alive), _requests(n))
+    yield _Option("engines", alive, to, Change(engines=to / alive), requests_text(n))
 
 
 def _trainer_gpus(scene: Scene) -> Iterator[_Option]:

@@ -34,7 +34,7 @@ from server.verdict.thresholds import (
     WANTING_CACHE,
     ZERO_ADVANTAGE,
 )
-from server.verdict.throughput import Numbers
+from server.verdict.throughput import Numbers, requests_text
 
 
 def limiters(n: Numbers) -> tuple[Limiter, ...]:
@@ -271,7 +271,7 @@ def _cache(n: Numbers) -> Iterator[Limiter]:
     if not n.running or (n.kv or 0.0) < FULL or n.seen.synchronous:
         return
     demand = (n.running + (n.waiting or 0.0)) / n.running
-    text = f"the KV cache is {n.kv:.0%} full: {n.running:.0f} requests run and {n.waiting or 0:.0f} wait"
+    text = f"the KV cache is {n.kv:.0%} full: {requests_text(n)}"
     yield _limiter(n, "generator_bound", "kv_capacity", max(demand, LEAST_FACTOR), text)
 
 

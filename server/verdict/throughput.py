@@ -881,6 +881,17 @@ def _filtered(seen: VerdictInput) -> bool:
     return bool(stated)
 
 
+def requests_text(n: Numbers) -> str:
+    """Returns ``286 requests run and 110 wait``, of the signal's five minutes, as the dashboard shows them."""
+    totals = [n.seen.total("generator_requests", state=state) for state in ("running", "waiting")]
+    running, waiting = (
+        own if total is None else total for total, own in zip(totals, (n.running, n.waiting), strict=True)
+    )
+    if running is None:
+        return "the requests of the engines are not reported"
+    return f"{running:.0f} requests run" + (f" and {waiting:.0f} wait" if waiting is not None else "")
+
+
 def is_reported_wait(n: Numbers) -> bool:
     """Returns whether the wait of the judged steps is that of the signal, so that its text needs no steps."""
     return n.reported is None or abs((n.wait or 0.0) - n.reported) < SAME_WAIT

@@ -35,6 +35,7 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
     (rf"KV cache {_NUMBER}% full", "KV cache", MEAN),
     (rf"(?<![\d.])(?<!At least )(?<!bout ){_NUMBER}% of (?:the )?groups carry no gradient", "zero advantage", STEPS),
     (rf"[Ee]ngines r[au]n {_NUMBER} requests", "requests running", MEAN),
+    (rf"{_NUMBER} requests run\b", "requests running", MEAN),
     (rf"{_NUMBER} running now", "requests running", NOW),
     (rf"{_NUMBER} waiting now", "requests waiting", NOW),
     (rf"(?<![\d.])(?<![≤≥] ){_NUMBER} batch(?:es)?\b", "batches in the queue", MEAN),

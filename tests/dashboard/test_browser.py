@@ -191,9 +191,9 @@ def test_run_switch_by_link(open_page: Open) -> None:
 
 
 def test_unknown_run(open_page: Open) -> None:
-    page = open_page("?run=%3Cb%3Enobody", drawn=False)
+    page = open_page("?run=%3Cb%3Emissing", drawn=False)
     page.wait_for_selector("[data-page=error]")
-    assert page.locator("#message").inner_text() == "No run is named “<b>nobody”."
+    assert page.locator("#message").inner_text() == "No run is named “<b>missing”."
     page.locator("#message-back").click()
     page.wait_for_selector("[data-page=ok]")
     assert page.locator("#run-name").inner_text() == fake.RICH

@@ -1,4 +1,4 @@
-"""The cells of the tab Setup: numbers by hand, what was not said, and names that are nobody's markup or TOML."""
+"""The cells of the tab Setup: numbers by hand, values that are missing, and names that stay text in HTML and TOML."""
 
 import re
 import tomllib

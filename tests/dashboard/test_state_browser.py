@@ -201,7 +201,7 @@ def test_nothing_moves_while_a_page_loads_and_cards_keep_their_lines(browser: Br
 
 
 def test_the_cursor_reads_and_moves_nothing(open_page: Open) -> None:
-    """One tooltip with time, step, version and all values; legends wrapped anew and moved the page by 13 px."""
+    """One tooltip with time, step, version and all values. The page does not move: legends keep their height."""
     for size in ((1440, 900), (1280, 800)):
         page = open_page(f"?run={fake.RICH}", size=size)
         until(page, DRAWN)

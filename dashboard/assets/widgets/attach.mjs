@@ -21,13 +21,14 @@ function tabs(found, push) {
   return {
     Attach: [...found.map(({ text, command }) => ({ text, command: command + to })), { text: "Another run: its engines and its run directory", command: "rollscope watch http://127.0.0.1:8000 ./outputs/my-run" + to }],
     Push: [{ text: "From the training process, one line per rollout (Python, no dependency)", command: push.replace("@here@", here()) },
-      { text: "Prometheus text or OTLP metrics to the same server", command: `${here()}/v1/metrics` }],
+      { text: "Metrics as Prometheus text, by Rollscope's names", command: `curl --data-binary @metrics.txt "${here()}/api/v1/write?run=my-run"` },
+      { text: "Metrics of an OpenTelemetry SDK", command: `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=${here()}/v1/metrics\nOTEL_EXPORTER_OTLP_METRICS_PROTOCOL=http/protobuf` }],
     Demo: [{ text: "A simulated run, as a server of its own", command: "rollscope demo --port 0" }],
   };
 }
 
 export function attach(where, found, push) {
-  // Asked again now and then: the focus stays where nothing changed.
+  // The page is loaded again from time to time: where nothing changed, the focus stays.
   const key = JSON.stringify([found, push]);
   if (where.dataset.key === key) return;
   where.dataset.key = key;
@@ -55,8 +56,8 @@ export function attach(where, found, push) {
     return tab;
   }));
   bar.addEventListener("keydown", (event) => {
-    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (by) show(names[(names.indexOf(chosen) + by + names.length) % names.length], true);
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (step) show(names[(names.indexOf(chosen) + step + names.length) % names.length], true);
   });
   where.append(bar, list);
   show(chosen);
