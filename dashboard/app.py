@@ -9,15 +9,16 @@ from typing import Any
 
 import dash
 from dash import ClientsideFunction, Dash, Input, Output
+from dash.backends._fastapi import reset_current_request, set_current_request
 from dash.exceptions import DependencyException
 from dash.fingerprint import check_fingerprint
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from dashboard import bundle, callbacks
 from dashboard.callback_bodies import CallbackBodies
 from dashboard.callbacks import Candidates as Candidates
-from dashboard.pages import PAGES
+from dashboard.pages import PAGES, by_path
 from dashboard.shell import layout as shell_layout
 from dashboard.shell import theme
 from dashboard.state.push_notifications import PushNotifications
@@ -99,8 +100,8 @@ def attach(
     ``push``: tabs are notified of new data over a WebSocket (`dashboard.state.push_notifications`); without it they
     poll.
 
-    Call it after the API's own routes are declared (Dash adds a catch-all when the app starts) and before
-    any middleware that must stand outside it, such as access checks.
+    Call it after the API's own routes are declared, because the last route answers every other path, and before any
+    middleware that must stand outside it, such as access checks.
     """
     app = _Dash(
         __name__,
@@ -129,6 +130,8 @@ def attach(
     api.add_exception_handler(DependencyException, _no_such_resource)
     # Dash registers its assets at the first request of "/", so a browser that opens another page first would get none.
     app._setup_server()  # type: ignore[no-untyped-call]
+    # Dash's own route for all paths is added when the server starts, so this one comes first.
+    api.add_api_route("/{path:path}", _shell(app), methods=["GET"], include_in_schema=False)
     api.add_middleware(CallbackBodies, callbacks=app.callback_map, prefix=app.config.routes_pathname_prefix)
     files = {f"assets/{name}": body for name, body in found.files.items()} | {_DASH: app.dash_scripts}
     api.add_middleware(Static, prefix=app.config.routes_pathname_prefix, files=files)
@@ -144,6 +147,24 @@ def _moved_to(address: str) -> Callable[[Request], Awaitable[RedirectResponse]]:
         return RedirectResponse(address + ("&" if "?" in address else "?") * bool(query) + query, 308)
 
     return redirect
+
+
+def _shell(app: Dash) -> Callable[[Request], Awaitable[HTMLResponse]]:
+    """The document of every page; status 404 where there is no page (Dash answers 200 for any path)."""
+    prefix = app.config.routes_pathname_prefix
+
+    async def shell(request: Request) -> HTMLResponse:
+        path = request.scope["path"]
+        is_page = path.startswith(prefix) and by_path(path.removeprefix(prefix)) is not None
+        # As Dash's own route does: the document is built for the request in this variable.
+        token = set_current_request(request)  # type: ignore[no-untyped-call]
+        try:
+            document = app.index()  # type: ignore[no-untyped-call]
+        finally:
+            reset_current_request(token)  # type: ignore[no-untyped-call]
+        return HTMLResponse(document, 200 if is_page else 404)
+
+    return shell
 
 
 async def _no_such_resource(request: Request, error: Exception) -> JSONResponse:

@@ -66,7 +66,7 @@ def add_alerts(api: FastAPI, reader: Reader, store: Store, clock: Clock, beat: C
     _silences(api, reader, store, clock)
 
     # One description: OpenAPI wants an operation's id once, and trainers send what they like.
-    @api.api_route("/api/v1/heartbeat/{token}", methods=["HEAD", "POST"], include_in_schema=False)
+    @api.api_route("/api/v1/heartbeat/{token}", methods=["POST"], include_in_schema=False)
     @api.get("/api/v1/heartbeat/{token}", tags=["alerts"], responses=errors(404))
     def heartbeat(token: str) -> StatusMessage:
         """Records a trainer's heartbeat, identified by its token (`[[run.NAME.heartbeat]]`). Needs no other token."""

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from msgspec import Struct, structs
 from prometheus_client.core import Metric
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api import metrics as api_metrics
 from server.api.responses import (
@@ -81,6 +83,7 @@ def create_api(
         own: families of this server's own numbers, for `/metrics`.
     """
     api = FastAPI(title="Rollscope", version=version, docs_url=None, redoc_url=None, responses=GATE_ERRORS)
+    api.add_middleware(Head)
     declare_security(api)
 
     @api.exception_handler(UnknownRun)
@@ -116,6 +119,23 @@ def create_api(
     return api
 
 
+class Head:
+    """ASGI layer: a HEAD request is answered as the GET, without the body. FastAPI's routes do not answer HEAD."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def without_body(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self._app({**scope, "method": "GET"}, receive, without_body)
+
+
 class StoreFailures:
     """Logs that the store cannot be used: once for a cause, and again after `AGAIN_SECONDS`."""
 
@@ -132,30 +152,28 @@ class StoreFailures:
 
 
 def close_api(api: FastAPI) -> None:
-    """Last of all API routes: what is not known under `/api` is a JSON 404."""
+    """Last of all API routes: an unknown path under `/api` is a JSON 404, another method of a known path a 405."""
+    known = [route for route in api.routes if isinstance(route, Route)]
+    every = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 
-    @api.api_route("/api", methods=["GET", "POST"], include_in_schema=False)
-    def root() -> JSONResponse:
-        return nothing("")
-
-    every = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"]
-
+    @api.api_route("/api", methods=every, include_in_schema=False)
     @api.api_route("/api/{path:path}", methods=every, include_in_schema=False)
-    def nothing(path: str) -> JSONResponse:
+    def nothing(request: Request, path: str = "") -> JSONResponse:
+        partial = [route for route in known if route.matches(request.scope)[0] is Match.PARTIAL]
+        if allowed := ", ".join(sorted({method for route in partial for method in route.methods or ()})):
+            detail = f"{request.method} is not possible here; possible: {allowed}"
+            return JSONResponse({"detail": detail}, 405, headers={"allow": allowed})
         return JSONResponse({"detail": f"no such endpoint: /api/{path}; see /docs"}, 404)
 
 
 def _health(api: FastAPI, ready: Callable[[], str | None]) -> None:
     not_ready: Responses = {503: {"description": "What does not work.", "model": StatusMessage}}
 
-    # HEAD too: that is what load balancers send.
-    @api.head("/healthz", include_in_schema=False)
     @api.get("/healthz", tags=["health"])
     def healthz() -> StatusMessage:
         """Liveness: the process answers."""
         return StatusMessage("ok")
 
-    @api.head("/readyz", include_in_schema=False)
     @api.get("/readyz", tags=["health"], responses=not_ready)
     def readyz(response: Response) -> StatusMessage:
         """Readiness: the store answers and, in role `collect`, targets are read. 503 names what fails."""

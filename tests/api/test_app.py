@@ -338,9 +338,29 @@ def test_a_signal_without_labels_means_all_its_series_and_an_unknown_one_is_told
     assert many.status_code == 422
 
 
-def test_health_answers_head(run: Bench) -> None:
-    assert client(run)("HEAD", "/healthz").status_code == client(run)("HEAD", "/readyz").status_code == 200
-    assert client(run)("GET", "/api").status_code == 404
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json", "/api/v1/runs", "/api/v1/nosuch"])
+def test_head_is_answered_as_get_without_the_body(run: Bench, path: str) -> None:
+    head, get = client(run)("HEAD", path), client(run)("GET", path)
+    assert (head.status_code, head.headers["content-type"]) == (get.status_code, get.headers["content-type"])
+    assert head.content == b"" and get.content != b""
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("GET", "/api", 404, None),
+        ("PUT", "/api/v1/nosuch", 404, None),
+        ("POST", "/api/v1/runs", 405, "GET"),
+        ("DELETE", "/api/v1/runs/run/status", 405, "GET"),
+        ("POST", "/metrics", 405, "GET"),
+    ],
+)
+def test_an_unknown_path_is_404_and_another_method_405(
+    run: Bench, method: str, path: str, status: int, allow: str | None
+) -> None:
+    answer = client(run)(method, path)
+    assert (answer.status_code, answer.headers.get("allow")) == (status, allow)
+    assert path != "/api/v1/runs" or answer.json() == {"detail": "POST is not possible here; possible: GET"}
 
 
 ADMIN = "admin-token-of-the-test"

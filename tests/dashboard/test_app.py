@@ -19,8 +19,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from dashboard import static
 from dashboard.app import attach, csp
+from dashboard.pages import PAGES
 from dashboard.shell import theme
 from dashboard.static import Packed, Static
+from server.api.app import close_api, create_api
 from server.api.gate import Gate
 from tests.dashboard import fake
 
@@ -81,6 +83,51 @@ def test_earlier_addresses_redirect_and_keep_their_query(old: str, new: str) -> 
     attach(api, fake.reader(60), version="1")
     answer = run(fetch(api, "/" + old))
     assert (answer.status_code, answer.headers["location"]) == (308, new)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        *(("GET", "/" + page.path, 200) for page in PAGES),
+        ("GET", "/trainer/", 200),
+        ("GET", "/?run=a", 200),
+        ("HEAD", "/", 200),
+        ("HEAD", "/trainer", 200),
+        ("GET", "/nosuch", 404),
+        ("HEAD", "/nosuch", 404),
+        ("GET", "/redoc", 404),
+        ("GET", "/federate", 404),
+        ("GET", "/trainer/more", 404),
+        ("GET", "/assets/nosuch.js", 404),
+        ("GET", "/healthz", 200),
+        ("HEAD", "/healthz", 200),
+        ("GET", "/docs", 200),
+        ("GET", "/api/v1/runs", 200),
+        ("GET", "/api/v1/nosuch", 404),
+        ("POST", "/", 405),
+        ("DELETE", "/trainer", 405),
+        ("POST", "/nosuch", 405),
+        ("GET", "/_dash-layout", 200),
+    ],
+)
+def test_status_of_an_address(method: str, path: str, status: int) -> None:
+    """The server as it runs: its start adds Dash's own route for all paths, which would answer 200."""
+    reader = fake.reader(60)
+    api = create_api(reader, version="1", ready=lambda: None)
+    close_api(api)
+    attach(api, reader, version="1")
+
+    async def ask() -> httpx.Response:
+        async with api.router.lifespan_context(api):
+            transport = httpx.ASGITransport(app=api)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                return await client.request(method, path)
+
+    answer = run(ask())
+    assert answer.status_code == status
+    assert method != "HEAD" or answer.content == b""
+    # The page explains an unknown address in its own frame.
+    assert path != "/nosuch" or method != "GET" or '<html lang="en" ' in answer.text
 
 
 def test_requests_that_dash_would_answer_by_500() -> None:
