@@ -1,12 +1,14 @@
 """`rollscope alerts test` and `rollscope alerts send-test`: tests rules and receivers."""
 
 import asyncio
+import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,12 +18,11 @@ import yaml
 from collectors.model import Labels, Lifecycle
 from server import notify, store
 from server.alerts import series_notation
-from server.alerts.model import Alert, Rule, fingerprint
+from server.alerts.model import Alert, Condition, Rule, Table, fingerprint
 from server.alerts.rules import Evaluator
 from server.alerts.series_notation import Mark
 from server.alerts.text import EVIDENCE, duration, parse_duration
 from server.cli import FAILED, OK
-from server.cli.alerts_replay import ENDED, HistoryFrame, Track, by_name
 from server.cli.options import Options, common
 from server.cli.program import Command, Group, describe
 from server.config import alerts as alerts_config
@@ -393,6 +394,95 @@ NO_DATA = float("nan")
 LEFT_OUT = ("run", "class")
 
 
+ENDED = None
+"""A value of a track: the series has ended. NaN is a gap: the value is unknown."""
+
+
+@dataclass(slots=True)
+class Track:
+    """One written series: (time, value) in order of time; a value holds until the next one."""
+
+    labels: Labels
+    times: list[float] = field(default_factory=list)
+    values: list[float | None] = field(default_factory=list)
+    increases: list[float] = field(default_factory=list)
+
+    def add(self, ts: float, value: float | None) -> None:
+        """Append an item, unless it is not newer than the last one."""
+        if self.times and ts <= self.times[-1]:
+            return
+        total = self.increases[-1] if self.increases else 0.0
+        before = next((v for v in reversed(self.values) if v is not None and v == v), None)
+        if value is not None and before is not None and value == value:
+            # Prometheus' rule: a decrease is a reset, the new value is the increase.
+            total += value - before if value >= before else value
+        self.times.append(ts)
+        self.values.append(value)
+        self.increases.append(total)
+
+    def at(self, now: float) -> float | None:
+        """Returns the value at a time; before its first item a series counts as ended."""
+        i = bisect_right(self.times, now) - 1
+        return ENDED if i < 0 else self.values[i]
+
+    def increase(self, now: float, window: float) -> float:
+        """Returns the growth over the window, or since the first item if the series is younger."""
+        i = bisect_right(self.times, now) - 1
+        begin = max(0, bisect_right(self.times, now - window) - 1)
+        return self.increases[i] - self.increases[begin]
+
+    def young(self, now: float, window: float) -> bool:
+        """Did the series begin within the window?"""
+        return not self.times or self.times[0] > now - window
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFrame:
+    """See `server.alerts.model.Frame`. ``tracks``: series by the name of their signal or metric."""
+
+    now: float
+    run: str
+    lifecycle: str
+    tracks: Mapping[str, Sequence[Track]]
+    replayed: bool = False
+
+    def reason(self, series: Labels) -> str:
+        return ""
+
+    def address(self, series: Labels) -> str:
+        return ""
+
+    def missing(self, condition: Condition, series: Labels) -> str:
+        """Nothing is missing: a file holds every series that exists."""
+        return ""
+
+    def table(self, condition: Condition) -> Table | None:
+        tracks = self.tracks.get(condition.name)
+        if tracks is None:
+            return None
+        labels: list[Labels] = []
+        values: list[float] = []
+        gaps: dict[int, str] = {}
+        for track in tracks:
+            value, why = self._value(track, condition)
+            if value is None:
+                continue
+            if value != value:
+                gaps[len(values)] = why
+            labels.append(track.labels)
+            values.append(value)
+        table = Table(labels, values, gaps, hash(tuple(labels)))
+        return table.summed() if condition.summed else table
+
+    def _value(self, track: Track, condition: Condition) -> tuple[float | None, str]:
+        value = track.at(self.now)
+        if value is None or value != value or condition.of == "value":
+            return value, "no data"
+        if condition.source == "metric" and track.young(self.now, condition.window):
+            return math.nan, "younger than the window"
+        return track.increase(self.now, condition.window), ""
+
+
 def run_cases(path: Path, load_rules: LoadRules) -> tuple[str, bool]:
     """A report for the terminal, and whether every expectation was met.
 
@@ -414,7 +504,7 @@ def _failures(file: CaseFile, case: RuleTestCase) -> Iterator[str]:
     last = pending[-1].at if pending else 0.0
     tick = 0
     while (now := tick * file.evaluation_interval) <= last:
-        evaluator.evaluate(HistoryFrame(now, case.run, _lifecycle(case, now), by_name(tracks), replayed=False))
+        evaluator.evaluate(WrittenFrame(now, case.run, _lifecycle(case, now), tracks))
         yield from (
             f"    name: {case.name}, time: {duration(now)}, {rule}: {why}" for rule, why in evaluator.errors.items()
         )

@@ -37,23 +37,18 @@ class RunAlerts:
     """Rules, groups and mutes of one run. Single-threaded, like the driver that owns it.
 
     Args:
-        since: event time of the watermark: alerts that were resolved shortly before it may still be notified.
         address_of: target -> its address without secrets, or "".
     """
 
     def __init__(
-        self, store: AlertStore, run: str, settings: AlertSettings, since: float,
+        self, store: AlertStore, run: str, settings: AlertSettings,
         address_of: Callable[[str], str] = lambda _: "",
     ) -> None:  # fmt: skip
         self._address_of = address_of
         self._store, self._run, self._settings = store, run, settings
-        self._evaluator = Evaluator(settings.rules, run)
+        self.evaluator = Evaluator(settings.rules, run)
         self._rules = {rule.name: rule for rule in settings.rules}
-        stored = store.active(run, round((since - RESOLVED_SECONDS) * 1000))
-        self._evaluator.restore(stored)
-        self._groups: dict[tuple[str, str], GroupRow] = {
-            (row.receiver, row.group_key): row for row in store.groups(run)
-        }
+        self._groups: dict[tuple[str, str], GroupRow] = {}
         conditions = [condition for rule in settings.rules for condition in rule.conditions]
         self.metrics = frozenset(c.name for c in conditions if c.source == "metric" and c.name != TARGET_UP)
         self._growing = {(c.name, c.window) for c in conditions if c.source == "signal" and c.of == "increase"}
@@ -73,9 +68,9 @@ class RunAlerts:
             now, self._run, deriver.lifecycle, replayed, {**signals, **counters}, stale, deriver.gauges,
             deriver.health, deriver.book, deriver.shape, self._totals, self._address_of,
         )  # fmt: skip
-        batch.alerts += map(structs.replace, self._evaluator.evaluate(frame))
-        if self._evaluator.errors != self._errors:
-            self._errors = dict(self._evaluator.errors)
+        batch.alerts += map(structs.replace, self.evaluator.evaluate(frame))
+        if self.evaluator.errors != self._errors:
+            self._errors = dict(self.evaluator.errors)
             for name, why in self._errors.items():
                 log.warning("run %s: rule %s is not evaluated: %s", self._run, name, why)
 
@@ -95,7 +90,7 @@ class RunAlerts:
 
     def notify(self, now: float, batch: Batch) -> None:
         """Mute, group and deduplicate active alerts; due notifications go into the batch's outbox."""
-        active = self._evaluator.active
+        active = self.evaluator.active
         if not active and not self._groups:
             return
         silences = [silence_of(row) for row in self._store.silences(round(now * 1000))]
@@ -131,8 +126,14 @@ class RunAlerts:
         rows = [[name, window, labels, past.points] for (name, window, labels), past in self._totals.items()]
         return {TOTALS: (TOTALS_VERSION, json.dumps(rows))}
 
-    def restore(self, states: Mapping[str, tuple[int, str]]) -> None:
-        """Load the past totals of counters."""
+    def restore(self, states: Mapping[str, tuple[int, str]], watermark: float) -> None:
+        """Load alerts, groups and the past totals of counters.
+
+        Args:
+            watermark: epoch seconds; alerts that were resolved shortly before it may still be notified.
+        """
+        self.evaluator.restore(self._store.active(self._run, round((watermark - RESOLVED_SECONDS) * 1000)))
+        self._groups = {(row.receiver, row.group_key): row for row in self._store.groups(self._run)}
         version, text = states.get(TOTALS, (0, "[]"))
         if version == TOTALS_VERSION:
             for name, window, labels, points in json.loads(text):

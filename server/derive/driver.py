@@ -195,8 +195,7 @@ class RunDriver:
         self._targets = targets
         self.on_outbox: Callable[[], None] = lambda: None
         row = store.ensure_run(run)
-        since = (row.watermark or 0) / 1000
-        self._alerts = RunAlerts(store.alerts, run, alerts or AlertSettings(), since, address_of)
+        self._alerts = RunAlerts(store.alerts, run, alerts or AlertSettings(), address_of)
         self.deriver = Deriver(self._items.values(), carry, self._alerts.metrics, trust)
         self._answers, self._verdicts = SignalResults(store, run, self._items, self.deriver), VerdictTracker(run, judge)
         self._marks, self._sources = DriftEvents(), SourceEvents()
@@ -247,7 +246,7 @@ class RunDriver:
         deriver.restore(states)
         if row.watermark is not None:
             self.watermark = row.watermark / 1000
-            self._alerts.restore(states)
+            self._alerts.restore(states, self.watermark)
             self._verdicts.restore(states)
         self._counted_pushes.restore(states, row.watermark or 0)
         # Without a watermark nothing was derived yet, but a process that died early may have committed much.

@@ -2,21 +2,21 @@
 
 import json
 import math
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from server.alerts.settings import AlertSettings
 from server.cli import alerts_replay
-from server.cli.alerts_replay import ENDED, Episode, Replay, Track
+from server.cli.alerts import ENDED, Track
+from server.cli.alerts_replay import Episode, Replay
 from server.config.alerts import load_rules
 from server.derive.driver import RunDriver, carry_of
 from server.lib.errors import ConfigError, Problems
-from server.store import Store, migrate
-from server.store.types import Batch, PointState, SeriesKey, StepStamp
+from server.store import Store
+from server.store.types import Batch, PointState, SeriesKey
 from tests.alerts.support import rule
 from tests.driven_run import ENGINE, T0, TRAINER, bench, page, steps
+from tests.ingest.test_sandboxes import PRIME, box, listing
 
 RUNNING = rule("Busy", on="generator_requests_running", threshold=40, source="metric", for_seconds=10)
 DOWN = rule("Down", on="target_up", threshold=0, op="==", severity="critical", for_seconds=10)
@@ -38,6 +38,15 @@ def times(replay: Replay) -> list[tuple[str, float, float, float | None, float |
         (e.rule, e.active_at - T0, e.fired_at - T0, e.ended_at - T0 if e.ended_at else None, e.peak)
         for e in replay.episodes
     ]
+
+
+def as_live(store: Store) -> list[tuple[str, float, float, float | None]]:
+    """(rule, active, fired, ended) of the alerts that the driver wrote, seconds after T0."""
+    return sorted(
+        (row.rule, row.active_at - T0, row.fired_at - T0, row.resolved_at - T0 if row.resolved_at else None)
+        for row in store.alerts.active("run", 0)
+        if row.fired_at
+    )
 
 
 def test_when_how_long_and_how_bad(store: Store) -> None:
@@ -106,30 +115,52 @@ def test_increase_of_a_metric(store: Store) -> None:
 
 
 def test_running_from_the_first_step_on(store: Store) -> None:
-    with bench(store) as run:
+    with bench(store, AlertSettings((RUNNING,))) as run:
         for n in range(60):
-            run.commit(ENGINE, page(50.0, 100.0 * n), T0 + 5 * n)
-        run.commit(TRAINER, steps(3, 9), T0 + 270)
-        run.advance(T0 + 295)
+            run.commit(ENGINE, page(50.0, 100.0), T0 + 5 * n)  # loaded, but generates nothing
+            if n in (18, 24):
+                run.commit(TRAINER, steps(n // 6, n // 6), T0 + 5 * n)
+            run.advance(T0 + 5 * n)
     found = alerts_replay.run(store, "run", [RUNNING])
     assert found.running_since == T0 + 90
     assert times(found) == [("Busy", 90, 100, None, 50.0)]
+    assert sorted(item[:4] for item in times(found)) == as_live(store)
 
 
-@pytest.mark.sqlite
-def test_the_first_of_many_steps_and_lives(tmp_path: Path) -> None:
-    migrate(f"sqlite:///{tmp_path}/store.db")
-    with closing(Store.open(f"sqlite:///{tmp_path}/store.db")) as store:
-        for first in (0, 1, 2, 7, 8, 349, 698, 699):
-            stamps = [
-                StepStamp("trainer", life, n, round((T0 + 1000 * life + n) * 1000))
-                for life in (1, 2)
-                for n in range(first, 700)
-            ]
-            store.write(
-                Batch(f"from-{first}", steps=stamps, incarnations=[(n, round((T0 + 1000 * n) * 1000)) for n in (1, 2)])
-            )
-            assert alerts_replay._first_step(store, f"from-{first}") == T0 + 1000 + first
+def test_running_as_soon_as_engines_generate_without_a_trainer(store: Store) -> None:
+    with bench(store, AlertSettings((RUNNING,))) as run:
+        for n in range(60):
+            run.commit(ENGINE, page(50.0, 100.0 * max(0, n - 10)), T0 + 5 * n)
+            if n == 54:
+                run.commit(TRAINER, steps(9, 9), T0 + 270)
+            run.advance(T0 + 5 * n)
+    found = alerts_replay.run(store, "run", [RUNNING])
+    assert times(found) == [("Busy", 55, 65, None, 50.0)]
+    assert sorted(item[:4] for item in times(found)) == as_live(store)
+
+
+def test_totals_of_counters_are_those_of_the_driver(store: Store) -> None:
+    """Of an engine's counter, of steps, of sandboxes, and of a signal over time."""
+    watched = {
+        "Tokens": ("generator_generated_tokens_total", 900.0), "Waited": ("trainer_wait_seconds_total", 15.0),
+        "Broken": ("sandbox_failures_total", 1.5), "Idle": ("idle_usd_total", 0.003),
+    }  # fmt: skip
+    rules = tuple(
+        rule(name, on=on, of="increase", window=120.0, threshold=level) for name, (on, level) in watched.items()
+    )
+    with bench(store, AlertSettings(rules), trainer_gpus=8.0, usd_per_gpu_hour=2.0) as run:
+        for n in range(120):
+            now = T0 + 5 * n
+            if n % 6 == 0 and n:
+                run.commit(TRAINER, steps(n // 6, n // 6, wait=20.0 if 30 < n < 60 else 1.0), now)
+            run.commit(ENGINE, page(50.0, 100.0 * min(n, 70) if n < 40 else 4000.0), now)
+            if n in (20, 40, 60):
+                run.commit(PRIME, listing(*(box(k, "failed", cause="image") for k in range(n // 10))), now)
+            run.advance(now)
+    found = alerts_replay.run(store, "run", rules)
+    assert not found.never
+    assert {episode.rule for episode in found.episodes} == set(watched)
+    assert sorted(item[:4] for item in times(found)) == as_live(store)
 
 
 def test_an_increase_looks_back_into_the_hour_before(store: Store) -> None:
@@ -158,23 +189,6 @@ def test_a_rule_without_source_is_named(store: Store) -> None:
     assert times(found) == [("Absent", 0, 60, None, None)]
 
 
-def test_start_and_end_narrow_it(store: Store) -> None:
-    signal(store, "reward", [(5 * n, float(n % 200 > 100)) for n in range(2000)])
-    rules = [rule("R", on="reward", threshold=0.5)]
-    assert len(alerts_replay.run(store, "run", rules).episodes) == 10
-    found = alerts_replay.run(store, "run", rules, start=T0 + 1200, end=T0 + 2400)
-    assert times(found) == [("R", 1505, 1505, 2000, 1.0)]
-    assert (found.start, found.end) == (T0 + 1200, T0 + 2400)
-    with pytest.raises(ConfigError, match="has no data in that time"):
-        alerts_replay.run(store, "run", rules, start=T0 + 20_000)
-
-
-def test_what_held_before_the_start_still_holds(store: Store) -> None:
-    signal(store, "queue_samples", [(0, 5.0), (2000, 5.0), (2100, 0.0)])
-    found = alerts_replay.run(store, "run", [rule("Q", on="queue_samples")], start=T0 + 1000)
-    assert times(found) == [("Q", 1000, 1000, 2100, 5.0)]
-
-
 def test_days_are_replayed_by_the_minute_and_hour_by_hour(store: Store) -> None:
     signal(store, "queue_samples", [(600 * n, float(n % 36 == 35)) for n in range(300)])
     found = alerts_replay.run(store, "run", [rule("Q", on="queue_samples", threshold=0.5)])
@@ -197,7 +211,7 @@ def test_text_and_json(store: Store) -> None:
     found = alerts_replay.run(store, "run", rules)
     assert alerts_replay.text(found, rules).splitlines() == [
         "run run: 2027-01-15 08:00:00 UTC to 2027-01-15 08:02:30 UTC (2m30s), every 5s",
-        "  assumed to run from 2027-01-15 08:00:00 UTC on, because the store has no history of the lifecycle",
+        "  running from 2027-01-15 08:00:00 UTC on",
         "would have fired:",
         "  2027-01-15 08:01:30 UTC  Starved{} (warning) for 1m, peak 50%",
         "      trainer_wait_ratio > 0.4 for 30s; true since 2027-01-15 08:01:00 UTC; "
@@ -232,12 +246,10 @@ def test_the_default_pack_replays_as_the_driver_saw_it(store: Store) -> None:
 
 
 def test_a_track_knows_its_past() -> None:
-    track = Track((), carry=10)
+    track = Track(())
     for at, value in ((0, 1.0), (5, 3.0), (10, 1.0), (15, math.nan), (20, 4.0), (25, ENDED)):
         track.add(at, value)
     track.add(25, 9.0)
-    assert [track.at(t)[0] for t in (-1, 0, 7, 12, 24, 25, 99)] == [None, 1.0, 3.0, 1.0, 4.0, None, None]
-    assert math.isnan(track.at(15)[0] or 0)
+    assert [track.at(t) for t in (-1, 0, 7, 12, 24, 25, 99)] == [None, 1.0, 3.0, 1.0, 4.0, None, None]
+    assert math.isnan(track.at(15) or 0)
     assert [track.increase(20, window) for window in (20, 15, 10, 5)] == [6.0, 4.0, 3.0, 3.0]
-    track.forget(12)
-    assert (track.times, track.at(12)[0], track.increase(20, 10)) == ([10, 15, 20, 25], 1.0, 3.0)
