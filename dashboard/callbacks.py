@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from dash import Dash, Input, Output, dcc, no_update
 
 from dashboard.charts import step_axis
@@ -17,15 +18,16 @@ from dashboard.pages.alerts.data import evaluated, firing
 from dashboard.pages.rollouts.data import recipe
 from dashboard.pages.sources.data import chip, unread
 from dashboard.pages.verdict import ribbon
-from dashboard.shell.page import STATUS_SECONDS, Json, Load, Page, RuleCache, Scope, html
+from dashboard.shell.page import STATUS_SECONDS, Json, Load, Page, RuleCache, Scope
 from dashboard.state import url as state_url
 from dashboard.state.cache import TimedCache
 from dashboard.state.deltas import SentViews
+from dashboard.state.format import system
 from dashboard.state.run_state import cell as state_cell
 from dashboard.state.run_state import word as state_word
 from dashboard.state.status import StatusFacts, View, joined
 from dashboard.state.url import Address, Span
-from dashboard.widgets.format import system
+from dashboard.widgets.base import html
 from server.query import Reader
 from server.query.run_state import RunState, UnknownRun
 from server.query.types import RunInfo, mode_words
@@ -219,7 +221,7 @@ def cells(page: Page, scope: Scope) -> View:
     count: View = {"n.firing": firing(evaluated(scope.alerts, scope.states)) or ""}
     if page.whole:
         # Nothing of one run is read: what it is about is every run's.
-        return page.cells(scope) | {"life": ""} | count
+        return _plain(page.cells(scope)) | {"life": ""} | count
     status = scope.status
     count |= chip([*status.trust, *status.gone], unread(status))
     count["n.boxes"] = "This run uses no sandboxes" if scope.facts.number("has_sandbox") == 0 else ""
@@ -235,7 +237,13 @@ def cells(page: Page, scope: Scope) -> View:
     if status.state.name == "catching_up":
         # Pills judge the present; a run that catches up shows its past.
         found = found | {key: "" for key in found if key.endswith(".p")}
-    return found | shell | count
+    return _plain(found) | shell | count
+
+
+def _plain(found: View) -> View:
+    """As JSON has it: structs as objects."""
+    plain: View = msgspec.to_builtins(found)
+    return plain
 
 
 # ---- tick: what is new
@@ -252,7 +260,8 @@ def tick(look: Callable[[str, bool], Scope], views: SentViews, pull: Mapping[str
     if page is None or body is None:
         return head | {"reset": True}
     found = body.pop("cells")
-    new = {"view": views.changes(str(pull.get("have", "")), found), "points": body.pop("points", None)}
+    whole, fields = views.changes(str(pull.get("have", "")), found)
+    new = {"view": whole, "fields": fields, "points": body.pop("points", None)}
     # Nothing new is the common case of an idle run: leave even the empty keys out.
     return head | body | {"have": views.remember(found)} | {key: value for key, value in new.items() if value}
 

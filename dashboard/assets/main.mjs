@@ -10,6 +10,8 @@ export * from "./core/nav.mjs";
 export * from "./widgets/answer.mjs";
 export * from "./widgets/attach.mjs";
 export * from "./widgets/spark.mjs";
+export * from "./widgets/card.mjs";
+export * from "./widgets/legend.mjs";
 export * from "./widgets/chart.mjs";
 export * from "./widgets/series.mjs";
 export * from "./widgets/bands.mjs";

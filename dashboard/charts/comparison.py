@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from dashboard.charts.figures import Figure, has_points
-from dashboard.charts.panels import Panel, names_by_slot
+from dashboard.charts.panels import names_by_slot
 from dashboard.charts.step_axis import MOST, Steps
 from dashboard.shell import theme
 from dashboard.shell.page import Load
 from dashboard.state import deltas
+from dashboard.state.format import milliseconds, short
 from dashboard.state.url import AGO, points
-from dashboard.widgets.format import milliseconds, short
+from dashboard.widgets.chart import Panel
 from server.query.types import RunInfo, Series, SignalNow
 
 _DASHES = ("dash", "dot")

@@ -1,15 +1,17 @@
-"""Charts and cards as every page with numbers over time has them: their elements, and what a load reads for them."""
+"""What a load reads for the charts and cards of a page, and the lane of events above them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dashboard.charts.comparison import Comparison, compared, drawn, traces
 from dashboard.charts.figures import figure, has_points, limit_line
-from dashboard.charts.limits import Limit, limits, thresholds
-from dashboard.charts.panels import Card, Panel, PanelLine, names_by_slot
-from dashboard.shell.page import Json, Load, html, pill, t
+from dashboard.charts.panels import names_by_slot
+from dashboard.shell.page import Json, Load, t
 from dashboard.state import deltas
 from dashboard.state.url import points
+from dashboard.widgets.base import html
+from dashboard.widgets.card import Card
+from dashboard.widgets.chart import Limit, Panel, limits, thresholds
 from server.query import Reader
 from server.query.types import Series
 
@@ -24,7 +26,7 @@ def read(load: Load, panels: Sequence[Panel], cards: Sequence[Card]) -> Json:
     series = _series(load, slots)
     found, rules = compared(load, panels), _rules(load, panels)
     near = {panel.key: [one for one in rules[panel.key] if _near(one, panel, series)] for panel in panels}
-    sparks = {f"k.{one.key}": one.peaks for one in cards if f"k.{one.key}" in series}
+    sparks = {f"card.{one.key}": one.peaks for one in cards if f"card.{one.key}" in series}
     return {
         "figures": _figures(load, panels, series, found, near),
         "drawn": [slot for one in panels for slot, _ in one.slots() if slot in series],
@@ -62,7 +64,7 @@ def _series(load: Load, slots: Mapping[str, Sequence[str]]) -> dict[str, Series]
     reader: Reader = load.scope.reader
     found: dict[str, Series] = {}
     for of_cards, width in ((False, points(load.span)), (True, _SPARK_POINTS)):
-        part = {slot: names for slot, names in slots.items() if slot.startswith("k.") == of_cards}
+        part = {slot: names for slot, names in slots.items() if slot.startswith("card.") == of_cards}
         wanted = sorted({name for names in part.values() for name in names})
         got = reader.signals.series(load.scope.run, wanted, load.span.start, load.span.end, width)
         found |= deltas.by_slot(part, {series.name: series for series in got})
@@ -91,44 +93,6 @@ def _figures(
     return {panel.key: chart_of(panel) for panel in panels}
 
 
-def card_of(card: Card) -> Any:
-    """A number, its judgement and its small line; texts by the keys ``k.KEY.*``
-    (`dashboard.pages.overview.data.card_cells`).
-    """
-    key = f"k.{card.key}"
-    return html.Section(
-        [
-            html.Div([html.H2(card.title), pill(key)], className="row"),
-            html.P(
-                [t(html.B, f"{key}.v", "num"), t(html.Span, f"{key}.u", "unit")],
-                className="big",
-            ),
-            html.P(
-                [
-                    html.Span(
-                        ["alert ", html.Span(**{"data-d": f"{key}.since"}), " · "],
-                        className="alerting",
-                        **{"data-s": f"{key}.a"},
-                    ),
-                    t(html.Span, f"{key}.n"),
-                ],
-                className="note",
-                **{"data-h": f"{key}.tip"},
-            ),
-            html.Div(
-                [
-                    t(html.Span, f"{key}.w", "window"),
-                    html.Div(className=f"spark c-{card.colour}", **{"data-spark": key}),
-                ],
-                className="foot",
-            ),
-        ],
-        className="card kpi",
-        id=f"card-{card.key}",
-        **{"data-s": f"{key}.s"},
-    )
-
-
 def lane() -> Any:
     """What happened in the time shown, in one row above the charts: verdicts, alerts, restarts, checkpoints, changes.
 
@@ -140,47 +104,3 @@ def lane() -> Any:
     rows = [html.Ol(className="pins"), html.Ol(className="ribbon"), html.Div(className="density")]
     drawn = html.Div([*rows, html.I(className="cross")], className="lane-rows")
     return html.Section([head, drawn], className="card lane", **{"data-lane": "1"})
-
-
-def panel_of(panel: Panel) -> Any:
-    """A chart with its legend, or why there is none; texts by the keys ``p.KEY.*``
-    (`dashboard.pages.overview.data.panel_cells`).
-
-    Its figure comes with each load (`read`), and is drawn by `assets/widgets/chart.mjs`.
-    """
-    key = f"p.{panel.key}"
-    # Opens the tip of the title, which the keyboard opens by focus on the title itself.
-    info = html.Button("i", className="info", type="button", tabIndex=-1, **{"aria-label": f"About {panel.title}"})
-    title = [html.H2(panel.title), info, html.Span(panel.shown, className="unit")]
-    graph = html.Div(id=f"graph-{panel.key}", className="graph")
-    why = html.Div([pill(key, "h"), t(html.P, f"{key}.w")], className="why")
-    return html.Section(
-        [
-            html.Div(title, className="row"),
-            _legend(panel),
-            *([t(html.P, f"{key}.d", "drift", s=f"{key}.ds")] if panel.drift else ()),
-            html.Div([graph, html.I(className="cross")], className="plot"),
-            why,
-            t(html.P, f"{key}.src", "src"),
-        ],
-        className="card panel",
-        id=f"panel-{panel.key}",
-        **{
-            "data-panel": panel.key,
-            "data-share": "1" if panel.kind == "share" else "",
-            "data-unit": panel.unit if panel.unit in ("ratio", "seconds") else "",
-            "data-units": panel.unit,
-        },
-    )
-
-
-def _legend(panel: Panel) -> Any:
-    items = [_item(slot, line) for slot, line in panel.slots()]
-    bands = [t(html.Span, f"p.{panel.key}.{level}", f"limit {level}") for level in ("base", "watch", "critical")]
-    return html.P([*items, *bands], className="legend")
-
-
-def _item(slot: str, line: PanelLine) -> Any:
-    swatch = html.I(className=f"swatch c-{line.colour}" + (" thin" if line.thin else ""))
-    parts = [swatch, t(html.Span, f"p.{slot}.l"), html.B(**{"data-t": f"p.{slot}.v", "data-slot": slot})]
-    return html.Span(parts, className="item", **{"data-s": f"p.{slot}.s", "data-signal": line.want.signal})

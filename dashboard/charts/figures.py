@@ -7,10 +7,10 @@ one page get lost.
 from collections.abc import Mapping
 from typing import Any
 
-from dashboard.charts.panels import Panel, PanelLine
 from dashboard.shell import theme
+from dashboard.state.format import escape, milliseconds, short
 from dashboard.state.url import Span
-from dashboard.widgets.format import escape, milliseconds, short
+from dashboard.widgets.chart import Panel, PanelLine
 from server.query.types import Series
 
 Figure = dict[str, Any]

@@ -5,86 +5,11 @@ candidates the one with the fewest extra labels wins, then the first by name.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from dashboard.state.signal_lookup import Signals, Want
+from dashboard.state.signal_lookup import Signals, Want, want
+from dashboard.widgets.card import Card
+from dashboard.widgets.chart import Panel, PanelLine
 from server.query.types import SignalNow
-
-
-@dataclass(frozen=True, slots=True)
-class PanelLine:
-    """One line of a panel. ``fill``: ``zero`` to the axis, ``band`` to the line before it."""
-
-    label: str
-    want: Want
-    colour: str
-    fill: Literal["", "zero", "band"] = ""
-    thin: bool = False
-    # Draws the extremes inside each bucket behind the mean, so a long range hides no spike.
-    envelope: bool = False
-    # Takes the label shown from this label of the series found: a run may report max and no p90.
-    named_by: str = ""
-    # What the others may reach: where it is far above them for a while, it does not flatten them.
-    limit: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One chart. ``kind``: ``share`` stacks to 100%, ``stack`` stacks, ``lines`` does neither."""
-
-    key: str
-    title: str
-    shown: str
-    unit: str
-    lines: tuple[PanelLine, ...]
-    kind: Literal["lines", "stack", "share"] = "lines"
-    limits: str = ""
-    ceiling: float | None = None
-    from_zero: bool = True
-    # The behaviour whose drift is stated below the legend, and whose initial level is drawn (`drift_since_step{of}`).
-    drift: str = ""
-
-    def slots(self) -> list[tuple[str, PanelLine]]:
-        """``queue.0``, ``queue.1``: ids on the wire and in the page, 12 times shorter than series names."""
-        return [(f"{self.key}.{i}", line) for i, line in enumerate(self.lines)]
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """One number with its state.
-
-    Attributes:
-        judges: other signals whose bands decide the state, too: the worst counts.
-        window: what the number covers ("last 10 steps").
-        drift: the behaviour whose drift is the card's first note (`drift_since_step{of}`).
-    """
-
-    key: str
-    title: str
-    colour: str
-    wants: tuple[Want, ...]
-    judges: tuple[Want, ...] = ()
-    notes: tuple[tuple[str, Want], ...] = ()
-    window: str = ""
-    drift: str = ""
-    # A limit of the run's configuration, as `Panel.limits` names it.
-    limit: str = ""
-    # Further notes, shown while they are beyond their bands.
-    flags: tuple[tuple[str, Want], ...] = ()
-    # Its small line shows the highest value of each bucket, not the mean.
-    peaks: bool = False
-
-    def find(self, signals: Sequence[SignalNow]) -> SignalNow | None:
-        """The first candidate with a value, else the first that has a reason for its absence."""
-        found = [s for want in self.wants if (s := want.explain(signals)) is not None]
-        return next((s for s in found if s.value is not None), found[0] if found else None)
-
-
-def want(signal: str, **labels: str) -> Want:
-    """A signal with these labels."""
-    return Want(signal, tuple(labels.items()))
-
 
 STEPS = "last 10 steps"
 """Window of the trainer's signals."""
@@ -312,9 +237,9 @@ PANELS = (*FIRST, *BEHAVIOUR)
 
 
 def slots(panels: Sequence[Panel] = PANELS, cards: Sequence[Card] = CARDS) -> dict[str, Want]:
-    """Everything that receives live points, by slot: the lines of the panels and the cards' sparklines (``k.*``)."""
+    """Everything that receives live points, by slot: the lines of the panels and the cards' sparklines (``card.*``)."""
     lines = {slot: line.want for panel in panels for slot, line in panel.slots()}
-    return lines | {f"k.{card.key}": card.wants[0] for card in cards}
+    return lines | {f"card.{card.key}": card.wants[0] for card in cards}
 
 
 def names_by_slot(
@@ -326,5 +251,5 @@ def names_by_slot(
     for card in cards:
         found = card.find(signals)
         if found is not None and found.value is not None:
-            names[f"k.{card.key}"] = [found.name]
+            names[f"card.{card.key}"] = [found.name]
     return names

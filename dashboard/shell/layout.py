@@ -5,7 +5,8 @@ from typing import Any
 
 from dash import dcc
 
-from dashboard.shell.page import Page, html, t
+from dashboard.shell.page import Page, t
+from dashboard.widgets.base import html
 
 # What a run reports is a quarter of a second older on the screen at the median, and never a second.
 INTERVAL_MS = 750

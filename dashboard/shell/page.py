@@ -11,18 +11,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from dash import html as _html
-
 from dashboard.state.cache import TimedCache
 from dashboard.state.past import status_at
 from dashboard.state.status import StatusFacts, View
 from dashboard.state.url import Address, Span
+from dashboard.widgets.base import html
 from server.query import Reader
 from server.query.run_state import RunState
 from server.query.types import AlertInfo, Delta, RuleInfo, RunInfo, SilenceInfo, Status
-
-# Dash's own types know no `data-*` attributes.
-html: Any = _html
 
 Json = dict[str, Any]
 

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dashboard.state.status import View
-from dashboard.widgets.format import milliseconds, short
+from dashboard.state.format import milliseconds, short
+from dashboard.state.status import Cell, View
 from server.query.types import Delta, Series
 
 Json = dict[str, Any]
@@ -35,12 +35,24 @@ class SentViews:
                 self._seen.popitem(last=False)
         return key
 
-    def changes(self, have: str, cells: View) -> View:
-        """Cells that differ from those of fingerprint ``have``; a cell that went away is None."""
+    def changes(self, have: str, cells: View) -> tuple[View, Mapping[str, Json]]:
+        """(cells that differ from those of fingerprint ``have``, the fields of objects of which only some differ).
+
+        A cell that went away is None.
+        """
         with self._lock:
             old = self._seen.get(have, {})
         changed = {key: cell for key, cell in cells.items() if key not in old or old[key] != cell}
-        return changed | {key: None for key in old if key not in cells}
+        fields = {key: part for key, cell in changed.items() if (part := _fields(old.get(key), cell))}
+        whole = {key: cell for key, cell in changed.items() if key not in fields}
+        return whole | {key: None for key in old if key not in cells}, fields
+
+
+def _fields(old: Cell, new: Cell) -> Json:
+    """The fields that changed; none where one went away: the browser then needs the whole."""
+    if not isinstance(old, dict) or not isinstance(new, dict) or not old.keys() <= new.keys():
+        return {}
+    return {name: value for name, value in new.items() if name not in old or old[name] != value}
 
 
 def points(delta: Delta, slots: Mapping[str, Sequence[str]]) -> dict[str, list[list[Any]]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 
-from dashboard.widgets.format import series_name
+from dashboard.state.format import series_name
 from server.query.types import SignalNow
 
 Labels = tuple[tuple[str, str], ...]
@@ -62,3 +62,8 @@ class Want:
         """Series to read: the matching one, or (when the signal is silent now) all it could have been."""
         found = self.find(signals)
         return [found.name] if found else [series_name(self.signal, labels) for labels in self.choices()]
+
+
+def want(signal: str, **labels: str) -> Want:
+    """A signal with these labels."""
+    return Want(signal, tuple(labels.items()))

@@ -4,15 +4,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
+from dashboard.state.format import system, text
 from dashboard.state.signal_lookup import Signals, Want
-from dashboard.widgets.format import system, text
 from server.query.run_state import OVER
 from server.query.types import SignalNow, Status, TargetTrust
 
-# A list or an object is a row, which a browser script draws.
-Cell = str | float | None | list[Any] | dict[str, Any]
+# A struct is what a widget shows, a list or an object a row; a browser script draws them.
+Cell = str | float | None | list[Any] | dict[str, Any] | Struct
 View = dict[str, Cell]
 
 

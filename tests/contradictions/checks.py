@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bench.verdict.contradictions import Walker
-from dashboard.charts.panels import CARDS, PANELS, Card, Panel
+from dashboard.charts.panels import CARDS, PANELS
 from dashboard.pages.generator.data import CARDS as GENERATOR_CARDS
 from dashboard.pages.generator.data import PANELS as GENERATOR_PANELS
 from dashboard.pages.rollouts.data import CARDS as ROLLOUT_CARDS
@@ -17,8 +17,10 @@ from dashboard.pages.sandboxes.data import PANELS as SANDBOX_PANELS
 from dashboard.pages.sandboxes.data import SPARKS as SANDBOX_CARDS
 from dashboard.pages.trainer.data import CARDS as TRAINER_CARDS
 from dashboard.pages.trainer.data import PANELS as TRAINER_PANELS
+from dashboard.state.format import text
 from dashboard.state.run_state import WORDS
-from dashboard.widgets.format import text
+from dashboard.widgets.card import Card
+from dashboard.widgets.chart import Panel
 from server.query.run_state import STATES
 from tests.contradictions.snapshot import Snapshot
 
@@ -117,7 +119,7 @@ def no_current_health(shown: Snapshot) -> Iterator[str]:
         yield f"rollscope status --json: {sorted(judged)[:3]}, {len(shown.cli_json['alerts'])} alerts, {shown.state}"
     for page in RUN_PAGES:
         for key, word in shown.pages[page]["view"].items():
-            if key.endswith(".p") and word in ("OK", "Watch", "Critical"):
+            if key.endswith((".p", ".word")) and word in ("OK", "Watch", "Critical"):
                 yield f"{page} {key}: {word} while {shown.state}"
 
 
@@ -144,7 +146,7 @@ def rules_of_verdicts(shown: Snapshot) -> Iterator[str]:
 
 def tool_time_with_sandboxes_queued(shown: Snapshot) -> Iterator[str]:
     """A verdict of tool time never stands beside queued sandboxes."""
-    queued = re.search(r"([\d,]+) queued", shown.text("sandboxes", "k.sb_starting.n"))
+    queued = re.search(r"([\d,]+) queued", shown.text("sandboxes", "card.sb_starting.note"))
     running = shown.value('sandboxes{state="running"}') or 0.0
     if shown.text("overview", "b.cause") == "tool time" and queued:
         number = float(queued[1].replace(",", ""))
@@ -179,12 +181,12 @@ def evidence_equals_signals(shown: Snapshot) -> Iterator[str]:
 
 def headline_equals_card(shown: Snapshot) -> Iterator[str]:
     """The wait in the banner, on the Trainer page, on Runs and in What-if equals the Trainer wait card."""
-    card = shown.text("overview", "k.wait.v") + shown.text("overview", "k.wait.u")
+    card = shown.text("overview", "card.wait.figure") + shown.text("overview", "card.wait.unit")
     if shown.value("trainer_wait_ratio") is None:
         return
     stated = {
         "Runs": shown.text("runs", "rn.0")["wait"]["text"],
-        "Trainer card": shown.text("trainer", "k.tr_wait.v") + shown.text("trainer", "k.tr_wait.u"),
+        "Trainer card": shown.text("trainer", "card.tr_wait.figure") + shown.text("trainer", "card.tr_wait.unit"),
     }
     if "trainer wait" in shown.text("trainer", "tn.head"):
         stated["Trainer headline"] = shown.text("trainer", "tn.num")
@@ -207,12 +209,12 @@ def not_reported_over_points(shown: Snapshot) -> Iterator[str]:
     """A card or chart that says that nothing is reported never stands over points of the time shown."""
     for page, (cards, panels) in DRAWN.items():
         for card in cards:
-            note = shown.text(page, f"k.{card.key}.tip") or shown.text(page, f"k.{card.key}.n")
-            silent = shown.text(page, f"k.{card.key}.v") == "–" and _denies(note)
-            if silent and shown.points(page, f"k.{card.key}"):
+            note = shown.text(page, f"card.{card.key}.why") or shown.text(page, f"card.{card.key}.note")
+            silent = shown.text(page, f"card.{card.key}.figure") == "–" and _denies(note)
+            if silent and shown.points(page, f"card.{card.key}"):
                 yield f"{page} card {card.key}: {note!r} over a line with points"
         for panel in panels:
-            note = shown.text(page, f"p.{panel.key}.w")
+            note = shown.text(page, f"chart.{panel.key}.why")
             drawn = [slot for slot, _ in panel.slots() if shown.points(page, slot)]
             if _denies(note) and drawn:
                 yield f"{page} chart {panel.key}: {note!r} over points of {drawn}"
@@ -229,7 +231,7 @@ def limit_not_reported_beside_limit(shown: Snapshot) -> Iterator[str]:
     """The Sandboxes page does not say that a limit is unknown while the verdict states it."""
     stated = re.search(r"account limit of (\d+)", str(shown.verdict.get("summary", "")))
     for page, key, words in shown.texts("sandboxes"):
-        if stated and key.startswith("k.sb_starting") and "limit not reported" in words:
+        if stated and key.startswith("card.sb_starting") and "limit not reported" in words:
             yield f"{page} {key}: {words!r}, and the verdict states {stated[0]!r}"
 
 
@@ -292,9 +294,9 @@ def same_signal_same_figure(shown: Snapshot) -> Iterator[str]:
     figures: dict[tuple[str, Any], tuple[str, str]] = {}
     for page, (cards, _) in DRAWN.items():
         for card in cards:
-            if len(card.wants) > 1 or f"k.{card.key}.v" not in shown.pages[page]["view"]:
+            if len(card.wants) > 1 or f"card.{card.key}.figure" not in shown.pages[page]["view"]:
                 continue
-            figure = str(shown.text(page, f"k.{card.key}.v"))
+            figure = str(shown.text(page, f"card.{card.key}.figure"))
             want = card.wants[0]
             place, other = figures.setdefault((want.signal, want.labels), (page, figure))
             if other != figure:

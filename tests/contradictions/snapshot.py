@@ -15,6 +15,7 @@ from dashboard.state import deltas
 from dashboard.state.cache import TimedCache
 from server.cli import status as cli
 from server.query import Reader
+from tests.dashboard.shown import shown
 
 # Pages whose texts do not depend on a run.
 STATIC = ("help",)
@@ -33,7 +34,7 @@ class Snapshot:
         metrics: (name, labels, value) of the run's samples.
         cli: what `rollscope status` and `rollscope status --all` print.
         cli_json: what `rollscope status --json` prints.
-        pages: page -> its load: ``view`` has the texts by key, ``figures`` the charts.
+        pages: page -> its load: ``view`` has the texts by key (`tests.dashboard.shown`), ``figures`` the charts.
     """
 
     scenario: str
@@ -102,6 +103,8 @@ def take(scenario: str, moment: str, reader: Reader, client: TestClient, run: st
     }  # fmt: skip
     errors = {key: page["error"] for key, page in pages.items() if "error" in page}
     assert not errors, errors
+    for page in pages.values():
+        page["view"] = shown(page["view"])
     status = _json(client, f"/api/v1/runs/{run}/status")
     samples = [
         (sample.name, sample.labels, sample.value)

@@ -8,6 +8,7 @@ from dashboard.shell.page import Scope
 from dashboard.state.url import Span
 from tests.dashboard import fake_rollouts as made
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.shown import shown
 
 HOUR = Span(made.NOW - 3600, made.NOW, True)
 
@@ -15,7 +16,7 @@ HOUR = Span(made.NOW - 3600, made.NOW, True)
 def view(reader: MemoryReader, run: str = made.ASYNC, search: str = "", span: Span = HOUR) -> dict[str, Any]:
     page = by_key("rollouts")
     assert page is not None
-    return dict(of_page(page, Scope(reader, run, span=span, search=search)))
+    return shown(of_page(page, Scope(reader, run, span=span, search=search)))
 
 
 def ids(found: dict[str, Any], prefix: str = "rt") -> list[str]:

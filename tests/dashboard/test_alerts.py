@@ -265,7 +265,7 @@ def test_one_that_ends_does_not_send_its_neighbours(reader: MemoryReader) -> Non
     views = SentViews()
     have = views.remember(cells(reader))
     reader.set_alerts(*(a for a in reader.alert_rows if a is not fake_alerts.STARVED))
-    changed = views.changes(have, cells(reader))
+    changed = views.changes(have, cells(reader))[0]
     assert changed["al.firing"] == [alerts_data.key(fake_alerts.FULL)]
     assert {key for key in changed if key.startswith("a.") and changed[key] is not None} == set()
 

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page
 
 from dashboard.charts.panels import PANELS
 from dashboard.shell import layout as shell_layout
-from dashboard.widgets import format as fmt
+from dashboard.state import format as fmt
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.new_pages import LOOKS, new_pages
@@ -143,8 +143,8 @@ def test_zoom_says_so_and_can_be_undone_by_keyboard(open_page: Open) -> None:
 
 def test_an_absolute_time_stands_still(open_page: Open, reader: MemoryReader) -> None:
     page = open_page(f"?run={fake.RICH}&start={fake.NOW - 1800}&end={fake.NOW - 900}")
-    small = "() => document.querySelector('[data-spark=\"k.queue\"] path').getAttribute('d')"
-    card = "() => RS.view['k.queue.v']"
+    small = "() => document.querySelector('[data-spark=\"card.queue\"] path').getAttribute('d')"
+    card = "() => RS.view['card.queue.figure']"
     before = (page.evaluate(small), page.evaluate(RANGES)[0], page.evaluate(card))
     tell(reader, 0, 55.0)
     until(page, f"() => document.getElementById('app').dataset.seq === '{reader.cursor(fake.RICH)}'")

@@ -15,6 +15,7 @@ from server.query.types import EngineInfo
 from tests.dashboard import fake
 from tests.dashboard import fake_actors as actors
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.shown import shown
 
 HOUR = Span(actors.NOW - 3600, actors.NOW, follow=True)
 
@@ -27,7 +28,7 @@ def reader() -> MemoryReader:
 def cells(reader: MemoryReader, run: str = actors.RUN, search: str = "", span: Span | None = HOUR) -> dict[str, Any]:
     page = by_key("generator")
     assert page is not None
-    return of_page(page, Scope(reader, run, span=span, search=search))
+    return shown(of_page(page, Scope(reader, run, span=span, search=search)))
 
 
 def rows(found: dict[str, Any], prefix: str) -> list[Any]:
@@ -39,8 +40,8 @@ def test_what_does_not_work_is_said_first(reader: MemoryReader) -> None:
     found = cells(reader)
     expected = {
         "gn.head": "", "gn.num": "vllm-3", "gn.tail": " is hung (1 of 8)", "gn.s": "critical",
-        "k.ge_up.v": "7", "k.ge_up.n": "of 8 · 1 hung", "k.ge_up.p": "Critical",
-        "k.ge_kv.n": "fullest 95%", "k.ge_prefix.v": "63", "k.ge_ttft.n": "p50 0.8 s",
+        "card.ge_up.figure": "7", "card.ge_up.note": "of 8 · 1 hung", "card.ge_up.word": "Critical",
+        "card.ge_kv.note": "fullest 95%", "card.ge_prefix.figure": "63", "card.ge_ttft.note": "p50 0.8 s",
     }  # fmt: skip
     assert {key: found[key] for key in expected} == expected
     assert found["gn.text"].startswith("5 min means: 426 requests running · 31.5 waiting · KV cache 91% full · 48")
@@ -51,7 +52,7 @@ def test_engines_held_for_a_weight_update_are_up(reader: MemoryReader) -> None:
     for state, value in (("up", 1.0), ("paused", 6.0)):
         reader.append(actors.RUN, actors.one("generator_engines", "engines", state=state), [(actors.NOW, value)])
     found = cells(reader)
-    assert (found["k.ge_up.v"], found["k.ge_up.n"]) == ("7", "of 8 · 1 hung · 6 paused")
+    assert (found["card.ge_up.figure"], found["card.ge_up.note"]) == ("7", "of 8 · 1 hung · 6 paused")
 
 
 def test_verdict_answers_where_all_work(reader: MemoryReader) -> None:
@@ -117,8 +118,8 @@ def test_words_where_nobody_is_sick(reader: MemoryReader) -> None:
     assert bare["gx.none"] == bare["ge.none"].replace("has told", "tells") == "No engine has reported yet."
     assert bare["gh.none"] == "No engine has reported yet: add the engines' /metrics as targets."
     assert bare["gn.head"] == "No engine is monitored" and bare["gn.s"] == "unknown"
-    assert bare["k.ge_running.v"] == "–" and bare["k.ge_running.n"] == "no engine is a target yet"
-    assert bare["p.gload.s"] == "unknown" and bare["p.gload.w"] == actors.NO_ENGINES
+    assert bare["card.ge_running.figure"] == "–" and bare["card.ge_running.note"] == "no engine is a target yet"
+    assert bare["chart.gload.state"] == "unknown" and bare["chart.gload.why"] == actors.NO_ENGINES
 
 
 def test_states_of_engines(reader: MemoryReader) -> None:

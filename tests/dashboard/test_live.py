@@ -20,6 +20,7 @@ from server.query.types import RunSummary, SignalNow
 from server.signals.model import LAST_VALUE
 from tests.dashboard import fake, fake_alerts
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.shown import shown
 
 NONE_YET = "No verdict yet: it is computed from the run's first tick on"
 
@@ -45,7 +46,7 @@ def tick(reader: MemoryReader, views: SentViews, pull: dict[str, Any]) -> dict[s
 def cells(reader: MemoryReader, run: str = fake.RICH) -> dict[str, Any]:
     page = by_key("overview")
     assert page is not None
-    return of_page(page, Scope(reader, run))
+    return shown(of_page(page, Scope(reader, run)))
 
 
 # Delta.
@@ -54,12 +55,13 @@ def cells(reader: MemoryReader, run: str = fake.RICH) -> dict[str, Any]:
 def test_tick_sends_only_what_is_new(reader: MemoryReader) -> None:
     views = SentViews()
     first = tick(reader, views, pull(reader))
-    assert first["view"]["k.wait.v"] == "74" and "points" not in first
+    assert shown(first["view"])["card.wait.figure"] == "74" and "points" not in first
     reader.append(fake.RICH, fake.TICKS[0][0], [(fake.NOW + 5, 17.0), (fake.NOW + 10, None)])
     second = tick(reader, views, pull(reader, cursor=first["cursor"], have=first["have"]))
     times = [(fake.NOW + 5) * 1000, (fake.NOW + 10) * 1000]
     assert second["points"] == {"queue.0": [times, [17.0, None]]}
-    assert "k.queue.v" in second["view"] and "k.wait.v" not in second["view"]
+    assert second["fields"]["card.queue"].keys() == {"value"}
+    assert "card.wait" not in {**second["fields"], **second["view"]}
     third = tick(reader, views, pull(reader, cursor=second["cursor"], have=second["have"]))
     assert third.keys() == {"page", "cursor", "now", "have"}
 
@@ -83,9 +85,17 @@ def test_tick_resets(reader: MemoryReader) -> None:
 def test_views_forget_the_oldest_and_then_send_all() -> None:
     views = SentViews(size=1)
     old = views.remember({"a": "1", "b": "2"})
-    assert views.changes(old, {"a": "1", "c": "3"}) == {"c": "3", "b": None}
+    assert views.changes(old, {"a": "1", "c": "3"}) == ({"c": "3", "b": None}, {})
     views.remember({"a": "9"})
-    assert views.changes(old, {"a": "1"}) == {"a": "1"}
+    assert views.changes(old, {"a": "1"}) == ({"a": "1"}, {})
+
+
+def test_of_an_object_only_the_fields_that_changed_are_sent() -> None:
+    views = SentViews()
+    old = views.remember({"k": {"value": 1, "unit": "s"}, "gone": {"value": 1, "why": "x"}})
+    # Without a value the browser needs the whole: a field that went away would stay.
+    new = {"k": {"value": 2, "unit": "s", "note": "n"}, "gone": {"why": "x"}}
+    assert views.changes(old, new) == ({"gone": {"why": "x"}}, {"k": {"value": 2, "note": "n"}})
 
 
 # Which series fill which panel.
@@ -120,9 +130,9 @@ def test_silent_signal_explains_itself() -> None:
 
 def test_every_slot_is_fed(reader: MemoryReader) -> None:
     names = names_by_slot(reader.status(fake.RICH).signals.values())
-    assert set(names) == {s for p in PANELS for s, _ in p.slots()} | {f"k.{card.key}" for card in CARDS}
+    assert set(names) == {s for p in PANELS for s, _ in p.slots()} | {f"card.{card.key}" for card in CARDS}
     assert names["staleness.0"] == ['staleness_versions{level="trajectory",stat="mean"}']
-    assert names["k.queue"] == ["queue_samples_now"]
+    assert names["card.queue"] == ["queue_samples_now"]
 
 
 # Texts.
@@ -136,15 +146,15 @@ def test_rich_run(reader: MemoryReader) -> None:
         "b.num": "74%",
         "b.l.wait": "Wait 74%",
         "b.l.overhead": "Overhead 5%",
-        "k.wait.p": "Critical",
-        "k.wait.n": "critical ≥ 40%",
-        "k.kv.n": "room for 526 · critical ≥ 97%",
-        "k.length.n": "x1.7 since step 40 (2,400)",
-        "k.staleness.n": "max 5 · bound 6",
-        "p.steps.0.v": "74%",
-        "p.kv.critical": "critical 97%",
-        "p.queue.watch": "one batch 64",
-        "p.staleness.critical": "bound 6",
+        "card.wait.word": "Critical",
+        "card.wait.note": "critical ≥ 40%",
+        "card.kv.note": "room for 526 · critical ≥ 97%",
+        "card.length.note": "x1.7 since step 40 (2,400)",
+        "card.staleness.note": "max 5 · bound 6",
+        "chart.steps.0.text": "74%",
+        "chart.kv.critical": "critical 97%",
+        "chart.queue.watch": "one batch 64",
+        "chart.staleness.critical": "bound 6",
         "f.generator.sub": "vLLM · 16 × H200 · 1 of 2 down",
         "f.sandbox.sub": "no sandbox source",
         "f.sandbox.p": "OK",
@@ -156,7 +166,7 @@ def test_rich_run(reader: MemoryReader) -> None:
 def test_no_value_has_no_health(reader: MemoryReader) -> None:
     reader.append(fake.RICH, fake.TICKS[3][0], [(fake.NOW + 5, None)])
     found = cells(reader)
-    assert (found["k.kv.v"], found["k.kv.p"], found["p.kv.s"]) == ("–", "Unknown", "unknown")
+    assert (found["card.kv.figure"], found["card.kv.word"], found["chart.kv.state"]) == ("–", "Unknown", "unknown")
 
 
 def test_poor_run_says_why(reader: MemoryReader) -> None:
@@ -164,16 +174,16 @@ def test_poor_run_says_why(reader: MemoryReader) -> None:
     expected = {
         "b.num": "",
         "b.split.s": "unknown",
-        "k.wait.s": "unknown",
-        "k.wait.v": "–",
-        "k.wait.n": "log time/wait_for_batch",
-        "k.queue.s": "not_applicable",
-        "p.queue.s": "not_applicable",
-        "p.queue.w": "a synchronous run has no queue",
-        "p.queue.p": "Not applicable",
-        "p.kv.s": "unknown",
-        "p.kv.w": "add the engines' /metrics as targets",
-        "p.length.w": "nothing has been computed for this run yet",
+        "card.wait.state": "unknown",
+        "card.wait.figure": "–",
+        "card.wait.note": "log time/wait_for_batch",
+        "card.queue.state": "not_applicable",
+        "chart.queue.state": "not_applicable",
+        "chart.queue.why": "a synchronous run has no queue",
+        "chart.queue.word": "Not applicable",
+        "chart.kv.state": "unknown",
+        "chart.kv.why": "add the engines' /metrics as targets",
+        "chart.length.why": "nothing has been computed for this run yet",
         "f.queue.sub": "no queue in this mode",
         "f.trainer.s": "unknown",
     }
@@ -233,7 +243,7 @@ def test_a_run_that_catches_up_has_no_verdict(reader: MemoryReader) -> None:
     assert found["b.last"] == "Generator-bound (long tail). The trainer waits 74% of its step"
     assert (found["why"], found["advice"], found["gap"]) == (None, [], [])
     # A number of the past is only a number; its health is about the present.
-    assert (found["k.wait.v"] != "–", found["k.wait.p"], found["f.trainer.p"]) == (True, "", "")
+    assert (found["card.wait.figure"] != "–", found["card.wait.word"], found["f.trainer.p"]) == (True, "", "")
     assert (found["o.sum"], found["o.al"], found["n.firing"]) == ("Not evaluated now", [], "")
     assert found["rs"] == {
         "name": "catching_up",
@@ -275,8 +285,8 @@ def test_synchronous_run_talks_of_generation() -> None:
     found = cells(made, "sync")
     assert (found["b.head"], found["b.num"]) == ("Generation takes ", "55%")
     assert found["b.l.wait"] == "Generate 55%"
-    assert found["p.steps.0.l"] == "generation"
-    assert found["k.wait.p"] == "Not applicable"
+    assert found["chart.steps.0.label"] == "generation"
+    assert found["card.wait.word"] == "Not applicable"
 
 
 def test_synchronous_run_has_no_missing_parts() -> None:
@@ -303,8 +313,8 @@ def test_synchronous_run_has_no_missing_parts() -> None:
         "f.generator.0.u": "% of each step",
         "f.generator.p": "Unknown",
         # The length has no band of its own: that the cap cuts two of three answers off is what counts.
-        "k.length.p": "Critical",
-        "k.length.n": "truncated 68%",
+        "card.length.word": "Critical",
+        "card.length.note": "truncated 68%",
     }
     assert {key: found[key] for key in expected} == expected
 
@@ -329,8 +339,8 @@ def test_silent_trainer_is_named_and_nothing_looks_young() -> None:
         "f.trainer.sub": "no step for 3 h",
         "f.to_trainer.sub": "no step for 3 h",
         "f.to_queue.sub": "in flight: not reported",
-        "k.wait.n": "no step for 3 h",
-        "k.wait.tip": "no step for 3 h; the last value was 0.66",
+        "card.wait.note": "no step for 3 h",
+        "card.wait.why": "no step for 3 h; the last value was 0.66",
     }
     assert {key: found[key] for key in expected} == expected
 
@@ -353,7 +363,7 @@ def test_engines_alone_are_not_a_run_that_loads() -> None:
 
 def test_mean_and_instant_are_told_apart(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert found["k.queue.n"].startswith("5 min mean ") and found["k.queue.n"].endswith(" batches")
+    assert found["card.queue.note"].startswith("5 min mean ") and found["card.queue.note"].endswith(" batches")
     assert found["f.queue.1.u"] == "batches, 5 min mean"
     assert " · 5 min means: " in found["b.text"]
 
@@ -362,7 +372,7 @@ def test_panel_keeps_its_colour_apart_from_its_chart(reader: MemoryReader) -> No
     """`s` says whether there is a chart, `h` how healthy: a green "Watch" would contradict itself."""
     reader.append(fake.RICH, structs.replace(fake.TICKS[3][0], state="watch"), [(fake.NOW + 5, 0.93)])
     found = cells(reader)
-    assert (found["p.kv.s"], found["p.kv.h"], found["p.kv.p"]) == ("ok", "watch", "Watch")
+    assert (found["chart.kv.state"], found["chart.kv.health"], found["chart.kv.word"]) == ("ok", "watch", "Watch")
 
 
 @pytest.mark.parametrize(
@@ -379,7 +389,7 @@ def test_sources_are_short(source: str, shown: str) -> None:
     made = MemoryReader(fake.NOW)
     made.add_run("r")
     made.append("r", structs.replace(fake.TICKS[3][0], source=source), [(fake.NOW, 0.5)])
-    assert cells(made, "r")["p.kv.src"] == " · ".join(word for word in ("kv_cache_usage_ratio", shown) if word)
+    assert cells(made, "r")["chart.kv.source"] == " · ".join(word for word in ("kv_cache_usage_ratio", shown) if word)
 
 
 def test_dead_engines_are_the_news(reader: MemoryReader) -> None:
@@ -392,7 +402,7 @@ def test_dead_engines_are_the_news(reader: MemoryReader) -> None:
     found = cells(reader)
     assert found["b.text"].startswith(f"{NONE_YET} · Engines: 2 of 2 down · 5 min means: ")
     assert (found["f.generator.s"], found["f.generator.p"]) == ("critical", "Critical")
-    assert found["p.requests.w"] == "no engine answers (2 of 2 down: refused)"
+    assert found["chart.requests.why"] == "no engine answers (2 of 2 down: refused)"
     # A finished run has let go of its engines.
     reader.change(fake.RICH, lifecycle="finished")
     assert "down" not in cells(reader)["f.generator.sub"]

@@ -4,11 +4,10 @@ import threading
 from typing import Any
 
 from dashboard.callbacks import tick
-from dashboard.charts.panels import want
 from dashboard.shell.page import RuleCache, Scope
 from dashboard.state.cache import TimedCache
 from dashboard.state.deltas import SentViews
-from dashboard.state.signal_lookup import Signals
+from dashboard.state.signal_lookup import Signals, want
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from dashboard import callbacks
-from dashboard.charts.limits import thresholds
 from dashboard.charts.panels import PANELS
 from dashboard.shell.page import Scope
 from dashboard.state.deltas import SentViews
+from dashboard.widgets.chart import thresholds
 from server.query.types import RuleInfo, StepAt
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader

@@ -9,6 +9,7 @@ from tests.dashboard import fake
 from tests.dashboard.fake import NOW, signal
 from tests.dashboard.fake_verdicts import span
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.shown import shown
 
 RUN = "past-run"
 AT = NOW - 1800
@@ -29,32 +30,36 @@ def reader() -> MemoryReader:
     return made
 
 
-def shown(at: float | None) -> dict[str, Any]:
+def described(at: float | None) -> dict[str, Any]:
     page = by_key("overview")
     assert page is not None
-    return cells(page, Scope(reader(), RUN, at=at))
+    return shown(cells(page, Scope(reader(), RUN, at=at)))
 
 
 def test_banner_and_cards_describe_the_end_of_the_range() -> None:
-    found = shown(AT)
+    found = described(AT)
     banner = ("Sandbox-bound", "sandbox", "spin up", "The trainer waited ", "25%", " of each step", "as of", AT)
     assert (
         tuple(found[f"b.{key}"] for key in ("chip", "chip.s", "cause", "head", "num", "tail", "at.w", "at")) == banner
     )
     # 0.25 lies between watch (0.15) and critical (0.40); 0.5 batches are below critical (0.6).
-    assert (found["k.wait.v"], found["k.wait.s"]) == ("25", "watch")
-    assert (found["k.queue.v"], found["k.queue.s"]) == ("0.5", "critical")
-    assert (found["k.kv.v"], found["k.kv.s"], found["k.kv.n"]) == ("–", "unknown", "no value at that time")
-    assert found["p.steps.s"] == "unknown" and found["advice"] == []
+    assert (found["card.wait.figure"], found["card.wait.state"]) == ("25", "watch")
+    assert (found["card.queue.figure"], found["card.queue.state"]) == ("0.5", "critical")
+    assert (found["card.kv.figure"], found["card.kv.state"], found["card.kv.note"]) == (
+        "–",
+        "unknown",
+        "no value at that time",
+    )
+    assert found["chart.steps.state"] == "unknown" and found["advice"] == []
     assert found["o.sum"] == "No active alerts now"
 
 
 def test_the_present_and_a_range_that_has_just_ended_show_the_present() -> None:
     for at in (None, NOW - 5):
-        found = shown(at)
-        assert (found["b.chip"], found["k.wait.v"], found["k.kv.v"]) == ("Generator-bound", "48", "98")
+        found = described(at)
+        assert (found["b.chip"], found["card.wait.figure"], found["card.kv.figure"]) == ("Generator-bound", "48", "98")
 
 
 def test_values_older_than_their_cadence_are_not_shown() -> None:
     # The newest point before is 65 s old: a value that is derived every 5 s is missing by then.
-    assert shown(AT + 60)["k.queue.v"] == "–"
+    assert described(AT + 60)["card.queue.figure"] == "–"

@@ -71,7 +71,7 @@ def test_head_says_how_far_behind_and_in_what_parts(reader: MemoryReader) -> Non
 
 def test_cards_say_their_numbers_and_what_stands_beside(reader: MemoryReader) -> None:
     found = view(reader)
-    cards = {key: (found[f"k.ro_{key}.v"], found[f"k.ro_{key}.n"]) for key in
+    cards = {key: (found[f"card.ro_{key}.figure"], found[f"card.ro_{key}.note"]) for key in
              ("policy", "token", "env", "mixed", "zero", "tail", "age", "infra")}  # fmt: skip
     assert cards == {
         "policy": ("2.4", "p95 5 · max 6"),
@@ -84,14 +84,14 @@ def test_cards_say_their_numbers_and_what_stands_beside(reader: MemoryReader) ->
         "infra": ("1.1", "watch ≥ 5%"),
     }
     # A quotient is no share of a hundred.
-    assert found["k.ro_tail.u"] == "×"
+    assert found["card.ro_tail.unit"] == "×"
 
 
 def test_unknown_says_what_to_log(reader: MemoryReader) -> None:
     found = view(reader, made.BARE)
     assert found["ro.mode"] == "none" and found["ro.head"] == "No rollout records"
-    assert found["k.ro_policy.n"] == found["k.ro_env.n"] == made.TOLD
-    assert found["k.ro_infra.n"] == "log the exit"
+    assert found["card.ro_policy.note"] == found["card.ro_env.note"] == made.TOLD
+    assert found["card.ro_infra.note"] == "log the exit"
     assert "rt.order" not in found and "ro.f.in" not in found
     reader.put_rollouts(made.BARE, made.made("one", "generating", 5))
     late = view(reader, made.BARE)
@@ -103,7 +103,7 @@ def test_unknown_says_what_to_log(reader: MemoryReader) -> None:
 def test_synchronous_run_is_fresh_by_definition(reader: MemoryReader) -> None:
     found = view(reader, made.SYNC)
     assert found["ro.head"] == "Every rollout is fresh" and "0 by definition" in str(found["ro.text"])
-    assert found["k.ro_policy.v"] == "0" and found["k.ro_policy.n"] == "synchronous: by definition"
+    assert found["card.ro_policy.figure"] == "0" and found["card.ro_policy.note"] == "synchronous: by definition"
     assert found["hs.none"] == "Synchronous: staleness is 0 by definition." and found["hl.none"] == ""
     # Records that say otherwise are believed.
     reader.append(made.SYNC, made.of("staleness_versions", "versions", level="trajectory", stat="mean"),
@@ -257,7 +257,8 @@ def test_tick_sends_what_changed(reader: MemoryReader, monkeypatch: pytest.Monke
     # One straggler comes: its row, the order, and what is counted.
     slow = made.made("slow", "trained", 0, seconds=9000.0, response_tokens=5000, staleness=5, consumed=570)
     reader.put_rollouts(made.ASYNC, slow)
-    news = tick(reader, views, ask="state=trained", have=first["have"])["view"]
+    answer = tick(reader, views, ask="state=trained", have=first["have"])
+    news = answer["view"] | answer["fields"]
     assert ids(view(reader, search="state=trained"))[0] == "slow"
     rows = [key for key, cell in news.items() if key.startswith("rt.r.") and cell is not None]
     assert len(rows) == 1 and news["ro.f.0"]["rollouts"] == first["view"]["ro.f.0"]["rollouts"] + 1

@@ -137,8 +137,8 @@ def test_only_what_moved_is_sent_again() -> None:
     reader, views = fleet.reader(20), deltas.SentViews()
     first = views.remember(runs_data.cells(scope(reader)))
     reader.append(fleet.STAR, fleet.number(0, "reward", "reward", stat="mean"), [(NOW + 5, 0.5)])
-    changed = views.changes(first, runs_data.cells(scope(reader)))
-    assert set(changed) == {"rn.at", "newest"}
+    changed, fields = views.changes(first, runs_data.cells(scope(reader)))
+    assert (set(changed), fields) == ({"rn.at", "newest"}, {})
 
 
 def test_without_a_run_these_pages_open_all_the_same() -> None:

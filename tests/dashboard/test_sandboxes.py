@@ -14,6 +14,7 @@ from dashboard.state.url import Span
 from tests.dashboard import fake
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.shown import shown
 
 HOUR = Span(wall.NOW - 3600, wall.NOW, follow=True)
 
@@ -28,7 +29,7 @@ def cells(
 ) -> dict[str, Any]:
     page = by_key(key)
     assert page is not None
-    return of_page(page, Scope(reader, run, span=span))
+    return shown(of_page(page, Scope(reader, run, span=span)))
 
 
 def empty(lifecycle: str = "running") -> MemoryReader:
@@ -52,24 +53,24 @@ def test_a_good_p95_hides_nothing(reader: MemoryReader) -> None:
         "sb.num": "62 min",
         "sb.s": "critical",
         "sb.text": "Sandboxes that started took 38 s (p95). Pending ones are not in that figure. 960 live",
-        "k.sb_running.v": "780",
+        "card.sb_running.figure": "780",
         # No band judges how many run: "OK" would say that one does.
-        "k.sb_running.p": "",
-        "k.sb_starting.v": "128",
-        "k.sb_starting.n": "100% of the limit · 8 building image · 44 queued",
-        "k.sb_starting.s": "critical",
-        "k.sb_oldest.v": "62",
-        "k.sb_oldest.u": "min",
-        "k.sb_oldest.p": "Critical",
-        "k.sb_p95.v": "38",
-        "k.sb_p95.p": "OK",
-        "k.sb_p95.n": "p50 24 s · max 3.85 min · by the provider's clock",
-        "k.sb_failed.v": "51",
-        "k.sb_failed.n": "2% of 2,574 requested",
-        "k.sb_failed.p": "",
-        "k.sb_dangling.v": "5",
-        "k.sb_credit.v": "6.2",
-        "k.sb_credit.n": "$476.16 left · $76.80/h",
+        "card.sb_running.word": "",
+        "card.sb_starting.figure": "128",
+        "card.sb_starting.note": "100% of the limit · 8 building image · 44 queued",
+        "card.sb_starting.state": "critical",
+        "card.sb_oldest.figure": "62",
+        "card.sb_oldest.unit": "min",
+        "card.sb_oldest.word": "Critical",
+        "card.sb_p95.figure": "38",
+        "card.sb_p95.word": "OK",
+        "card.sb_p95.note": "p50 24 s · max 3.85 min · by the provider's clock",
+        "card.sb_failed.figure": "51",
+        "card.sb_failed.note": "2% of 2,574 requested",
+        "card.sb_failed.word": "",
+        "card.sb_dangling.figure": "5",
+        "card.sb_credit.figure": "6.2",
+        "card.sb_credit.note": "$476.16 left · $76.80/h",
         "sb.clock": "timed by the provider's clock",
         "sb.split": "p95 36 s cached image · p95 3.57 min built image",
     }
@@ -171,13 +172,17 @@ def test_quota_of_several_accounts_and_half_told_ones(reader: MemoryReader) -> N
 
 def test_commands_say_why_when_nobody_times_them(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert (found["k.sb_exec.v"], found["k.sb_exec.p"]) == ("–", "Unknown")
-    assert found["k.sb_exec.n"].startswith("no source times commands in sandboxes")
+    assert (found["card.sb_exec.figure"], found["card.sb_exec.word"]) == ("–", "Unknown")
+    assert found["card.sb_exec.note"].startswith("no source times commands in sandboxes")
     for stat, value in (("p50", 0.8), ("p95", 12.5)):
         reader.append(wall.WALL, wall.signal_of("sandbox_exec_seconds", "seconds", stat=stat), [(wall.NOW, value)])
     found = cells(reader)
-    assert (found["k.sb_exec.v"], found["k.sb_exec.u"], found["k.sb_exec.n"]) == ("12.5", "s", "p50 0.8 s")
-    assert (found["k.sb_exec.p"], found["k.sb_exec.s"]) == ("", "ok")
+    assert (found["card.sb_exec.figure"], found["card.sb_exec.unit"], found["card.sb_exec.note"]) == (
+        "12.5",
+        "s",
+        "p50 0.8 s",
+    )
+    assert (found["card.sb_exec.word"], found["card.sb_exec.state"]) == ("", "ok")
 
 
 def test_starting_without_a_limit_is_not_judged() -> None:
@@ -185,13 +190,13 @@ def test_starting_without_a_limit_is_not_judged() -> None:
     for state, value in (("running", 3.0), ("starting", 400.0)):
         made.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state=state), [(wall.NOW, value)])
     found = cells(made)
-    assert (found["k.sb_starting.v"], found["k.sb_starting.p"]) == ("400", "")
-    assert found["k.sb_starting.n"] == "limit not reported"
+    assert (found["card.sb_starting.figure"], found["card.sb_starting.word"]) == ("400", "")
+    assert found["card.sb_starting.note"] == "limit not reported"
 
 
 def test_infra_failures_stand_beside_zero_advantage(reader: MemoryReader) -> None:
     found = cells(reader)
-    values = {found[f"p.infra.{i}.l"]: found[f"p.infra.{i}.v"] for i in range(3)}
+    values = {found[f"chart.infra.{i}.label"]: found[f"chart.infra.{i}.text"] for i in range(3)}
     assert values == {
         "rollouts lost to their sandbox": "",
         "sandboxes failed": "11%",
@@ -201,7 +206,7 @@ def test_infra_failures_stand_beside_zero_advantage(reader: MemoryReader) -> Non
     lost = wall.signal_of("sandbox_failed_rollout_ratio", "ratio")
     reader.append(wall.WALL, lost, [(wall.NOW, 0.07)])
     found = cells(reader)
-    assert found["p.infra.0.v"] == "7%" and "false zero reward" in found["sb.infra"]
+    assert found["chart.infra.0.text"] == "7%" and "false zero reward" in found["sb.infra"]
 
 
 def test_failures_name_sandbox_and_trace(reader: MemoryReader) -> None:

@@ -23,7 +23,7 @@ def test_a_run_that_needs_none(reader: MemoryReader) -> None:
     found = cells(reader, wall.MATH)
     assert (found["sb.mode"], found["sb.head"]) == ("na", "This run uses no sandboxes")
     assert found["sb.text"] == "Not applicable: this task uses no sandbox."
-    assert not [key for key in found if key.startswith(("k.", "h.", "sb.p.", "sb.funnel"))]
+    assert not [key for key in found if key.startswith(("card.", "h.", "sb.p.", "sb.funnel"))]
 
 
 def test_nobody_tells_of_any(reader: MemoryReader) -> None:
@@ -53,7 +53,7 @@ def test_a_provider_that_never_answered_is_no_missing_provider() -> None:
         "unknown",
     )
     # Absent is never zero.
-    assert (found["k.sb_failed.v"], found["k.sb_failed.s"]) == ("–", "unknown")
+    assert (found["card.sb_failed.figure"], found["card.sb_failed.state"]) == ("–", "unknown")
     none = {key: found[key] for key in ("sb.p.none", "sb.d.none", "sb.f.none", "sb.funnel.none")}
     assert none == {
         "sb.p.none": "No data on pending sandboxes.",
@@ -89,9 +89,9 @@ def test_a_provider_that_is_configured_is_no_missing_one(
     found = cells(made)
     # Nothing was known last.
     assert (found["sb.head"], found["sb.text"], found["sb.mode"]) == (head, "ConnectError", "ok")
-    notes = {found[f"k.{card.key}.n"] for card in sandboxes_data.CARDS}
-    tips = {found[f"k.{card.key}.tip"] for card in sandboxes_data.CARDS}
-    assert (notes, tips, found["p.boxes.w"]) == ({head}, {f"{head}: ConnectError"}, f"{head}: ConnectError")
+    notes = {found[f"card.{card.key}.note"] for card in sandboxes_data.CARDS}
+    tips = {found[f"card.{card.key}.why"] for card in sandboxes_data.CARDS}
+    assert (notes, tips, found["chart.boxes.why"]) == ({head}, {f"{head}: ConnectError"}, f"{head}: ConnectError")
     assert "provider is read" not in json.dumps(found) and COUNTS not in json.dumps(found)
     assert found["sb.q.none"] == f"{head}."
 
@@ -107,7 +107,7 @@ def test_one_that_answered_once_speaks_for_itself() -> None:
     assert (found["sb.head"], found["sb.text"]) == ("No provider has answered for 310 s", "")
     # Names of our own tables help nobody.
     assert COUNTS not in json.dumps(found)
-    assert found["k.sb_failed.n"] == found["k.sb_failed.tip"] == "no sandbox of this run reported yet"
+    assert found["card.sb_failed.note"] == found["card.sb_failed.why"] == "no sandbox of this run reported yet"
     made.put_boxes(wall.WALL, wall.ready(1, 60, 20))
     assert cells(made)["sb.text"] == "The last known values are below."
 
@@ -116,8 +116,8 @@ def test_no_share_of_what_had_ended_before_anybody_watched(reader: MemoryReader)
     assert cells(reader)["sb.funnel.shares"] == 1
     reader.met_ended = 812
     found = cells(reader)
-    assert (found["k.sb_failed.v"], found["sb.funnel.shares"]) == ("51", 0)
-    assert found["k.sb_failed.n"] == "no share: 812 ended before Rollscope started"
+    assert (found["card.sb_failed.figure"], found["sb.funnel.shares"]) == ("51", 0)
+    assert found["card.sb_failed.note"] == "no share: 812 ended before Rollscope started"
     assert found["sb.funnel.n"].startswith("812 ended before Rollscope started and others may no longer be listed")
 
 
@@ -156,7 +156,7 @@ def test_known_zeros_are_zeros() -> None:
     made.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state="running"), [(wall.NOW, 1.0)])
     made.append(wall.WALL, wall.signal_of("sandboxes_dangling", "sandboxes"), [(wall.NOW, 0.0)])
     found = cells(made)
-    assert (found["k.sb_failed.v"], found["k.sb_dangling.v"]) == ("0", "0")
+    assert (found["card.sb_failed.figure"], found["card.sb_dangling.figure"]) == ("0", "0")
     assert (found["sb.f.none"], found["sb.d.none"], found["sb.p.none"]) == (
         "No sandbox has failed.", "None.", "Nothing is pending.",
     )  # fmt: skip

@@ -19,6 +19,7 @@ from server.query.run_state import UnknownRun
 from server.signals.sandbox_spinup import EDGES
 from tests.dashboard import fake_sandboxes as wall
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.shown import shown
 
 HOUR = Span(wall.NOW - 3600, wall.NOW, follow=True)
 
@@ -33,7 +34,7 @@ def cells(
 ) -> dict[str, Any]:
     page = by_key(key)
     assert page is not None
-    return of_page(page, Scope(reader, run, span=span))
+    return shown(of_page(page, Scope(reader, run, span=span)))
 
 
 def empty(lifecycle: str = "running") -> MemoryReader:
@@ -124,8 +125,8 @@ def test_a_new_spin_up_is_its_column_and_its_numbers(reader: MemoryReader) -> No
     now[0] += 6
     second = callbacks.tick(seen, views, pull(reader, first["have"]))
     column = int((wall.NOW - 5) // 60)
-    assert set(second["view"]) == {f"h.{column}", "h.total", "sb.funnel", "k.sb_failed.n"}
-    assert second["view"]["k.sb_failed.n"] == "2% of 2,575 requested"
+    assert set(second["view"]) == {f"h.{column}", "h.total", "sb.funnel"}
+    assert second["fields"] == {"card.sb_failed": {"note": "2% of 2,575 requested"}}
     assert len(json.dumps(second)) < 700
 
 
@@ -134,16 +135,22 @@ def test_new_points_come_by_slot(reader: MemoryReader) -> None:
     reader.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state="starting"), [(wall.NOW + 5, 120.0)])
     found = callbacks.tick(look(reader), SentViews(), pull(reader, cursor=cursor))
     at = [(wall.NOW + 5) * 1000]
-    assert found["points"] == {"boxes.1": [at, [120.0]], "k.sb_starting": [at, [120.0]]}
+    assert found["points"] == {"boxes.1": [at, [120.0]], "card.sb_starting": [at, [120.0]]}
 
 
 def test_first_load_brings_chart_lines_and_columns(reader: MemoryReader) -> None:
     wanted = {"path": "sandboxes", "search": f"?run={wall.WALL}", "have": [], "n": 1}
     boot = callbacks.build(look(reader), SentViews(), wanted)[0]
     assert (boot["timed"], boot["drawn"]) == (True, [*(f"boxes.{n}" for n in range(4)), "infra.1", "infra.2"])
-    assert set(boot["sparks"]) == {"k.sb_running", "k.sb_starting", "k.sb_oldest", "k.sb_p95", "k.sb_dangling"}
+    assert set(boot["sparks"]) == {
+        "card.sb_running",
+        "card.sb_starting",
+        "card.sb_oldest",
+        "card.sb_p95",
+        "card.sb_dangling",
+    }
     # The highest of its bucket, not the mean: a straggler's age at its end.
-    assert boot["sparks"]["k.sb_oldest"][1][-1] == 3720.0
+    assert boot["sparks"]["card.sb_oldest"][1][-1] == 3720.0
     assert boot["view"]["h.total"] > 2000
 
 
@@ -155,7 +162,7 @@ def test_the_end_of_a_straggler_does_not_hide_its_age() -> None:
     wanted = {"path": "sandboxes", "search": f"?run={wall.WALL}&start={HOUR.start}&end={HOUR.end}", "have": [], "n": 1}
     boot = callbacks.build(look(made), SentViews(), wanted)[0]
     # Both within one bucket, of which the mean would say 1,505.
-    assert boot["sparks"]["k.sb_oldest"][1] == [5.0, 3000.0]
+    assert boot["sparks"]["card.sb_oldest"][1] == [5.0, 3000.0]
 
 
 def test_overview_has_the_third_actor(reader: MemoryReader) -> None:

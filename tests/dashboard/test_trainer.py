@@ -14,6 +14,7 @@ from dashboard.state.url import Span
 from server.query.types import EventInfo, StepInfo
 from tests.dashboard import fake_actors as actors
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.shown import shown
 
 HOUR = Span(actors.NOW - 3600, actors.NOW, follow=True)
 
@@ -26,7 +27,7 @@ def reader() -> MemoryReader:
 def cells(reader: MemoryReader, run: str = actors.RUN, span: Span | None = HOUR) -> dict[str, Any]:
     page = by_key("trainer")
     assert page is not None
-    return of_page(page, Scope(reader, run, span=span))
+    return shown(of_page(page, Scope(reader, run, span=span)))
 
 
 def rows(found: dict[str, Any], prefix: str) -> list[Any]:
@@ -43,9 +44,9 @@ def test_what_the_trainer_does(reader: MemoryReader) -> None:
         "tn.sync": "", "tn.step": "Last 10 steps, mean 40.5 s",
         "tn.w.wait": 59.3, "tn.l.wait": "Wait 59%", "tn.w.compute": 34.6, "tn.w.eval": 0, "tn.l.eval": "",
         "tl.words": "Step 140 took 70 s, 75% above the median of 40 s", "tl.s": "watch",
-        "k.tr_step.v": "40.5", "k.tr_step.n": "last 70 s · median 40 s", "k.tr_step.p": "Watch",
-        "k.tr_mfu.v": "22", "k.tr_mfu.n": "while computing", "k.tr_sync.n": "of the step 3.7%",
-        "k.tr_rate.n": "capacity 15.8 samples/s",
+        "card.tr_step.figure": "40.5", "card.tr_step.note": "last 70 s · median 40 s", "card.tr_step.word": "Watch",
+        "card.tr_mfu.figure": "22", "card.tr_mfu.note": "while computing", "card.tr_sync.note": "of the step 3.7%",
+        "card.tr_rate.note": "capacity 15.8 samples/s",
     }  # fmt: skip
     assert {key: found[key] for key in expected} == expected
 
@@ -153,8 +154,8 @@ def test_a_synchronous_run_has_no_wait(reader: MemoryReader) -> None:
     assert found["tn.sync"] == (
         "Wait: not applicable. Synchronous run: the trainer and the generator take turns, so neither waits for a queue."
     )
-    assert found["k.tr_wait.s"] == "not_applicable" and found["tn.l.wait"] == "Generate 40%"
-    assert found["p.tphase.0.l"] == "generation"
+    assert found["card.tr_wait.state"] == "not_applicable" and found["tn.l.wait"] == "Generate 40%"
+    assert found["chart.tphase.0.label"] == "generation"
     assert [row[0] for row in rows(found, "tl.")] == ["Generation", "Compute", "Weight sync"]
 
 
@@ -163,8 +164,8 @@ def test_nothing_known_is_said_and_never_zero(reader: MemoryReader) -> None:
     assert (found["tn.head"], found["tn.s"], found["tl.words"]) == ("No trainer is monitored", "unknown", "")
     assert found["tn.text"] == "Add the trainer's run directory or its metrics."
     assert found["ts.none"] == found["tt.none"] == "No step has been logged yet."
-    assert found["k.tr_mfu.v"] == "–" and found["k.tr_mfu.tip"] == actors.NO_MFU
-    assert found["p.tmfu.w"] == actors.NO_MFU and found["tn.split.s"] == "unknown"
+    assert found["card.tr_mfu.figure"] == "–" and found["card.tr_mfu.why"] == actors.NO_MFU
+    assert found["chart.tmfu.why"] == actors.NO_MFU and found["tn.split.s"] == "unknown"
 
 
 def test_steps_are_read_when_one_came(reader: MemoryReader) -> None:

@@ -38,9 +38,7 @@ export function fill(cells) {
   for (const draw of drawers) draw(cells);
   const where = elements();
   for (const [key, cell] of Object.entries(cells)) {
-    for (const [kind, el] of where[key] || [])
-      // While the cursor is on a chart, the headers show the values under it.
-      if (!(kind === "t" && state.hovering && el.dataset.slot)) put[kind](el, cell);
+    for (const [kind, el] of where[key] || []) put[kind](el, cell);
   }
   ages();
 }

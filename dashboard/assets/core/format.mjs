@@ -1,4 +1,4 @@
-// Numbers as `dashboard/widgets/format.py` writes them, for values under the cursor; a test compares the two.
+// Numbers as `dashboard/state/format.py` writes them, for values under the cursor; a test compares the two.
 
 const trim = (text) => (text.includes(".") ? text.replace(/0+$/, "").replace(/\.$/, "") : text);
 const group = (text) => text.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
@@ -23,18 +23,26 @@ export function number(value) {
 
 export const money = (value) => "$" + (value === 0 ? "0" : Math.abs(value) < 999.995 ? value.toFixed(2) : number(value));
 
-export function text(value, unit) {
-  if (value === null || value === undefined || !isFinite(value)) return "–";
+// A value and its unit as shown: (0.64, "ratio") is ["64", "%"].
+/** @returns {[string, string]} */
+export function parts(value, unit) {
+  if (value === null || value === undefined || !isFinite(value)) return ["–", ""];
   if (unit === "ratio") {
     const percent = 100 * value;
-    return (Math.abs(percent) >= 9.95 ? percent.toFixed(0) : percent.toFixed(1).replace(/\.0$/, "")) + "%";
+    return [Math.abs(percent) >= 9.95 ? percent.toFixed(0) : percent.toFixed(1).replace(/\.0$/, ""), "%"];
   }
   if (unit === "seconds") {
     const size = Math.abs(value);
-    return size >= 7200 ? number(value / 3600) + " h" : size >= 120 ? number(value / 60) + " min" : number(value) + " s";
+    return size >= 7200 ? [number(value / 3600), "h"] : size >= 120 ? [number(value / 60), "min"] : [number(value), "s"];
   }
-  if (unit === "usd" || unit === "usd/h") return money(value) + unit.slice(3);
-  return unit ? number(value) + " " + (unit === "hours" ? "h" : unit) : number(value);
+  if (unit === "usd" || unit === "usd/h") return [money(value), unit.slice(3)];
+  return [number(value), unit === "hours" ? "h" : unit || ""];
+}
+
+// The same in one string.
+export function text(value, unit) {
+  const [figure, word] = parts(value, unit);
+  return figure + (word === "%" || word === "/h" || !word ? word : " " + word);
 }
 
 export function age(seconds) {

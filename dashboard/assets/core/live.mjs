@@ -10,6 +10,7 @@ import { painters, state } from "./state.mjs";
 import { showTheme } from "./theme.mjs";
 import { bind, chartsReady, figure, grow, range, slide, unzoom } from "../widgets/chart.mjs";
 import { settled } from "../widgets/chart_menu.mjs";
+import { chartOf } from "../widgets/legend.mjs";
 import { drawSpark } from "../widgets/spark.mjs";
 import { overSteps } from "../widgets/step_axis.mjs";
 
@@ -161,9 +162,9 @@ function settle(found) {
 // also while it has no value.
 function states() {
   if (!state.boot.drawn) return;
-  for (const b of all("[data-slot]")) b.parentNode.dataset.drawn = state.boot.drawn.includes(b.dataset.t.slice(2, -2)) ? "1" : "";
+  for (const b of all("[data-slot]")) b.parentNode.dataset.drawn = state.boot.drawn.includes(b.dataset.slot) ? "1" : "";
   for (const el of all("[data-panel]")) {
-    const key = "p." + el.dataset.panel, now = state.view[key + ".s"];
+    const now = chartOf(el.dataset.panel)?.state;
     const has = state.boot.drawn.some((slot) => slot.split(".")[0] === el.dataset.panel);
     el.dataset.state = has ? (now === "ok" ? "data" : "stale") : now === "ok" ? "empty" : now;
     if (el.dataset.state === "empty") el.querySelector(".why p").textContent = "No points in this time range.";
@@ -232,10 +233,12 @@ function apply(delta) {
   if (delta.reset) return reload(), none();
   Object.assign(state.boot, { cursor: delta.cursor, have: delta.have, now: delta.now });
   answeredAt = performance.now();
-  fill(delta.view || {});
+  const cells = delta.view || {};
+  for (const [key, fields] of Object.entries(delta.fields || {})) cells[key] = { ...state.view[key], ...fields };
+  fill(cells);
   const over = ["finished", "crashed"].includes(state.view.life);
   if (over !== state.boot.over || catches() !== state.boot.catches) return reload(), none();
-  if (delta.view) states();
+  if (delta.view || delta.fields) states();
   draw(delta.points || {});
   heartbeat();
   seen(delta.cursor);
@@ -252,7 +255,7 @@ function draw(points) {
   const byPanel = {};
   for (const [slot, found] of Object.entries(points)) {
     const [panel] = slot.split(".");
-    if (panel === "k") sparkle(slot, found);
+    if (panel === "card") sparkle(slot, found);
     else (byPanel[panel] ||= {})[slot] = found;
   }
   for (const [panel, found] of Object.entries(byPanel)) grow(panel, found);

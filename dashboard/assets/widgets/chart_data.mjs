@@ -8,6 +8,7 @@ import { state } from "../core/state.mjs";
 import { charts, chartsReady, graphOf, plotly, range, time } from "./chart.mjs";
 import { toast } from "./chart_menu.mjs";
 import { alertsOf } from "./events.mjs";
+import { lineOf } from "./legend.mjs";
 import { across, byStep, toMs, toX } from "./step_axis.mjs";
 
 const EVERY = 10000, AHEAD = 0.25, PLACE = { 900: "15 minutes", 3600: "hour", 21600: "6 hours", 86400: "24 hours", 604800: "7 days" };
@@ -21,7 +22,7 @@ export function linesOf(el) {
   for (const trace of (gd && gd.data) || []) {
     const [slot, rest] = String(trace.meta).split(":");
     if (rest && (slot !== "over" || !state.boot.behind)) continue;
-    const own = rest || slot, item = el.querySelector(`[data-t="p.${own}.l"]`), name = item ? item.textContent : own;
+    const own = rest || slot, name = lineOf(own)?.label ?? own;
     const at = trace.x.map((_, i) => i).filter((i) => time(trace.x[i]) >= from && time(trace.x[i]) <= to);
     const label = rest ? `${name}, ${state.boot.behind[0]}` : name, x = at.map((i) => time(trace.x[i])), y = at.map((i) => trace.y[i]);
     found.push({ label, slot: own, behind: Boolean(rest), trace, x, y });

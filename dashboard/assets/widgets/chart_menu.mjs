@@ -8,6 +8,7 @@ import { state } from "../core/state.mjs";
 import { draw, graphOf, time } from "./chart.mjs";
 import { linesOf, linkOf, rowsOf, saveCsv, savePng, summarise, titleOf, valueOf } from "./chart_data.mjs";
 import { cross, leave } from "./cursor.mjs";
+import { lineOf } from "./legend.mjs";
 import { nearest } from "./series.mjs";
 import { byStep, toMs, toX } from "./step_axis.mjs";
 
@@ -234,11 +235,11 @@ document.addEventListener("pointerdown", (event) => menu && !menu.contains(event
 const newest = (line) => line.x.findLast((_, i) => line.y[i] !== null);
 function source(el) {
   const lines = linesOf(el), tip = el.querySelector(".tip"), rows = all(".legend .item[data-signal]", el).map((item) => {
-    const key = item.querySelector("[data-slot]").dataset.slot, from = state.view[`p.${key}.f`], line = lines.find((one) => one.slot === key && !one.behind);
+    const key = item.querySelector("[data-slot]").dataset.slot, { label, source: from } = lineOf(key) || { label: "" }, line = lines.find((one) => one.slot === key && !one.behind);
     const at = line && newest(line), words = [item.dataset.signal, from && `from ${from}`, at && format.age(now() - (toMs(at) - state.tz) / 1000)];
     const li = make("li"), help = make("a", "what it means");
     help.href = path("help") === by("app").dataset.base ? `${by("app").dataset.base}help#${item.dataset.signal}` : `${path("help")}#${item.dataset.signal}`;
-    li.append(make("b", state.view[`p.${key}.l`] || ""), make("span", words.filter(Boolean).join(" · ") || "no value now"), help);
+    li.append(make("b", label), make("span", words.filter(Boolean).join(" · ") || "no value now"), help);
     return li;
   });
   const list = make("ul");
@@ -258,8 +259,7 @@ function legends(el) {
   behind.forEach((slot, i) => {
     const item = make("span", "", "item more-lines"), value = make("b");
     value.dataset.slot = "over:" + slot;
-    value.dataset.t = `p.over:${slot}.v`;
-    item.append(make("i", "", "swatch behind" + (i ? " dotted" : "")), make("span", behind.length > 1 ? `${state.view[`p.${slot}.l`]} ${words}` : words), value);
+    item.append(make("i", "", "swatch behind" + (i ? " dotted" : "")), make("span", behind.length > 1 ? `${lineOf(slot).label} ${words}` : words), value);
     where.append(item);
   });
 }

@@ -6,6 +6,7 @@ import { state } from "../core/state.mjs";
 import { plots, range, time } from "./chart.mjs";
 import { units } from "./chart_data.mjs";
 import { alertsAt, laneAt, laneOf, updateAt } from "./events.mjs";
+import { newest } from "./legend.mjs";
 import { nearest } from "./series.mjs";
 import { across, stepAt, toMs, toX, widthX } from "./step_axis.mjs";
 
@@ -117,5 +118,5 @@ export function leave() {
   if (!state.hovering) return;
   state.hovering = false;
   for (const cross of all(".cross[data-on]")) cross.dataset.on = "";
-  for (const b of all("[data-slot]")) b.textContent = state.view[b.dataset.t] ?? "";
+  newest();
 }

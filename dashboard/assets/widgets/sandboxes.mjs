@@ -37,8 +37,8 @@ function heat() {
   const words = edges.map((edge, i) => (i % 2 && edge !== Infinity ? duration(edge) : ""));
   const map = heatMap(where, { names: words, columns: columns(names, width), most: state.view["h.most"], tall: ROW, label: summary() });
   const room = (points) => points.filter(([at]) => at >= map.start && at <= map.end).map(([at, value]) => [map.x(at), value === null ? NaN : map.y(place(edges, value))]);
-  map.el.append(line(room(series("k.sb_p95")), "dashed"), line(room(series("k.sb_oldest")), "oldest"));
-  map.el.append(...tag(room(series("k.sb_oldest")), state.view["sb.oldest"], map));
+  map.el.append(line(room(series("card.sb_p95")), "dashed"), line(room(series("card.sb_oldest")), "oldest"));
+  map.el.append(...tag(room(series("card.sb_oldest")), state.view["sb.oldest"], map));
   where.look = Object.assign(map, { names, width });
   scale("heat", state.view["h.most"], state.view["h.width"]);
 }

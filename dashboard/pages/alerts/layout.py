@@ -3,8 +3,9 @@
 from typing import Any
 
 from dashboard.pages.alerts.data import board
-from dashboard.shell.page import Page, Scope, html, t
+from dashboard.shell.page import Page, Scope, t
 from dashboard.state.status import View
+from dashboard.widgets.base import html
 from server.query.run_state import LIVE
 
 HISTORY, DELIVERIES = 50, 30

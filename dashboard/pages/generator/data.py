@@ -1,13 +1,18 @@
 """Cells of the Generator page: whether the engines are the limit, room in the caches, outliers."""
 
-from dashboard.charts.panels import Card, Panel, PanelLine, want
+from msgspec import structs
+
 from dashboard.pages.generator import engines
 from dashboard.pages.generator.engines import Engine
-from dashboard.pages.overview.data import card_cells, panel_cells
 from dashboard.pages.verdict import advised, because, named, simulated
 from dashboard.shell.page import Scope
+from dashboard.state.format import number, text, tight
+from dashboard.state.signal_lookup import want
 from dashboard.state.status import StatusFacts, View, first_clause, joined
-from dashboard.widgets.format import STATE_WORDS, number, text, tight
+from dashboard.widgets import card, chart
+from dashboard.widgets.base import state_word
+from dashboard.widgets.card import Card, CardNow
+from dashboard.widgets.chart import Panel, PanelLine
 from server.query.types import SignalNow
 
 _TTFT, _ITL, _E2E = "time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_seconds"
@@ -18,9 +23,9 @@ _SOON = 6 * 3600.0
 _ENGINE_TOKENS = "generator_engine_tokens_per_second"
 
 CARDS: tuple[Card, ...] = (
-    Card("ge_up", "Engines up", "orange", (want("generator_engines", state="up"),)),
-    Card("ge_running", "Running", "orange", (want("generator_requests_now", state="running"),)),
-    Card("ge_waiting", "Waiting", "grey", (want("generator_requests_now", state="waiting"),), peaks=True),
+    Card("ge_up", "Engines up", "orange", (want("generator_engines", state="up"),), unit=""),
+    Card("ge_running", "Running", "orange", (want("generator_requests_now", state="running"),), unit=""),
+    Card("ge_waiting", "Waiting", "grey", (want("generator_requests_now", state="waiting"),), unit="", peaks=True),
     Card(
         "ge_kv",
         "KV cache",
@@ -180,13 +185,10 @@ def cells(scope: Scope) -> View:
     """All texts of the page."""
     facts, infos = scope.facts, scope.reader.signals.infos
     fleet = engines.fleet(scope)
-    found: View = {}
-    for card in CARDS:
-        found |= card_cells(facts, card, infos)
-    for panel in PANELS:
-        found |= panel_cells(facts, panel, infos)
-    found |= {f"k.{card.key}.u": "" for card in CARDS[:3]}
-    found |= _up(facts, fleet) | _head(facts, fleet) | _states(facts, fleet) | _room(facts) | _speed(facts)
+    cards = card.bind_all(CARDS, facts, infos)
+    cards["ge_up"] = _up(cards["ge_up"], facts, fleet)
+    found = card.cells(cards) | chart.cells(chart.bind_all(PANELS, facts, infos))
+    found |= _head(facts, fleet) | _states(facts, fleet) | _room(facts) | _speed(facts)
     return found | engines.outliers(fleet) | engines.heat(scope, fleet) | engines.table(fleet)
 
 
@@ -269,21 +271,22 @@ def _why(found: SignalNow | None) -> str:
     return found.why if found is not None else ""
 
 
-def _up(facts: StatusFacts, fleet: list[Engine]) -> View:
+def _up(shown: CardNow, facts: StatusFacts, fleet: list[Engine]) -> CardNow:
     """How many of how many, judged by those that are not."""
     counts = _counts(facts, fleet)
     total = sum(counts.values())
-    if facts.value("generator_engines", state="up") is None or not total:
-        return {}
+    if shown.value is None or not total:
+        return shown
     state = "critical" if counts["down"] or counts["hung"] else "watch" if counts["silent"] else "ok"
     rest = [f"{count:.0f} {word}" for word, count in counts.items() if word != "up" and count]
-    return {
+    return structs.replace(
+        shown,
         # An engine paused for a weight update counts as up: the card must not fall to 0 of 4 at each update.
-        "k.ge_up.v": f"{counts['up'] + counts['paused'] + counts['stale']:.0f}",
-        "k.ge_up.n": joined(f"of {total:.0f}", *rest),
-        "k.ge_up.s": state,
-        "k.ge_up.p": "" if state == "ok" else STATE_WORDS[state],
-    }
+        value=counts["up"] + counts["paused"] + counts["stale"],
+        note=joined(f"of {total:.0f}", *rest),
+        state=state,
+        word="" if state == "ok" else state_word(facts, state),
+    )
 
 
 _STATES = ("up", "down", "hung", "silent", "stale", "paused", "asleep")

@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from dashboard.charts.elements import card_of, lane, panel_of, read
+from dashboard.charts.elements import lane, read
 from dashboard.charts.panels import names_by_slot
 from dashboard.pages.generator.data import CARDS, PANELS, SPARKS, cells
 from dashboard.pages.generator.engines import HEATS
-from dashboard.shell.page import Json, Load, Page, html, simulate, t
+from dashboard.shell.page import Json, Load, Page, simulate, t
 from dashboard.state import deltas
+from dashboard.widgets import card, chart
+from dashboard.widgets.base import html
 from server.query.types import Delta, Status
 
 _COLUMNS = ("Engine", "State", "Running", "Waiting", "KV cache", "Tokens/s", "Preempted/min", "Weights", "Last read")
@@ -15,8 +17,8 @@ _COLUMNS = ("Engine", "State", "Running", "Waiting", "KV cache", "Tokens/s", "Pr
 
 def tree() -> list[Any]:
     """The page's elements."""
-    cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
-    load, *rest = [panel_of(panel) for panel in PANELS]
+    cards = html.Div([card.element(one) for one in CARDS], className="cards eight")
+    load, *rest = [chart.element(panel) for panel in PANELS]
     sides = [html.Div([_heat(), load], className="stack"), html.Div([_sick(), _room()], className="stack")]
     first = html.Div(sides, className="actor-grid")
     charts = html.Div([_speed(), *rest], className="charts")

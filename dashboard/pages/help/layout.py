@@ -4,8 +4,9 @@ from typing import Any
 
 from dashboard.pages.help.data import cells
 from dashboard.shell.glossary import WORDS
-from dashboard.shell.page import Page, html
+from dashboard.shell.page import Page
 from dashboard.shell.shortcuts import SHORTCUTS
+from dashboard.widgets.base import html
 
 
 def tree() -> list[Any]:

@@ -4,9 +4,9 @@ import msgspec
 from msgspec import structs
 
 from dashboard.pages import verdict
+from dashboard.state.format import money, parts, text, tight
 from dashboard.state.run_state import WORDS, progress
 from dashboard.state.status import StatusFacts, View, joined
-from dashboard.widgets.format import money, parts, text, tight
 from server.query.types import CAUSES, RunSummary, Verdict
 
 PHASES = (("wait", "Wait"), ("compute", "Train"), ("overhead", "Overhead"))

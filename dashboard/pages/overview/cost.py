@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from dashboard.state.format import STATE_WORDS, money, parts, text
 from dashboard.state.status import StatusFacts, View, first_clause, joined
-from dashboard.widgets.format import STATE_WORDS, money, parts, text
 
 CAUSES: Mapping[str, str] = {
     "trainer_wait": "Trainer waits",

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dashboard.pages.overview.banner import split
+from dashboard.state.format import STATE_WORDS, parts, system, text
 from dashboard.state.status import StatusFacts, View, engine_name, first_clause, joined, worst
-from dashboard.widgets.format import STATE_WORDS, parts, system, text
 from server.query.types import SignalNow, mode_words
 
 # Engine states shown by name; engines that are down are counted with their targets.

@@ -2,15 +2,17 @@
 
 from typing import Any
 
-from dashboard.charts.elements import card_of, lane, panel_of, read
+from dashboard.charts.elements import lane, read
 from dashboard.charts.panels import BEHAVIOUR, CARDS, FIRST, PANELS, names_by_slot
 from dashboard.pages.alerts.data import brief
 from dashboard.pages.overview.banner import PHASES
 from dashboard.pages.overview.cost import CAUSES
-from dashboard.pages.overview.data import alerting, view
-from dashboard.shell.page import Json, Load, Page, Scope, html, pill, t
+from dashboard.pages.overview.data import view
+from dashboard.shell.page import Json, Load, Page, Scope, pill, t
 from dashboard.state import deltas
 from dashboard.state.status import View
+from dashboard.widgets import card, chart
+from dashboard.widgets.base import html
 from server.query.types import Delta, Status
 
 # Which page an actor opens.
@@ -28,7 +30,7 @@ def cells(scope: Scope) -> View:
     if scope.facts.at is not None:
         # The list stays that of the present.
         alerts["o.sum"] = f"{alerts['o.sum']} now"
-    return view(scope.facts, scope.reader.signals.infos) | alerting(scope.facts) | alerts
+    return view(scope.facts, scope.reader.signals.infos) | alerts
 
 
 def charts(load: Load) -> Json:
@@ -73,7 +75,7 @@ def _banner() -> Any:
 
 
 def _cards() -> Any:
-    return html.Div([card_of(card) for card in CARDS], className="cards figures")
+    return html.Div([card.element(one) for one in CARDS], className="cards figures")
 
 
 def _flow() -> Any:
@@ -112,7 +114,7 @@ def _arrow(key: str) -> Any:
 
 
 def _charts() -> Any:
-    panels, behaviour = ([panel_of(panel) for panel in panels] for panels in (FIRST, BEHAVIOUR))
+    panels, behaviour = ([chart.element(panel) for panel in panels] for panels in (FIRST, BEHAVIOUR))
     head = html.H2("Behaviour", className="group", id="behaviour")
     return html.Div([_alerts(), *panels, head, *behaviour], className="charts", id="charts")
 

@@ -5,15 +5,17 @@ from urllib.parse import quote
 
 from msgspec import structs
 
-from dashboard.charts.panels import Card, want
 from dashboard.charts.time_columns import Grid
-from dashboard.pages.overview.data import absent, card_cells
 from dashboard.pages.rollouts.filters import CENSUS, EXITS, WAITS, parse
 from dashboard.pages.rollouts.records import RolloutRecords, detail, tables
 from dashboard.pages.sandboxes.data import HERE
 from dashboard.shell.page import Scope
+from dashboard.state.format import money, number, text
+from dashboard.state.signal_lookup import want
 from dashboard.state.status import RECORDS, StatusFacts, View, first_clause, joined
-from dashboard.widgets.format import money, number, text
+from dashboard.widgets import card
+from dashboard.widgets.base import absent
+from dashboard.widgets.card import Card
 from server.query import RolloutGroupRow
 from server.query.types import Cells, SignalInfo, SignalNow
 
@@ -40,7 +42,7 @@ CARDS: tuple[Card, ...] = (
         (want("mixed_version_ratio"),),
     ),
     Card("ro_zero", "Zero advantage", "gold", (want("zero_advantage_ratio", basis=_BASIS),)),
-    Card("ro_tail", "Tail index", "orange", (want("tail_index_ratio", of="response_tokens"),)),
+    Card("ro_tail", "Tail index", "orange", (want("tail_index_ratio", of="response_tokens"),), unit="×"),
     Card(
         "ro_age",
         "Oldest sample",
@@ -66,9 +68,14 @@ def cells(scope: Scope) -> View:
     facts, infos, records = scope.facts, scope.reader.signals.infos, RolloutRecords(scope, parse(scope.search))
     has_records = records.any()
     found: View = {"ro.mode": "ok" if has_records else "none"}
-    for card in CARDS:
-        found |= _whole(card_cells(facts, card, infos), card.key)
-    found |= _head(facts, infos, records, has_records) | _bound(facts) | _zero(facts) | _mixed(facts) | _tail(facts)
+    # On this page a card shows the whole reason, because it names the missing field.
+    cards = {
+        key: structs.replace(one, note=one.why or one.note) for key, one in card.bind_all(CARDS, facts, infos).items()
+    }
+    notes = {"ro_env": _bound(facts), "ro_zero": _zero(facts), "ro_mixed": _mixed(facts), "ro_tail": _tail(facts),
+             "ro_policy": _synchronous(facts)}  # fmt: skip
+    cards |= {key: structs.replace(cards[key], note=note) for key, note in notes.items() if note}
+    found |= card.cells(cards) | _head(facts, infos, records, has_records)
     if not has_records:
         return found | _how(facts.status.run)
     found |= {"ro.words": dict(WORDS), "ro.envs": list(records.environments())}
@@ -77,12 +84,6 @@ def cells(scope: Scope) -> View:
     if columns is not None:
         found |= _funnel(records, columns) | _drawn(records, columns, facts)
     return found | detail(records, facts.status.now)
-
-
-def _whole(card: View, key: str) -> View:
-    """On this page a card shows the whole reason, because it names the missing field."""
-    tip = card[f"k.{key}.tip"]
-    return card | ({f"k.{key}.n": tip} if tip else {})
 
 
 # ---- head
@@ -118,9 +119,7 @@ def _headline(facts: StatusFacts, infos: Mapping[str, SignalInfo], has_records: 
         return _line("Staleness unknown", "", "", why[:1].upper() + why[1:])
     if facts.synchronous and not mean.value:
         sentence = "Synchronous: staleness is 0 by definition. The policy that generated a rollout trains on it."
-        return _line(f"Every rollout {'was' if facts.over else 'is'} fresh", "", "", sentence) | {
-            "k.ro_policy.n": "synchronous: by definition"
-        }
+        return _line(f"Every rollout {'was' if facts.over else 'is'} fresh", "", "", sentence)
     figure = f"{number(mean.value)} version{'' if mean.value == 1 else 's'}"
     verb = "were" if facts.over else "are"
     return _line(f"Trained rollouts {verb} ", figure, " behind", _beside(facts))
@@ -163,38 +162,41 @@ def _split(facts: StatusFacts) -> View:
 # ---- cards
 
 
-def _bound(facts: StatusFacts) -> View:
+def _synchronous(facts: StatusFacts) -> str:
+    mean = _MEAN.explain(facts.signals)
+    fresh = facts.synchronous and mean is not None and mean.value == 0
+    return "synchronous: by definition" if fresh else ""
+
+
+def _bound(facts: StatusFacts) -> str:
     """Turns that do not report whether they changed the environment count as changes: the value is an upper bound."""
     found = facts.find(_STALE, level="environment_state", stat="mean")
     if found is None or found.value is None or not found.why.startswith("upper bound"):
-        return {}
+        return ""
     stats = ((name, facts.value(_STALE, level="environment_state", stat=name)) for name in ("p95", "max"))
-    shown = (f"{name} {number(value)}" for name, value in stats if value is not None)
-    return {"k.ro_env.n": joined("upper bound", *shown)}
+    return joined("upper bound", *(f"{name} {number(value)}" for name, value in stats if value is not None))
 
 
-def _zero(facts: StatusFacts) -> View:
+def _zero(facts: StatusFacts) -> str:
     """By cause, the most frequent first."""
     if facts.value("zero_advantage_ratio", basis=_BASIS) is None:
-        return {}
+        return ""
     causes = [(facts.value("zero_advantage_group_ratio", basis=_BASIS, cause=cause), word) for word, cause in _CAUSES]
     shown = sorted(((value, word) for value, word in causes if value), key=lambda pair: -pair[0])
-    return {"k.ro_zero.n": joined(*(f"{text(value, 'ratio')} {word}" for value, word in shown))} if shown else {}
+    return joined(*(f"{text(value, 'ratio')} {word}" for value, word in shown))
 
 
-def _mixed(facts: StatusFacts) -> View:
+def _mixed(facts: StatusFacts) -> str:
     turns = facts.say("old_state_turn_ratio")
     has_ratio = facts.value("mixed_version_ratio") is not None and turns
-    return {"k.ro_mixed.n": f"{turns} of turns on state of an older policy"} if has_ratio else {}
+    return f"{turns} of turns on state of an older policy" if has_ratio else ""
 
 
-def _tail(facts: StatusFacts) -> View:
-    """A quotient, not a share of 100%."""
-    index, times = (facts.value("tail_index_ratio", of=of) for of in ("response_tokens", "seconds"))
-    if index is None:
-        return {}
-    note = joined("p99 / p50 of tokens", f"of time {number(times)}" if times is not None else "")
-    return {"k.ro_tail.v": number(index), "k.ro_tail.u": "×", "k.ro_tail.n": note}
+def _tail(facts: StatusFacts) -> str:
+    if facts.value("tail_index_ratio", of="response_tokens") is None:
+        return ""
+    times = facts.value("tail_index_ratio", of="seconds")
+    return joined("p99 / p50 of tokens", f"of time {number(times)}" if times is not None else "")
 
 
 # ---- funnel and census

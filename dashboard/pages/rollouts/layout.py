@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from dashboard.charts.elements import card_of, lane, read
+from dashboard.charts.elements import lane, read
 from dashboard.charts.panels import names_by_slot
 from dashboard.pages.rollouts.data import CARDS, cells
 from dashboard.pages.rollouts.filters import PARAMETERS
-from dashboard.shell.page import Json, Load, Page, html, t
+from dashboard.shell.page import Json, Load, Page, t
 from dashboard.state import deltas
+from dashboard.widgets import card
+from dashboard.widgets.base import html
 from server.query.types import Delta, Status
 
 # (heading, sort key; "" for a column that cannot be sorted by)
@@ -30,7 +32,7 @@ _READERS = (
 
 def tree() -> list[Any]:
     """The page's elements; which of them are seen depends on ``ro.mode``."""
-    cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
+    cards = html.Div([card.element(one) for one in CARDS], className="cards eight")
     content = html.Div([_funnel(), _census(), _stale(), _length(), _groups(), _side(), _table()], className="known")
     return [
         html.Div([_head(), cards, lane(), _how(), content, _panel()], className="rollouts", **{"data-s": "ro.mode"})

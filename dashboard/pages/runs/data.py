@@ -6,15 +6,14 @@ A run's row changes when a step ends; how old its data is changes at every tick,
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from dashboard.charts.panels import want
 from dashboard.pages.alerts.data import NOT_EVALUATED, firing, worst
 from dashboard.pages.verdict import because, colour, confidence, word
 from dashboard.shell.page import Json, Scope
+from dashboard.state.format import DASH, system, text, tight
 from dashboard.state.run_state import TONES, progress
 from dashboard.state.run_state import word as state_word
-from dashboard.state.signal_lookup import Want
+from dashboard.state.signal_lookup import Want, want
 from dashboard.state.status import View, joined
-from dashboard.widgets.format import DASH, system, text, tight
 from server.query.run_state import StateName
 from server.query.types import AlertInfo, RunNow, SignalInfo, SignalNow, Verdict, mode_words
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 from dashboard.pages.runs.data import ASKS, cells
-from dashboard.shell.page import Page, html, t
+from dashboard.shell.page import Page, t
+from dashboard.widgets.base import html
 
 # (column, what it is sorted by, narrow?)
 COLUMNS: tuple[tuple[str, str], ...] = (

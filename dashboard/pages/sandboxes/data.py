@@ -4,14 +4,19 @@ from collections.abc import Mapping
 from math import floor
 from urllib.parse import quote
 
-from dashboard.charts.panels import Card, Panel, PanelLine, want
-from dashboard.pages.overview.data import absent, card_cells, panel_cells
+from msgspec import structs
+
 from dashboard.pages.sandboxes.records import SandboxRecords, records
 from dashboard.pages.sandboxes.tables import STATE_WORDS, by_cause, tables
 from dashboard.pages.sources.setup import toml_key
 from dashboard.shell.page import Scope
+from dashboard.state.format import money, text
+from dashboard.state.signal_lookup import want
 from dashboard.state.status import LAST, StatusFacts, View, first_clause, joined, worst
-from dashboard.widgets.format import money, parts, text
+from dashboard.widgets import card, chart
+from dashboard.widgets.base import absent
+from dashboard.widgets.card import Card, CardNow
+from dashboard.widgets.chart import Panel, PanelLine
 from server.query import Reader
 from server.query.types import SignalInfo
 
@@ -76,7 +81,8 @@ _DRAWN = (("running", "purple"), ("starting", "teal"), ("building_image", "gold"
 _NOT_DRAWN = ("paused", "stopping", "unknown")
 
 CARDS: tuple[Card, ...] = (
-    Card("sb_running", "Running", "purple", (want("sandboxes", state="running"),)),
+    # A count of sandboxes under its title needs no unit.
+    Card("sb_running", "Running", "purple", (want("sandboxes", state="running"),), unit=""),
     Card(
         "sb_starting",
         "Starting",
@@ -85,6 +91,7 @@ CARDS: tuple[Card, ...] = (
         # The limit on how many start at once is what a wall is made of.
         judges=(want("sandbox_quota_used_ratio", resource="starting"),),
         notes=(("quota used", want("sandbox_quota_used_ratio", resource="starting")),),
+        unit="",
     ),
     Card("sb_oldest", "Oldest pending", "orange", (want(_OLDEST),), peaks=True),
     Card(
@@ -102,7 +109,7 @@ CARDS: tuple[Card, ...] = (
         notes=(("p50", want("sandbox_exec_seconds", stat="p50")),),
     ),
     Card("sb_failed", "Failures", "orange", (want("sandbox_failures_total"),)),
-    Card("sb_dangling", "Dangling", "gold", (want("sandboxes_dangling"),)),
+    Card("sb_dangling", "Dangling", "gold", (want("sandboxes_dangling"),), unit=""),
     Card("sb_credit", "Credit lasts", "blue", (want("sandbox_credit_hours"),)),
 )
 # Failures are many counters, and the credit falls slowly: their cards have no small line.
@@ -148,15 +155,20 @@ def cells(scope: Scope) -> View:
     found: View = {"sb.mode": shown} | _head(facts, boxes, shown) | _sources(facts)
     if shown != "ok":
         return found
-    for card in CARDS:
-        found |= card_cells(facts, card, infos)
-    # A count of sandboxes under its title needs no unit.
-    found |= {f"k.{card.key}.u": "" for card in CARDS if (one := card.find(facts.signals)) and one.unit == "sandboxes"}
-    found |= _starting(facts) | _p95(facts, boxes) | _failed(facts, boxes) | _credit(facts)
-    for panel in PANELS:
-        found |= panel_cells(facts, panel, infos)
-    found |= _infra(facts, infos) | _rest(facts) | heat(scope) | tables(facts, boxes, infos)
-    return found | _without_answers(facts, found)
+    cards, charts = card.bind_all(CARDS, facts, infos), chart.bind_all(PANELS, facts, infos)
+    notes = {"sb_starting": _starting(facts), "sb_p95": _p95(facts, boxes), "sb_credit": _credit(facts)}
+    cards |= {key: structs.replace(cards[key], note=note) for key, note in notes.items() if note}
+    cards["sb_failed"] = _failed(cards["sb_failed"], facts, boxes)
+    found |= _spin_ups(facts, boxes) | _infra(facts, infos) | _rest(facts) | heat(scope) | tables(facts, boxes, infos)
+    message, error = unanswered(facts)
+    if message:
+        # All reasons are one while no target has answered: hints of single signals would mislead.
+        whole = f"{message}: {error}" if error else message
+        silent = [key for key, one in cards.items() if one.state == "unknown"]
+        cards |= {key: structs.replace(cards[key], note=message, why=whole) for key in silent}
+        charts |= {key: structs.replace(one, why=whole) for key, one in charts.items() if one.why}
+        found |= {"sb.q.none": message + "."} if found.get("sb.q.none") else {}
+    return found | card.cells(cards) | chart.cells(charts)
 
 
 def mode(facts: StatusFacts, boxes: SandboxRecords) -> str:
@@ -207,18 +219,6 @@ def unanswered(facts: StatusFacts) -> tuple[str, str]:
     verb = ("has not" if len(rows) == 1 else "has") if not facts.over else ("never" if len(rows) == 1 else "ever")
     error = next((target.error for target in rows if target.error), "")
     return f"{subject} {verb} answered" + ("" if facts.over else " yet"), error
-
-
-def _without_answers(facts: StatusFacts, found: View) -> View:
-    """Replaces all reasons by one while no target has answered: hints of single signals would mislead."""
-    message, error = unanswered(facts)
-    if not message:
-        return {}
-    whole = f"{message}: {error}" if error else message
-    silent = [card.key for card in CARDS if found.get(f"k.{card.key}.s") == "unknown"]
-    cards: View = {f"k.{key}.{cell}": text for key in silent for cell, text in (("n", message), ("tip", whole))}
-    panels = {f"p.{panel.key}.w": whole for panel in PANELS if found.get(f"p.{panel.key}.w")}
-    return cards | panels | ({"sb.q.none": message + "."} if found.get("sb.q.none") else {})
 
 
 def _once(facts: StatusFacts, boxes: SandboxRecords) -> bool:
@@ -322,41 +322,45 @@ def snippet(run: str) -> str:
 # ---- cards
 
 
-def _value(key: str, value: float | None, unit: str, note: str, pill: str = "") -> View:
-    figure, word = parts(value, unit)
-    silent: View = {f"k.{key}.s": "ok", f"k.{key}.p": pill, f"k.{key}.tip": ""}
-    return {f"k.{key}.v": figure, f"k.{key}.u": word, f"k.{key}.n": note} | silent
-
-
-def _starting(facts: StatusFacts) -> View:
+def _starting(facts: StatusFacts) -> str:
     """What else waits: a wall may stand before the image or in the queue."""
+    if facts.value("sandboxes", state="starting") is None:
+        return ""
     waits = {state: facts.value("sandboxes", state=state) for state in ("building_image", "queued")}
     words = [f"{value:,.0f} {STATE_WORDS[state]}" for state, value in waits.items() if value]
     used = facts.say("sandbox_quota_used_ratio", resource="starting")
-    is_reported = facts.value("sandboxes", state="starting") is not None
     # The number of starting sandboxes is judged against the limit only.
     # The verdict infers a limit from a constant number of starting sandboxes; its cause may be of the last verdict.
     verdict = facts.status.verdict
     causes = {one.cause for one in (verdict, verdict.last) if one}
     inferred = "at a limit inferred by the verdict" if "starting_limit" in causes else "limit not reported"
-    note = joined(f"{used} of the limit" if used else inferred, *words)
-    return {"k.sb_starting.n": note} if is_reported else {}
+    return joined(f"{used} of the limit" if used else inferred, *words)
 
 
-def _p95(facts: StatusFacts, boxes: SandboxRecords) -> View:
-    """Names the clock that timed the spin-ups."""
-    clock = clocks(boxes)
-    found: View = {"sb.clock": f"timed by {clock}" if clock else "", "sb.oldest": facts.say(_OLDEST)}
-    found |= {"sb.p95": facts.say(_SPIN, **_P95), "sb.split": ""}
+def _p95(facts: StatusFacts, boxes: SandboxRecords) -> str:
+    """The other quantiles, and the clock that timed the spin-ups."""
     if facts.value(_SPIN, **_P95) is None:
-        return found
+        return ""
     beside = [f"{name} {value}" for name in ("p50", "max") if (value := facts.say(_SPIN, image="all", stat=name))]
-    split = [
-        f"p95 {value} {word}"
-        for image, word in (("cached", "cached image"), ("built", "built image"))
-        if (value := facts.say(_SPIN, image=image, stat="p95"))
-    ]
-    return found | {"k.sb_p95.n": joined(*beside, f"by {clock}" if clock else ""), "sb.split": joined(*split)}
+    clock = clocks(boxes)
+    return joined(*beside, f"by {clock}" if clock else "")
+
+
+def _spin_ups(facts: StatusFacts, boxes: SandboxRecords) -> View:
+    """Beside the map of spin-ups: its clock, the two figures that it draws as lines, and p95 by image."""
+    clock, split = clocks(boxes), []
+    if facts.value(_SPIN, **_P95) is not None:
+        split = [
+            f"p95 {value} {word}"
+            for image, word in (("cached", "cached image"), ("built", "built image"))
+            if (value := facts.say(_SPIN, image=image, stat="p95"))
+        ]
+    return {
+        "sb.clock": f"timed by {clock}" if clock else "",
+        "sb.oldest": facts.say(_OLDEST),
+        "sb.p95": facts.say(_SPIN, **_P95),
+        "sb.split": joined(*split),
+    }
 
 
 def clocks(boxes: SandboxRecords) -> str:
@@ -364,24 +368,25 @@ def clocks(boxes: SandboxRecords) -> str:
     return " and ".join(_CLOCKS.get(name, name) for name in boxes.sources)
 
 
-def _failed(facts: StatusFacts, boxes: SandboxRecords) -> View:
+def _failed(shown: CardNow, facts: StatusFacts, boxes: SandboxRecords) -> CardNow:
     """The sum over causes, which has no bands and no state. Without a record there is no zero."""
     requested = boxes.funnel.get("requested") or 0
     total = sum(value for _, value in by_cause(facts)) or float(boxes.funnel.get("failed") or 0)
     if not requested and not total:
         note = "no sandbox of this run reported yet"
-        return {"k.sb_failed.n": note, "k.sb_failed.tip": note}
+        return structs.replace(shown, note=note, why=note)
     share = f"{text(total / requested, 'ratio')} of {requested:,} requested" if requested else ""
     if late := boxes.funnel.get("met_ended"):
         # Providers list failed sandboxes longer than completed ones, so a share would be too high.
         share = f"no share: {late:,} ended before Rollscope started"
-    return _value("sb_failed", total, "", share) | {"k.sb_failed.v": f"{total:,.0f}"}
+    return CardNow(value=total, state="ok", note=share, since=shown.since)
 
 
-def _credit(facts: StatusFacts) -> View:
+def _credit(facts: StatusFacts) -> str:
+    if facts.value("sandbox_credit_hours") is None:
+        return ""
     left, rate = facts.value("sandbox_credit_usd"), facts.value("sandbox_cost_usd_per_hour")
-    note = joined(f"{money(left)} left" if left is not None else "", f"{money(rate)}/h" if rate is not None else "")
-    return {"k.sb_credit.n": note} if note and facts.value("sandbox_credit_hours") is not None else {}
+    return joined(f"{money(left)} left" if left is not None else "", f"{money(rate)}/h" if rate is not None else "")
 
 
 def _infra(facts: StatusFacts, infos: Mapping[str, SignalInfo]) -> View:

@@ -2,18 +2,20 @@
 
 from typing import Any
 
-from dashboard.charts.elements import card_of, lane, panel_of, read
+from dashboard.charts.elements import lane, read
 from dashboard.charts.panels import names_by_slot
 from dashboard.pages.sandboxes.data import CARDS, PANELS, SPARKS, cells
-from dashboard.shell.page import Json, Load, Page, html, t
+from dashboard.shell.page import Json, Load, Page, t
 from dashboard.state import deltas
+from dashboard.widgets import card, chart
+from dashboard.widgets.base import html
 from server.query.types import Delta, Status
 
 
 def tree() -> list[Any]:
     """The page's elements; which of them are seen depends on ``sb.mode``."""
-    cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
-    charts = [_heat(), _funnel(), panel_of(PANELS[0]), _infra()]
+    cards = html.Div([card.element(one) for one in CARDS], className="cards eight")
+    charts = [_heat(), _funnel(), chart.element(PANELS[0]), _infra()]
     lists = [_causes(), _quota(), _failures(), _pending(), _dangling()]
     content = html.Div([cards, lane(), html.Div([*charts, *lists], className="boxgrid")], className="known")
     return [html.Div([_head(), _needs_none(), _how(), content], className="boxes", **{"data-s": "sb.mode"})]
@@ -101,7 +103,7 @@ def _funnel() -> Any:
 
 
 def _infra() -> Any:
-    panel = panel_of(PANELS[1])
+    panel = chart.element(PANELS[1])
     panel.children.append(t(html.P, "sb.infra", "note"))
     return panel
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from dashboard.pages.sources import setup
 from dashboard.pages.sources.data import ASKS, GROUPS, cells
-from dashboard.shell.page import Page, html, t
+from dashboard.shell.page import Page, t
+from dashboard.widgets.base import html
 
 _NAMES = ("Target", "Run", "State", "Last read", "Took", "Samples", "Unmapped keys")
 

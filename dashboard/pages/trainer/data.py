@@ -2,13 +2,19 @@
 
 from collections.abc import Sequence
 
-from dashboard.charts.panels import LENGTH, REWARD, STALENESS, Card, Panel, PanelLine, want
-from dashboard.pages.overview.data import card_cells, panel_cells
+from msgspec import structs
+
+from dashboard.charts.panels import LENGTH, REWARD, STALENESS
 from dashboard.pages.trainer import steps
 from dashboard.pages.verdict import because, named
 from dashboard.shell.page import Scope
+from dashboard.state.format import text
+from dashboard.state.signal_lookup import want
 from dashboard.state.status import StatusFacts, View, joined, worst
-from dashboard.widgets.format import STATE_WORDS, text
+from dashboard.widgets import card, chart
+from dashboard.widgets.base import state_word
+from dashboard.widgets.card import Card, CardNow
+from dashboard.widgets.chart import Panel, PanelLine
 from server.query.types import StepInfo
 
 _OVERHEAD = "trainer_overhead_seconds"
@@ -141,12 +147,11 @@ PANELS: tuple[Panel, ...] = (
 def cells(scope: Scope) -> View:
     """All texts of the page."""
     facts, infos, found = scope.facts, scope.reader.signals.infos, steps.read(scope)
-    view: View = {}
-    for card in CARDS:
-        view |= card_cells(facts, card, infos)
-    for panel in PANELS:
-        view |= panel_cells(facts, panel, infos)
-    view |= _head(facts, found) | _split(facts) | _mfu(facts) | _step(facts, found)
+    cards = card.bind_all(CARDS, facts, infos)
+    if note := _mfu(facts):
+        cards["tr_mfu"] = structs.replace(cards["tr_mfu"], note=note)
+    cards["tr_step"] = _step(cards["tr_step"], facts, found)
+    view = card.cells(cards) | chart.cells(chart.bind_all(PANELS, facts, infos)) | _head(facts, found) | _split(facts)
     view |= steps.one_by_one(found) | steps.last_against_usual(found) | steps.table(found)
     return view | steps.learning(found) | steps.incarnations(scope, found)
 
@@ -231,24 +236,23 @@ def _split(facts: StatusFacts) -> View:
     return cells | {"tn.step": f"Last 10 steps, mean {step}" if step else "Step time unknown"}
 
 
-def _mfu(facts: StatusFacts) -> View:
+def _mfu(facts: StatusFacts) -> str:
     """By which basis: the two must never be mixed."""
     found = facts.find("trainer_mfu_ratio", basis="wall|busy")
     if found is None or found.value is None:
-        return {}
+        return ""
     bases = {"wall": "of the whole step", "busy": "while computing"}
     other = facts.say("trainer_mfu_ratio", basis="busy") if found.labels.get("basis") == "wall" else ""
-    note = joined(bases.get(found.labels.get("basis", ""), ""), f"{other} while computing" if other else "")
-    return {"k.tr_mfu.n": note}
+    return joined(bases.get(found.labels.get("basis", ""), ""), f"{other} while computing" if other else "")
 
 
-def _step(facts: StatusFacts, found: Sequence[StepInfo]) -> View:
+def _step(shown: CardNow, facts: StatusFacts, found: Sequence[StepInfo]) -> CardNow:
     """The newest step and the median, in the card of the mean."""
     last = steps.took(found[-1]) if found else None
-    if last is None or facts.value("trainer_step_seconds") is None:
-        return {}
+    if last is None or shown.value is None:
+        return shown
     middle = steps.usual(found, "trainer_step_seconds")
     far = middle is not None and last > steps.FAR * middle
     state = worst((facts.state("trainer_step_seconds"), "watch" if far else "ok"))
     note = joined(f"last {text(last, 'seconds')}", f"median {text(middle, 'seconds')}" if middle is not None else "")
-    return {"k.tr_step.n": note, "k.tr_step.s": state, "k.tr_step.p": STATE_WORDS[state] if state != "ok" else ""}
+    return structs.replace(shown, note=note, state=state, word=state_word(facts, state) if state != "ok" else "")

@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from dashboard.charts.elements import card_of, lane, panel_of, read
+from dashboard.charts.elements import lane, read
 from dashboard.charts.panels import names_by_slot
 from dashboard.pages.trainer.data import CARDS, PANELS, cells
 from dashboard.pages.trainer.steps import PHASES
-from dashboard.shell.page import Json, Load, Page, html, t
+from dashboard.shell.page import Json, Load, Page, t
 from dashboard.state import deltas
+from dashboard.widgets import card, chart
+from dashboard.widgets.base import html
 from server.query.types import Delta, Status
 
 _SLICES = ("wait", "compute", "weight_sync", "checkpoint", "eval", "other")
@@ -16,8 +18,8 @@ _MEASURED = ("Samples", "Tokens", "Staleness", "Reward", "Gradient")
 
 def tree() -> list[Any]:
     """The page's elements."""
-    cards = html.Div([card_of(card) for card in CARDS], className="cards eight")
-    drawn = {panel.key: panel_of(panel) for panel in PANELS}
+    cards = html.Div([card.element(one) for one in CARDS], className="cards eight")
+    drawn = {panel.key: chart.element(panel) for panel in PANELS}
     first = html.Div([drawn.pop("tphase"), _one_by_one(), _last()], className="step-grid")
     names = ("trate", "tstep", "tmfu", "tsync")
     speed = html.Div([drawn.pop(name) for name in names], className="charts")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from urllib.parse import parse_qs
 
 from dashboard.shell.page import Json, Scope
+from dashboard.state.format import DASH, number, text
 from dashboard.state.status import View
-from dashboard.widgets.format import DASH, number, text
 from server.query.what_if import Changes, Figure, OutOfRange, Range, RunSituation, WhatIfEstimate, changes_of
 
 ASKS = (

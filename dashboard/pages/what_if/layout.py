@@ -3,7 +3,8 @@
 from typing import Any
 
 from dashboard.pages.what_if.data import ASKS, EXPLAINED, TITLES, cells
-from dashboard.shell.page import Page, html, t
+from dashboard.shell.page import Page, t
+from dashboard.widgets.base import html
 
 
 def tree() -> list[Any]:

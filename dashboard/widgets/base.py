@@ -1,0 +1,41 @@
+"""What widgets have in common: the reason for a value that is absent, drift as text, and words of a state."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dash import html as _html
+
+from dashboard.state.format import STATE_WORDS, number
+from dashboard.state.status import StatusFacts
+from server.query.types import SignalInfo
+
+Infos = Mapping[str, SignalInfo]
+# Dash's own types know no `data-*` attributes.
+html: Any = _html
+
+
+def absent(signal: str, infos: Infos) -> str:
+    """The reason for a signal without any result: its constant hint on what to log."""
+    info = infos.get(signal)
+    return info.enable if info and info.enable else "nothing has been computed for this run yet"
+
+
+def state_word(facts: StatusFacts, state: str) -> str:
+    """A state in a word. Of a run that is catching up there is none: words of health describe the present."""
+    return "" if facts.status.state.name == "catching_up" else STATE_WORDS[state]
+
+
+def drift_text(facts: StatusFacts, of: str) -> tuple[str, str]:
+    """(text, state) of a behaviour's drift: ``x2.3 since step 12 (2,656)``; of several environments the farthest."""
+    moved = [one for one in facts.signals if one.signal == f"{of}_drift_ratio"]
+    measured = [one for one in moved if one.value is not None]
+    if not measured:
+        return (moved[0].why if moved else ""), "unknown"
+    farthest = max(measured, key=lambda one: abs(math.log(one.value)) if one.value else 0.0)
+    labels = {"of": of, **farthest.labels}
+    since, base = facts.value("drift_since_step", **labels), facts.value("drift_baseline", **labels)
+    against = f" ({number(base)})" if base is not None else ""
+    change = f"x{farthest.value:.2g} since step {since:.0f}" if since is not None else "no drift since its first steps"
+    where = f"{farthest.labels['environment']}: " if "environment" in farthest.labels else ""
+    return f"{where}{change}{against}", farthest.state
