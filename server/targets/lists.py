@@ -25,6 +25,7 @@ from server.targets.model import (
     groups,
     servers,
 )
+from server.targets.naming import free_name
 from server.targets.polling import LIMITS, HttpList, WatchedFile, document, from_json, from_yaml
 
 # ---- file sd
@@ -422,12 +423,10 @@ def _reads(parse: Callable[[bytes, Path], object], data: bytes, path: Path) -> b
 
 
 def renamed(settings: Iterable[DiscoverSettings]) -> tuple[DiscoverSettings, ...]:
-    """Makes list names unique: a second ``router`` becomes ``router-2``."""
+    """Makes list names unique."""
     sources: list[DiscoverSettings] = []
     for source in settings:
-        used_names = {other.name for other in sources}
-        name = next(n for n in (source.name, *(f"{source.name}-{i}" for i in range(2, 1000))) if n not in used_names)
-        sources.append(replace(source, name=name))
+        sources.append(replace(source, name=free_name(source.name, {other.name for other in sources})))
     return tuple(sources)
 
 

@@ -7,9 +7,10 @@ a restart of Rollscope or with the order of a list.
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain, count
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -78,6 +79,11 @@ def usual_name(page: Found, settings: DiscoverSettings) -> str:
 def clean(text: str) -> str:
     """Returns the text printable and bounded in length."""
     return (text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text))[:LENGTH]
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Returns the name; if it is taken, with the lowest number from 2 on that makes it unique: ``router-2``."""
+    return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)
 
 
 @dataclass(slots=True)

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from msgspec import structs
-
 import collectors
 from collectors.model import Target
 from server.lib.errors import ConfigError
@@ -21,6 +19,7 @@ from server.lib.file_thread import FileReadThread, StillReadingError
 from server.signals.model import UNKNOWN, TargetState
 from server.targets import naming
 from server.targets.model import Attached, DiscoverSettings, PendingSource, RunSettings
+from server.targets.resolve import unique
 
 # Requests at once. Each has a thread and a connection.
 AT_ONCE = 16
@@ -89,7 +88,7 @@ class PendingSources:
                 self._sources.append(_Source(source, source.name, "", (), kinds))
                 continue
             assumed = [target for target in self._remembered(source, by_name) if target.name not in names]
-            name = assumed[0].name if assumed else _free(source.name, names)
+            name = assumed[0].name if assumed else naming.free_name(source.name, names)
             names |= {name, *(target.name for target in assumed)}
             self._sources.append(_Source(source, name, source.error, assumed))
 
@@ -155,7 +154,7 @@ class PendingSources:
         for target in found:
             if target.collector not in source.kinds:
                 source.kinds.add(target.collector)
-                result.targets.append(structs.replace(target, name=_free(target.name, taken)))
+                result.targets += unique([target], taken)
 
     def _identified(self, source: _Source, now: float, taken: set[str], result: IdentifiedSource) -> None:
         assert source.task is not None
@@ -178,7 +177,7 @@ class PendingSources:
         taken -= {source.name, *was}
         new = [target for target in targets.targets if naming.target_identity(target) not in self._identities]
         self._identities |= {naming.target_identity(target) for target in new}
-        named = [structs.replace(target, name=_free(target.name, taken)) for target in new]
+        named = unique(new, taken)
         result.targets += [target for target in named if was.get(target.name) != target]
         result.lists += targets.discover
         result.gone += sorted({source.name, *was} - {target.name for target in named})
@@ -204,12 +203,3 @@ class PendingSources:
 
 def _most_seconds(source: _Source) -> float:
     return BACKOFF_MOST_SECONDS if source.awaited.source.is_url else PATH_BACKOFF_MOST_SECONDS
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """Returns the name, with a number if needed to be unique, and adds it to ``taken``."""
-    candidate, number = name, 2
-    while candidate in taken:
-        candidate, number = f"{name}-{number}", number + 1
-    taken.add(candidate)
-    return candidate

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -433,13 +432,9 @@ def metrics_url(url: str) -> str:
 
 
 def unique(targets: Iterable[Target], used_names: set[str]) -> list[Target]:
-    """Makes names unique, because labels and errors identify targets by name. Adds the names to ``taken``."""
+    """Makes names unique, because labels and errors identify targets by name. Adds the names to ``used_names``."""
     found: list[Target] = []
     for target in targets:
-        numbered = (f"{target.name}-{number}" for number in count(2))
-        name = (
-            target.name if target.name not in used_names else next(name for name in numbered if name not in used_names)
-        )
-        used_names.add(name)
-        found.append(structs.replace(target, name=name))
+        found.append(structs.replace(target, name=naming.free_name(target.name, used_names)))
+        used_names.add(found[-1].name)
     return found
