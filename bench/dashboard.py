@@ -24,6 +24,10 @@ from dashboard.shell.layout import INTERVAL_MS
 SCENARIO = "generator-bound"
 # True when a line of a chart is drawn on a complete page.
 DRAWN = "() => document.querySelector('[data-page=ok]') && document.querySelector('.scatterlayer .lines path')"
+# The demo collects its first hour in half a minute; on a busy machine it has taken three.
+HOUR_SECONDS = 600.0
+# A demo whose clock runs has data of its newest tick of 5 s, or of the one before.
+RECENT_SECONDS = 15.0
 SIZE = {"width": 1440, "height": 900}
 PULL = '"delta.data"'
 ASK = "/_dash-update-component"
@@ -66,18 +70,26 @@ class Served:
 
     def runs(self) -> list[str]:
         """Returns run names, the one with the newest data first."""
-        return [run["name"] for run in httpx.get(f"{self.url}/api/v1/runs", trust_env=False).json()]
+        return [run["name"] for run in self._runs()]
+
+    def newest(self) -> float:
+        """Returns the time of the newest datum, epoch seconds; 0 without any."""
+        return max((run["last_ts"] or 0.0 for run in self._runs()), default=0.0)
+
+    def _runs(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = httpx.get(f"{self.url}/api/v1/runs", trust_env=False, timeout=60.0).json()
+        return found
 
 
 @contextlib.contextmanager
-def installed(*words: str, errors: int = subprocess.DEVNULL) -> Iterator[Served]:
+def installed(*words: str) -> Iterator[Served]:
     """Runs `rollscope` with these arguments until the block ends.
 
     Raises:
         RuntimeError: it ended without serving.
     """
     command = [sys.executable, "-P", "-m", "server.main", *words, "--port", "0", "--no-browser"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None
         url = next((m[1] for line in process.stdout if (m := re.search(r"Rollscope is at (\S+)", line))), "")
@@ -91,13 +103,18 @@ def installed(*words: str, errors: int = subprocess.DEVNULL) -> Iterator[Served]
 
 @contextlib.contextmanager
 def demo(folder: str, speed: float) -> Iterator[Served]:
-    """Runs `rollscope demo` until its first hour is collected; its store is ``folder``/demo.db."""
+    """Runs `rollscope demo` until its first hour is collected; its store is ``folder``/demo.db.
+
+    Raises:
+        TimeoutError: the hour is not complete after `HOUR_SECONDS`.
+    """
     words = ["demo", "--scenario", SCENARIO, "--speed", str(speed), "--store", f"sqlite:///{folder}/demo.db"]
-    with installed(*words, errors=subprocess.PIPE) as served:
-        assert served.process.stderr is not None
-        for line in served.process.stderr:
-            if "first hour is there" in line:
-                break
+    with installed(*words) as served:
+        end = time.monotonic() + HOUR_SECONDS
+        while served.newest() < time.time() - RECENT_SECONDS:
+            if time.monotonic() > end:
+                raise TimeoutError(f"the demo's first hour is not complete after {HOUR_SECONDS:g} s")
+            time.sleep(0.5)
         yield served
 
 
