@@ -37,7 +37,7 @@ function advice(where) {
 }
 
 function gap(where) {
-  const parts = state.view.gap || [], bar = make("ul", "", "gap"), total = parts.reduce((sum, part) => sum + part.share, 0);
+  const parts = state.view.gap || [], bar = make("ul", "", "gap"), legend = make("ul", "", "gap-legend"), total = parts.reduce((sum, part) => sum + part.share, 0);
   where.hidden = parts.length < 2;
   bar.append(...parts.map((part) => {
     const li = make("li"), share = text(part.share, "ratio");
@@ -47,7 +47,15 @@ function gap(where) {
     li.append(make("span", `${part.label} ${share}`));
     return li;
   }));
-  where.replaceChildren(make("h2", "Where the gap comes from"), bar);
+  // Shown instead of the labels in the bar where the screen is too narrow for them.
+  legend.append(...parts.map((part) => {
+    const li = make("li");
+    li.dataset.state = part.state;
+    li.append(make("i", "", "swatch verdict"), make("span", part.label), " ", make("b", text(part.share, "ratio")));
+    li.firstElementChild.dataset.state = part.state;
+    return li;
+  }));
+  where.replaceChildren(make("h2", "Where the gap comes from"), bar, legend);
 }
 
 function why(where) {
