@@ -52,8 +52,16 @@ def test_candidates_are_shown_until_there_is_a_run(browser: Browser) -> None:
         assert page.locator("#pages a:visible").all_inner_texts() == ["Runs", "Help"]
         page.keyboard.press("Escape")
         # The command is marked, so that it can be copied also where a page may not write to the clipboard.
-        rows.nth(0).get_by_role("button", name="Copy").click()
+        assert rows.nth(3).get_by_role("button").inner_text() == "Copy"
+        follow = page.get_by_role("button", name=f"Follow {FOUND[0][0]}")
+        follow.click()
         assert page.evaluate("getSelection().toString()") == FOUND[0][1] + here
+        assert follow.inner_text() == "Follow"
+        until(page, "() => document.querySelector('#message-found [role=status]').textContent !== ''")
+        status = rows.nth(0).get_by_role("status").inner_text()
+        # Where a page may not write to the clipboard, the selection is what is left.
+        assert status.startswith(("The command is copied: run it", "The command is selected: copy it, and run it"))
+        assert "in the folder where Rollscope was started" in status
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         # The page looks again now and then: an engine that has gone is no longer offered, and a run that came is shown.
         found.pop(1)

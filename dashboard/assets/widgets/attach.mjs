@@ -1,25 +1,35 @@
-// A server without a run: how to attach one, push one, or start a simulated one. Each command is copied with one click.
+// A server without a run: how to follow one that was found, push one, or start a simulated one. Each command is copied with
+// one click. The page starts no command and adds no target: the server has no route for that.
 import { by, make } from "../core/dom.mjs";
 
 // A second server could open neither this one's port nor its store, so `watch` sends to this one.
 const here = () => location.origin + by("app").dataset.base.replace(/\/$/, "");
 let chosen = "Attach";
 
-function entry({ text, command }) {
-  const li = make("li"), code = make("code", command), copy = make("button", "Copy", "plain");
+// Paths in commands are relative to the server's folder (`server.targets.local_scan`).
+const RUN = "run it in a terminal of this machine, in the folder where Rollscope was started. This page then opens the run.";
+
+function entry({ text, command, follow }) {
+  const li = make("li"), code = make("code", command), copy = make("button", follow ? "Follow" : "Copy", "plain"), next = make("p", "", "note");
   copy.type = "button";
+  if (follow) copy.setAttribute("aria-label", `Follow ${text}`);
+  next.setAttribute("role", "status");
   copy.addEventListener("click", () => {
     getSelection().selectAllChildren(code);
-    if (navigator.clipboard) navigator.clipboard.writeText(command).then(() => (copy.textContent = "Copied"), () => {});
+    if (follow) next.textContent = `The command is selected: copy it, and ${RUN}`;
+    if (navigator.clipboard) navigator.clipboard.writeText(command).then(() => {
+      if (follow) next.textContent = `The command is copied: ${RUN}`;
+      else copy.textContent = "Copied";
+    }, () => {});
   });
-  li.append(make("span", text), code, copy);
+  li.append(make("span", text), code, copy, next);
   return li;
 }
 
 function tabs(found, push) {
   const to = " --push " + here();
   return {
-    Attach: [...found.map(({ text, command }) => ({ text, command: command + to })), { text: "Another run: its engines and its run directory", command: "rollscope watch http://127.0.0.1:8000 ./outputs/my-run" + to }],
+    Attach: [...found.map(({ text, command }) => ({ text, command: command + to, follow: true })), { text: "Another run: its engines and its run directory", command: "rollscope watch http://127.0.0.1:8000 ./outputs/my-run" + to }],
     Push: [{ text: "From the training process, one line per rollout (Python, no dependency)", command: push.replace("@here@", here()) },
       { text: "Metrics as Prometheus text, by Rollscope's names", command: `curl --data-binary @metrics.txt "${here()}/api/v1/write?run=my-run"` },
       { text: "Metrics of an OpenTelemetry SDK", command: `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=${here()}/v1/metrics\nOTEL_EXPORTER_OTLP_METRICS_PROTOCOL=http/protobuf` }],
