@@ -250,6 +250,9 @@ def test_an_hour_ago_behind_thresholds_and_marks(open_page: Open, reader: Memory
     choose(page, "queue", "Compare with an hour ago")
     until(page, "() => RS.boot.behind?.[0] === 'an hour ago' && document.querySelector('#panel-queue .behind')")
     assert "over=1h" in page.url
+    reason = "stacked charts are not compared"
+    assert reason in page.locator("#panel-steps .legend").inner_text()
+    assert reason not in page.locator("#panel-queue .legend").inner_text()
     page.locator("#panel-queue .plot").hover(position={"x": 200, "y": 60})
     value = "document.querySelector('#panel-queue [data-slot=\"over:queue.1\"]').textContent"
     until(page, f"() => {value} !== ''")
@@ -259,6 +262,7 @@ def test_an_hour_ago_behind_thresholds_and_marks(open_page: Open, reader: Memory
     until(page, "name => RS.boot.behind?.[0] === name + ', aligned at the end'", fake.DONE)
     choose(page, "queue", "Stop comparing")
     until(page, "() => !RS.boot.behind && RS.chartsReady() && !document.querySelector('.behind')")
+    assert reason not in page.locator("#panel-steps .legend").inner_text()
 
 
 def test_events_are_in_one_lane_and_a_chart_has_its_own_alerts(open_page: Open, reader: MemoryReader) -> None:

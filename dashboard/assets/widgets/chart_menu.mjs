@@ -255,6 +255,12 @@ function legends(el) {
     if (!near) item.title = "Outside the chart";
     where.append(item);
   }
+  // Parts of a whole would have to be stacked again: they have no comparison.
+  if (slots.length && ((graphOf(el) || {}).data || []).some((trace) => trace.stackgroup)) {
+    const item = make("span", "stacked charts are not compared", "item more-lines");
+    item.title = `Not compared with ${words}`;
+    where.append(item);
+  }
   const behind = slots.filter((slot) => slot.split(".")[0] === key);
   behind.forEach((slot, i) => {
     const item = make("span", "", "item more-lines"), value = make("b");
