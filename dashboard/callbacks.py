@@ -38,9 +38,11 @@ Looking = Callable[[str, bool], Scope]
 Candidates = Callable[[], Sequence[tuple[str, str]]]
 """Finds what could be monitored: (description, command). It may take seconds and runs on a thread."""
 
+# Of an unknown address in the sentence about it: about two lines.
+PATH_CHARACTERS = 120
+
 _NO_RUNS = "No run yet. Start with: rollscope watch http://127.0.0.1:8000 ./outputs/my-run"
 _NO_RUNS_HERE = "No run yet. Attach one, push one, or start a simulated one."
-_NO_PAGE = "Page not found."
 
 
 def register(
@@ -117,7 +119,8 @@ def _nothing(
     """Why there is nothing to show, and the way ``back``; ``page``: its path below the prefix."""
     nothing: Json = {"page": wanted.get("n", 0), "run": address.run or "", "key": page.key if page else ""}
     if page is None:
-        return nothing | {"error": _NO_PAGE, "back": _back("Go to Overview", "", "")}
+        path = str(wanted.get("path") or "").strip("/")[:PATH_CHARACTERS]
+        return nothing | {"error": f"There is no page at /{path}.", "back": _back("Go to Overview", "", "")}
     if chosen is None and address.run is None:
         return nothing | {"error": _NO_RUNS, "title": "No runs yet"}
     if chosen is None or not address.unknown_range:

@@ -300,4 +300,4 @@ def test_an_address_without_a_page(reader: MemoryReader) -> None:
         return Scope(reader, run, everything)
 
     boot = callbacks.build(look, SentViews(), {"path": "nowhere", "search": "", "n": 1})[0]
-    assert boot["error"] == "Page not found."
+    assert boot["error"] == "There is no page at /nowhere."

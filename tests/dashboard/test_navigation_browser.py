@@ -224,7 +224,7 @@ def test_nothing_is_wider_than_a_phone(open_page: Open) -> None:
     [
         (f"alerts?run={RICH}&range=2w", "“2w” is not a time range. Ranges: 15m, 1h, 6h, 24h, 7d, all.",
          "Show the last hour", f"/alerts?run={RICH}&range=1h"),
-        (f"nowhere?run={RICH}", "Page not found.", "Go to Overview", "/"),
+        (f"nowhere?run={RICH}", "There is no page at /nowhere.", "Go to Overview", "/"),
     ],
 )  # fmt: skip
 def test_a_wrong_address_has_a_way_back(open_page: Open, path: str, message: str, back: str, then: str) -> None:

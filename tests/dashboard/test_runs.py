@@ -251,7 +251,9 @@ def test_the_ways_back_from_an_address_that_is_wrong() -> None:
     error, back = opened("trainer", f"?run={fleet.STAR}&range=90m")
     assert error == "“90m” is not a time range. Ranges: 15m, 1h, 6h, 24h, 7d, all."
     assert back == {"text": "Show the last hour", "page": "trainer", "query": f"?run={fleet.STAR}&range=1h"}
-    assert opened("nowhere", "") == ("Page not found.", {"text": "Go to Overview", "page": "", "query": ""})
+    back = {"text": "Go to Overview", "page": "", "query": ""}
+    assert opened("nowhere/", "") == ("There is no page at /nowhere.", back)
+    assert opened("x" * 500, "") == (f"There is no page at /{'x' * 120}.", back)
 
 
 def test_keys_are_told_of_the_target_that_was_asked_for() -> None:
