@@ -18,7 +18,6 @@ from typing import Protocol
 from server import notify
 from server.alerts.group import from_json
 from server.alerts.mute import without_silenced
-from server.alerts.silences import silence_of
 from server.lib.clock import Clock
 from server.lib.secret import Secret
 from server.notify import outbound
@@ -214,7 +213,7 @@ class Dispatcher:
             if receiver is not None and receiver.refresh_seconds:
                 return notification, ""
             now = self._clock.now()
-            silences = [silence_of(silence) for silence in self._store.silences(round(now * 1000))]
+            silences = self._store.silences(round(now * 1000))
         except Exception as error:  # noqa: BLE001 - as when the result is written: the store may be away
             self._note_store(error)
             return notification, ""

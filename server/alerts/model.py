@@ -118,6 +118,24 @@ class Alert(Struct):
     replayed: bool = False
 
 
+class Silence(Struct, frozen=True):
+    """Mutes alerts that match all ``matchers``, from ``starts_at`` until just before ``ends_at``. Key: id.
+
+    Times are in whole milliseconds. A silence that was ended has the time of that as ``ends_at``.
+    """
+
+    id: str
+    matchers: tuple[Matcher, ...]
+    starts_at: float
+    ends_at: float
+    created_by: str
+    comment: str
+    updated_at: float = 0.0
+
+    def active(self, now: float) -> bool:
+        return self.starts_at <= now < self.ends_at
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """All series of one source at one instant.

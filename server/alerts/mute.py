@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from server.alerts.model import Alert
+from server.alerts.model import Alert, Silence
 from server.lib.matchers import Matcher, all_match
 from server.notify.model import Notification
 
@@ -28,27 +28,11 @@ class InhibitRule:
     equal: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """Mutes alerts that match all ``matchers``, from ``starts_at`` until just before ``ends_at``."""
-
-    id: str
-    matchers: tuple[Matcher, ...]
-    starts_at: float
-    ends_at: float
-    created_by: str
-    comment: str
-
-    def active(self, now: float) -> bool:
-        return self.starts_at <= now < self.ends_at
-
-    def text(self, now: float) -> str:
-        """Returns the silence's author, end and comment as text."""
-        comment = " ".join(self.comment.split())[:MAX_COMMENT]
-        why = f": {comment}" if comment else ""
-        return (
-            f"silenced by {self.created_by or 'an unknown user'} until {_clock(self.ends_at, now)}{why} (id {self.id})"
-        )
+def silence_text(silence: Silence, now: float) -> str:
+    """Returns the silence's author, end and comment as text."""
+    comment = " ".join(silence.comment.split())[:MAX_COMMENT]
+    author, end = silence.created_by or "an unknown user", _clock(silence.ends_at, now)
+    return f"silenced by {author} until {end}{f': {comment}' if comment else ''} (id {silence.id})"
 
 
 def mute(
@@ -77,7 +61,7 @@ def mute(
                 None,
             )
             if silence is not None:
-                reasons[alert.fingerprint] = silence.text(now)
+                reasons[alert.fingerprint] = silence_text(silence, now)
     return reasons
 
 
@@ -98,7 +82,7 @@ def without_silenced(
         return notification, ""
     left = tuple(item for item in notification.alerts if id(item) not in silence_of)
     if not left:
-        return None, next(iter(silence_of.values())).text(now)
+        return None, silence_text(next(iter(silence_of.values())), now)
     status = "firing" if any(item.status == "firing" for item in left) else "resolved"
     return replace(notification, alerts=left, status=status), ""
 

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from server.alerts.mute import Silence
+from server.alerts.model import Silence
 from server.lib.matchers import Matcher, matcher
-from server.store.types import SilenceRow
 
 # Most matchers of a silence; an alert has fewer labels.
 MAX_MATCHERS = 50
@@ -20,7 +19,7 @@ MAX_TEXT = 2000
 LAST = 1e11
 
 
-def parse(body: bytes, identity: str, now: float) -> SilenceRow:
+def parse(body: bytes, identity: str, now: float) -> Silence:
     """Returns a silence from a request's body. ``now``: epoch seconds.
 
     Raises:
@@ -36,16 +35,9 @@ def parse(body: bytes, identity: str, now: float) -> SilenceRow:
     ends = _time(fields, "endsAt", None)
     if ends <= now or ends <= starts:
         raise ValueError("endsAt must be in the future and after startsAt")
-    matchers = _matchers(fields.get("matchers"))
-    return SilenceRow(
-        id=identity,
-        matchers=tuple((item.name, item.op, item.value) for item in matchers),
-        starts_at=round(max(starts, now) * 1000),
-        ends_at=round(ends * 1000),
-        created_by=_text(fields, "createdBy"),
-        comment=_text(fields, "comment"),
-        updated_at=round(now * 1000),
-    )
+    matchers = tuple(_matchers(fields.get("matchers")))
+    author, comment = _text(fields, "createdBy"), _text(fields, "comment")
+    return Silence(identity, matchers, round(max(starts, now), 3), round(ends, 3), author, comment, round(now, 3))
 
 
 def _matchers(value: object) -> list[Matcher]:
@@ -95,9 +87,3 @@ def _text(fields: Mapping[str, Any], key: str) -> str:
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         raise ValueError(f"{key} must be a text of at most {MAX_TEXT} characters")
     return value
-
-
-def silence_of(row: SilenceRow) -> Silence:
-    """Returns a stored silence as the type used for muting."""
-    matchers = tuple(Matcher(*matcher_fields) for matcher_fields in row.matchers)
-    return Silence(row.id, matchers, row.starts_at / 1000, row.ends_at / 1000, row.created_by, row.comment)

@@ -19,7 +19,6 @@ from server.alerts.model import RESOLVED_SECONDS, Alert
 from server.alerts.mute import mute
 from server.alerts.rules import Evaluator
 from server.alerts.settings import AlertSettings
-from server.alerts.silences import silence_of
 from server.derive.deriver import Deriver
 from server.signals.model import Value
 from server.store.alerts import AlertStore
@@ -93,7 +92,7 @@ class RunAlerts:
         active = self.evaluator.active
         if not active and not self._groups:
             return
-        silences = [silence_of(row) for row in self._store.silences(round(now * 1000))]
+        silences = self._store.silences(round(now * 1000))
         muted = mute(active, self._settings.inhibits, silences, now)
         for alert in active:
             why = muted.get(alert.fingerprint, "")

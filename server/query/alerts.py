@@ -8,17 +8,16 @@ from msgspec import structs
 
 from server.alerts import text
 from server.alerts.inputs import TARGET_UP
-from server.alerts.model import CLASSES, Alert, Condition, Rule
-from server.alerts.mute import Silence
+from server.alerts.model import CLASSES, Alert, Condition, Rule, Silence
+from server.alerts.mute import silence_text
 from server.alerts.settings import AlertSettings
-from server.alerts.silences import silence_of
 from server.lib.clock import Clock
-from server.lib.matchers import Matcher, all_match
+from server.lib.matchers import all_match
 from server.notify.model import SEVERITIES
 from server.query.run_state import cached, position
 from server.query.types import AlertInfo, AlertNow, DeliveryInfo, RuleInfo, SignalNow, SilenceInfo, Status
 from server.signals.model import LAST_VALUE
-from server.store.types import DeliveryRow, SilenceRow
+from server.store.types import DeliveryRow
 
 if TYPE_CHECKING:
     from server.store import Store
@@ -59,7 +58,7 @@ class AlertReader:
             return []
         # A silence takes effect when it is created and ends when it expires, not at the next tick.
         now = self._clock.now()
-        quiet = [silence_of(row) for row in self._store.alerts.silences(round(now * 1000))]
+        quiet = self._store.alerts.silences(round(now * 1000))
         infos = (structs.replace(info, muted=_muted(info, quiet, now)) for info in (self._info(*row) for row in rows))
         return sorted(infos, key=_gravest)
 
@@ -154,7 +153,7 @@ def _muted(info: AlertInfo, silences: Sequence[Silence], now: float) -> str:
     if info.muted.startswith("inhibited"):
         return info.muted
     fits = (row for row in silences if row.active(now) and all_match(row.matchers, info.labels))
-    return next((silence.text(now) for silence in fits), "")
+    return next((silence_text(silence, now) for silence in fits), "")
 
 
 def _gravest(alert: AlertInfo) -> tuple[Any, ...]:
@@ -164,11 +163,11 @@ def _gravest(alert: AlertInfo) -> tuple[Any, ...]:
     return alert.state != "firing", bool(alert.muted), severity, rank, alert.active_at, alert.fingerprint
 
 
-def _silence(row: SilenceRow, now: float) -> SilenceInfo:
-    starts, ends = row.starts_at / 1000, row.ends_at / 1000
-    state = "expired" if ends <= now else "pending" if starts > now else "active"
-    matchers = tuple(str(Matcher(*matcher)) for matcher in row.matchers)
-    return SilenceInfo(row.id, state, matchers, starts, ends, row.created_by, row.comment)
+def _silence(row: Silence, now: float) -> SilenceInfo:
+    state = "expired" if row.ends_at <= now else "pending" if row.starts_at > now else "active"
+    return SilenceInfo(
+        row.id, state, tuple(map(str, row.matchers)), row.starts_at, row.ends_at, row.created_by, row.comment
+    )
 
 
 def _named(payload: str) -> tuple[str, ...]:

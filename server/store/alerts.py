@@ -5,7 +5,7 @@ The outbox is also the notification log: a row's final status and answer are com
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from server.alerts.model import Alert
+from server.alerts.model import Alert, Silence
+from server.lib.matchers import Matcher
 from server.store.bulk import Row, clean, pack_labels, text_hash, unpack_labels, upsert
 from server.store.engine import Engines, StoreError
 from server.store.tables import alert_groups, alerts, heartbeats, outbox, runs, silences
-from server.store.types import Batch, DeliveryRow, GroupRow, OutboxRow, SilenceRow
+from server.store.types import Batch, DeliveryRow, GroupRow, OutboxRow
 
 _T = TypeVar("_T")
 
@@ -26,7 +27,8 @@ _ALERT_KEY = ("fingerprint", "active_at")
 _ALERT_TIMES = ("active_at", "fired_at", "resolved_at", "keep_since", "held_since")
 _GROUP = tuple(field.name for field in fields(GroupRow) if field.name != "ended")
 _DELIVERY = tuple(field.name for field in fields(DeliveryRow) if field.name != "run")
-_SILENCE = tuple(field.name for field in fields(SilenceRow))
+_SILENCE = Silence.__struct_fields__
+_SILENCE_TIMES = ("starts_at", "ends_at", "updated_at")
 _OUTBOX = (
     "run", "receiver", "group_hash", "group_key", "seq", "created_at", "payload", "refresh", "status", "attempts",
     "next_at", "answer",
@@ -73,7 +75,7 @@ class Heartbeat(NamedTuple):
 Alerts = list[Alert]
 RunAlerts = list[tuple[str, Alert]]
 GroupRows = list[GroupRow]
-SilenceRows = list[SilenceRow]
+Silences = list[Silence]
 DeliveryRows = list[DeliveryRow]
 Heartbeats = list[Heartbeat]
 
@@ -227,12 +229,12 @@ class AlertStore:
 
     # silences
 
-    def silences(self, now_ms: int, expired_since: int | None = None) -> SilenceRows:
+    def silences(self, now_ms: int, expired_since: int | None = None) -> Silences:
         """Active and pending silences, and those that ended at or after ``expired_since``; the first to end first."""
         given = {"now": now_ms, "expired": FOREVER if expired_since is None else expired_since}
         return self._read(lambda connection: [_silence(values) for values in connection.execute(_QUIET, given)])
 
-    def put_silence(self, silence: SilenceRow) -> None:
+    def put_silence(self, silence: Silence) -> None:
         """Create a silence, or replace the one with its id."""
         row = tuple(_silence_value(silence, name) for name in _SILENCE)
         self._write(lambda c: upsert(c, silences, _SILENCE, [row], _SILENCE[1:]))
@@ -388,14 +390,16 @@ def _group(values: Sequence[Any]) -> GroupRow:
     return GroupRow(**{**named, "labels": unpack_labels(named["labels"]), "firing": firing, "resolved": resolved})
 
 
-def _silence_value(silence: SilenceRow, name: str) -> Any:
+def _silence_value(silence: Silence, name: str) -> Any:
     value = getattr(silence, name)
     if name == "matchers":
-        return json.dumps(value)
+        return json.dumps([(one.name, one.op, one.value) for one in value])
+    if name in _SILENCE_TIMES:
+        return round(value * 1000)
     return clean(value) if isinstance(value, str) else value
 
 
-def _silence(values: Sequence[Any]) -> SilenceRow:
-    named: Mapping[str, Any] = dict(zip(_SILENCE, values, strict=True))
-    matchers = tuple((name, op, value) for name, op, value in json.loads(named["matchers"]))
-    return SilenceRow(**{**named, "matchers": matchers})
+def _silence(values: Sequence[Any]) -> Silence:
+    named: dict[str, Any] = dict(zip(_SILENCE, values, strict=True))
+    named["matchers"] = tuple(Matcher(*one) for one in json.loads(named["matchers"]))
+    return Silence(**named | {name: named[name] / 1000 for name in _SILENCE_TIMES})

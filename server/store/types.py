@@ -143,19 +143,6 @@ class DeliveryRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SilenceRow:
-    """A silence. ``matchers``: (name, operator, value); it is over at ``ends_at``, however it ended."""
-
-    id: str
-    matchers: tuple[tuple[str, str, str], ...]
-    starts_at: int
-    ends_at: int
-    created_by: str
-    comment: str
-    updated_at: int
-
-
-@dataclass(frozen=True, slots=True)
 class VerdictRow:
     """From ``ts`` on the verdict was this, until the next row's. ``since``: when it was first found; ``body``: JSON."""
 

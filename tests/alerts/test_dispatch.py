@@ -14,12 +14,14 @@ from server import notify
 from server.alerts import dispatch
 from server.alerts.dispatch import Dispatcher
 from server.alerts.group import to_json
+from server.alerts.model import Silence
 from server.lib.clock import ScaledClock
+from server.lib.matchers import Matcher
 from server.lib.secret import Secret
 from server.notify import outbound
 from server.notify.model import AlertItem, DeliveryAnswer, Notification, Receiver, ReceiverSettings, Request
 from server.store import Store
-from server.store.types import Batch, DeliveryRow, OutboxRow, SilenceRow
+from server.store.types import Batch, DeliveryRow, OutboxRow
 from tests.alerts.hook import Hook, hook
 
 T0 = 1_800_000_000.0
@@ -404,8 +406,7 @@ def test_a_silence_stops_what_waits_to_be_tried_again(store: Store, receiver: Ho
     ended = replace(both.alerts[0], status="resolved", ends_at=T0)
     rig.put("i", 3, payload=to_json(replace(both, group_key="i", status="resolved", alerts=(ended,))))
     run(rig.settle())
-    ms = round(T0 * 1000)
-    store.alerts.put_silence(SilenceRow("s", (("alertname", "=", "A"),), ms, ms + 3_600_000, "me", "known", ms))
+    store.alerts.put_silence(Silence("s", (Matcher("alertname", "=", "A"),), T0, T0 + 3600, "me", "known", T0))
     receiver.bodies.clear()
     receiver.status = 200
     rig.clock.set(T0 + 600)
@@ -419,8 +420,7 @@ def test_a_silence_stops_what_waits_to_be_tried_again(store: Store, receiver: Ho
 
 def test_a_silence_keeps_nothing_from_a_receiver_that_resolves_what_is_missing(store: Store, receiver: Hook) -> None:
     rig = Rig(store, ops(receiver.url, kind="alertmanager"))
-    ms = round(T0 * 1000)
-    store.alerts.put_silence(SilenceRow("s", (("alertname", "=", "A"),), ms, ms + 3_600_000, "me", "known", ms))
+    store.alerts.put_silence(Silence("s", (Matcher("alertname", "=", "A"),), T0, T0 + 3600, "me", "known", T0))
     rig.put("g", 1)
     run(rig.settle())
     assert rig.one().status == "sent"

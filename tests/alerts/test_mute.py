@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from server.alerts.model import Alert, State, fingerprint
-from server.alerts.mute import InhibitRule, Silence, mute
+from server.alerts.model import Alert, Silence, State, fingerprint
+from server.alerts.mute import InhibitRule, mute
 from server.lib.matchers import Matcher, parse
 
 NOON = 1_800_014_400.0  # 2027-01-15 12:00 UTC

@@ -6,11 +6,12 @@ import tomllib
 import pytest
 
 from collectors.model import Reading, Sample
+from server.alerts.model import Silence
 from server.alerts.settings import AlertSettings
 from server.config.alerts import build
 from server.lib.errors import Problems
+from server.lib.matchers import Matcher
 from server.store import Store
-from server.store.types import SilenceRow
 from tests.driven_run import ENGINE, ON_SQLITE, T0, TRAINER, Bench, bench, page, steps
 
 HOOK = '[[receiver]]\nname="hook"\nkind="webhook"\nurl="http://127.0.0.1:1/x"\n'
@@ -135,12 +136,10 @@ def test_a_restart_at_any_tick_changes_nothing(store: Store) -> None:
 
 
 def test_a_silence_keeps_quiet_and_its_end_tells(store: Store) -> None:
-    quiet = (("alertname", "=", "QueueLong"),)
+    quiet = (Matcher("alertname", "=", "QueueLong"),)
     with bench(store, settings(WAITING)) as run:
         running(run)
-        store.alerts.put_silence(
-            SilenceRow("s1", quiet, round(T0 * 1000), round((T0 + 60) * 1000), "alice", "planned", round(T0 * 1000))
-        )
+        store.alerts.put_silence(Silence("s1", quiet, T0, T0 + 60, "alice", "planned", T0))
         for at in range(0, 60, 5):
             wait(run, at, 50)
         (alert,) = run.reader.alerts.active("run")

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from server.alerts.model import Alert
+from server.alerts.model import Alert, Silence
+from server.lib.matchers import Matcher
 from server.store import Store, StoreError, Writer
 from server.store.alerts import Heartbeat
-from server.store.types import Batch, DeliveryRow, GroupRow, OutboxRow, SilenceRow
+from server.store.types import Batch, DeliveryRow, GroupRow, OutboxRow
 from tests.store.helpers import T0
 
 LEASE = 30_000
@@ -133,9 +134,9 @@ def test_ten_thousand_alerts_and_notifications(store: Store) -> None:
 # -- silences
 
 
-def silence(name: str, starts: int, ends: int) -> SilenceRow:
-    matchers = (("alertname", "=~", 'a|"b"'), ("run", "!=", ""))
-    return SilenceRow(name, matchers, T0 + starts, T0 + ends, "al\x00ice", "maintenance", T0)
+def silence(name: str, starts: int, ends: int) -> Silence:
+    matchers = (Matcher("alertname", "=~", 'a|"b"'), Matcher("run", "!=", ""))
+    return Silence(name, matchers, (T0 + starts) / 1000, (T0 + ends) / 1000, "al\x00ice", "maintenance", T0 / 1000)
 
 
 def test_silences_by_time(store: Store) -> None:
@@ -146,7 +147,7 @@ def test_silences_by_time(store: Store) -> None:
     assert store.alerts.silences(T0 + 50, expired_since=T0 + 11) == store.alerts.silences(T0 + 50)
     assert store.alerts.silences(T0 + 100) == []  # over at its end, not after it
     # PostgreSQL takes no NUL; everything else comes back.
-    assert store.alerts.silences(T0 + 95) == [replace(silence("now", 0, 100), created_by="alice")]
+    assert store.alerts.silences(T0 + 95) == [structs.replace(silence("now", 0, 100), created_by="alice")]
 
 
 def test_expiring_a_silence(store: Store) -> None:
@@ -156,10 +157,13 @@ def test_expiring_a_silence(store: Store) -> None:
     assert store.alerts.expire_silence("now", T0 + 51) is False
     assert store.alerts.expire_silence("none", T0 + 50) is False
     assert store.alerts.expire_silence("later", T0 + 50) is True
-    left = {s.id: (s.starts_at - T0, s.ends_at - T0, s.updated_at - T0) for s in store.alerts.silences(T0 + 50, T0)}
+    left = {
+        s.id: tuple(round(at * 1000) - T0 for at in (s.starts_at, s.ends_at, s.updated_at))
+        for s in store.alerts.silences(T0 + 50, T0)
+    }
     assert left == {"now": (0, 50, 50), "later": (50, 50, 50)}
     store.alerts.put_silence(silence("now", 0, 200))
-    assert [s.ends_at - T0 for s in store.alerts.silences(T0 + 50)] == [200]
+    assert [round(s.ends_at * 1000) - T0 for s in store.alerts.silences(T0 + 50)] == [200]
 
 
 # -- the outbox
