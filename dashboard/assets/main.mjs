@@ -12,6 +12,7 @@ export * from "./widgets/attach.mjs";
 export * from "./widgets/spark.mjs";
 export * from "./widgets/card.mjs";
 export * from "./widgets/legend.mjs";
+export * from "./widgets/split.mjs";
 export * from "./widgets/chart.mjs";
 export * from "./widgets/series.mjs";
 export * from "./widgets/bands.mjs";

@@ -72,15 +72,20 @@ def confidence(verdict: Verdict) -> str:
     return next(label for least, label in _CONFIDENCE if verdict.confidence >= least) + " confidence"
 
 
-def behind(verdict: Verdict) -> View:
-    """Keys ``b.x`` (numbers that contradict each other) and ``why`` (what the verdict rests on, and what it lacks)."""
-    why = {
+def why(verdict: Verdict) -> dict[str, list[str]] | None:
+    """What the verdict rests on, and what it lacks; None where there is nothing."""
+    found = {
         "evidence": [tight(one.text) for one in verdict.evidence if one.text],
         "doubts": [tight(one) for one in verdict.disagreements],
         "missing": [tight(one) for one in verdict.missing],
         "lacks": [tight(one) for one in verdict.advice_lacks],
     }
-    return {"b.x": [_contradiction(one) for one in verdict.contradictions], "why": why if any(why.values()) else None}
+    return found if any(found.values()) else None
+
+
+def contradictions(verdict: Verdict) -> tuple[str, ...]:
+    """Numbers that contradict each other, a sentence each."""
+    return tuple(_contradiction(one) for one in verdict.contradictions)
 
 
 def _contradiction(found: Contradiction) -> str:

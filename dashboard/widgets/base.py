@@ -1,10 +1,11 @@
-"""What widgets have in common: the reason for a value that is absent, drift as text, and words of a state."""
+"""What widgets have in common: quantities, the reason for a value that is absent, drift as text, words of a state."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from dash import html as _html
+from msgspec import Struct
 
 from dashboard.state.format import STATE_WORDS, number
 from dashboard.state.status import StatusFacts
@@ -13,6 +14,34 @@ from server.query.types import SignalInfo
 Infos = Mapping[str, SignalInfo]
 # Dash's own types know no `data-*` attributes.
 html: Any = _html
+
+
+class Quantity(Struct, frozen=True, omit_defaults=True):
+    """A number that the browser formats. ``prefix`` and ``label`` stand before and after it; ``text`` in its place."""
+
+    value: float | None = None
+    unit: str = ""
+    label: str = ""
+    prefix: str = ""
+    text: str = ""
+
+
+class Part(Struct, frozen=True):
+    """A part of a bar: its share of the whole is 0 to 1."""
+
+    key: str
+    label: str
+    share: float
+
+
+def figure_of(key: str, name: str = "num") -> Any:
+    """An element that shows the quantity at ``key``."""
+    return html.B(className=name or None, **{"data-n": key})
+
+
+def split_bar(key: str) -> Any:
+    """A bar of the parts at ``key``; empty where none are known (`assets/widgets/split.mjs`)."""
+    return html.Div(className="split", **{"data-split": key})
 
 
 def absent(signal: str, infos: Infos) -> str:

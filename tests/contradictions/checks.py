@@ -72,7 +72,7 @@ def one_state(shown: Snapshot) -> Iterator[str]:
 
 def one_banner(shown: Snapshot) -> Iterator[str]:
     """The banner's chip shows the state of a run that is not live, and never a limit of the present."""
-    chip, colour = shown.text("overview", "b.chip"), shown.text("overview", "b.chip.s")
+    chip, colour = shown.text("overview", "answer.chip"), shown.text("overview", "answer.chip_state")
     if shown.state == "finished":
         wanted = {str(shown.status["lifecycle"]).capitalize()}
     elif shown.state == "stale":
@@ -96,7 +96,7 @@ def no_current_verdict(shown: Snapshot) -> Iterator[str]:
     row = shown.text("runs", "rn.0")
     if row["colour"] not in ("none", "stalled") or (row["since"] is not None and shown.state != "stale"):
         yield f"Runs: {row['verdict']} since {row['since']} while {shown.state}"
-    for key in ("b.usd", "advice", "b.cause"):
+    for key in ("answer.usd", "answer.advice", "answer.cause"):
         if shown.text("overview", key) and outcome == "unknown":
             yield f"Overview {key}: {shown.text('overview', key)!r} while {shown.state}"
     for page, key in (("generator", "gn"), ("trainer", "tn")):
@@ -125,8 +125,8 @@ def no_current_health(shown: Snapshot) -> Iterator[str]:
 
 def limit_applies(shown: Snapshot) -> Iterator[str]:
     """The actor that is marked as the limit is one that this run has."""
-    actor = ACTORS.get(shown.text("overview", "b.chip.s"), "")
-    if actor and shown.text("overview", f"f.{actor}.s") == "not_applicable":
+    actor = ACTORS.get(shown.text("overview", "answer.chip_state"), "")
+    if actor and shown.text("overview", f"actor.{actor}.state") == "not_applicable":
         yield f"the banner marks {actor} as the limit, and its box is not applicable"
     outcomes = {shown.verdict.get("outcome"), *(one["outcome"] for one in shown.verdict.get("limiters", ()))}
     if shown.text("sandboxes", "sb.mode") == "na" and "sandbox_bound" in outcomes:
@@ -148,7 +148,7 @@ def tool_time_with_sandboxes_queued(shown: Snapshot) -> Iterator[str]:
     """A verdict of tool time never stands beside queued sandboxes."""
     queued = re.search(r"([\d,]+) queued", shown.text("sandboxes", "card.sb_starting.note"))
     running = shown.value('sandboxes{state="running"}') or 0.0
-    if shown.text("overview", "b.cause") == "tool time" and queued:
+    if shown.text("overview", "answer.cause") == "tool time" and queued:
         number = float(queued[1].replace(",", ""))
         if number > 0.2 * (number + running):
             yield f"the verdict is tool time, and {queued[0]} beside {running:.0f} running sandboxes"
@@ -193,11 +193,11 @@ def headline_equals_card(shown: Snapshot) -> Iterator[str]:
     if shown.text("what-if", "wi.mode") == "now":
         stated["What-if"] = shown.text("what-if", "wi.num")
     before, below = (
-        shown.text("overview", "b.head"),
-        re.search(r"^The trainer waits (\S+) of", shown.text("overview", "b.text")),
+        shown.text("overview", "answer.before"),
+        re.search(r"^The trainer waits (\S+) of", shown.text("overview", "answer.text")),
     )
     if shown.current and re.search(r"the trainer waits $", before, re.IGNORECASE):
-        stated["banner"] = shown.text("overview", "b.num")
+        stated["banner"] = shown.text("overview", "answer.figure")
     elif shown.current and below:
         stated["banner"] = below[1]
     for place, figure in stated.items():
@@ -218,7 +218,7 @@ def not_reported_over_points(shown: Snapshot) -> Iterator[str]:
             drawn = [slot for slot, _ in panel.slots() if shown.points(page, slot)]
             if _denies(note) and drawn:
                 yield f"{page} chart {panel.key}: {note!r} over points of {drawn}"
-    boxes = shown.text("overview", "f.queue.sub")
+    boxes = shown.text("overview", "actor.queue.sub")
     if _denies(boxes) and shown.points("overview", "queue.0"):
         yield f"overview, box of the queue: {boxes!r} over points of the queue"
 

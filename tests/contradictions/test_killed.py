@@ -35,7 +35,7 @@ def test_a_killed_collector_is_seen_everywhere(tmp_path: Path) -> None:
     shown = _seen(store, time.time() + PROMISED_SECONDS)
     assert shown.state == "not_collected"
     assert shown.text("overview", "rs")["word"] == "Not collected"
-    assert shown.text("overview", "b.chip") == "Not collected"
+    assert shown.text("overview", "answer.chip") == "Not collected"
     state = shown.text("runs", "rn.0")["state"]
     assert (state["name"], state["word"]) == ("not_collected", "Not collected")
     assert shown.runs[0]["state"]["name"] == "not_collected"

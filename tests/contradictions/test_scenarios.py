@@ -109,14 +109,18 @@ def test_two_values_of_one_quantity_are_found() -> None:
 
 PLANTED: dict[Check, tuple[str, dict[str, Any]]] = {
     checks.one_state: ("live", {"trainer:rs": {"name": "stale", "word": "Stale"}}),
-    checks.one_banner: ("catching up", {"overview:b.chip": "Generator-bound", "overview:b.chip.s": "generator"}),
+    checks.one_banner: (
+        "catching up", {"overview:answer.chip": "Generator-bound", "overview:answer.chip_state": "generator"},
+    ),
     checks.no_current_verdict: ("not collected", {"trainer:tn.text": "The trainer is the limit"}),
     checks.no_current_health: ("catching up", {"generator:card.ge_kv.word": "OK"}),
-    checks.limit_applies: ("live", {"overview:b.chip.s": "sandbox", "overview:f.sandbox.s": "not_applicable"}),
+    checks.limit_applies: (
+        "live", {"overview:answer.chip_state": "sandbox", "overview:actor.sandbox.state": "not_applicable"},
+    ),
     checks.rules_of_verdicts: ("live", {"verdict:outcome": "balanced"}),
     checks.tool_time_with_sandboxes_queued: (
         "live",
-        {"overview:b.cause": "tool time", "sandboxes:card.sb_starting.note": "limit not reported · 1,553 queued"},
+        {"overview:answer.cause": "tool time", "sandboxes:card.sb_starting.note": "limit not reported · 1,553 queued"},
     ),
     checks.starved_engines_with_full_engines: (
         "live",

@@ -5,9 +5,15 @@ from typing import Any
 
 import msgspec
 
+from dashboard.pages.overview.banner import Answer
+from dashboard.pages.overview.cost import Cost
+from dashboard.pages.overview.flow import Actor, Arrow
 from dashboard.state.format import parts, text
+from dashboard.widgets.base import Quantity
 from dashboard.widgets.card import CardNow
 from dashboard.widgets.chart import ChartNow
+
+KINDS: Mapping[str, type[msgspec.Struct]] = {"answer": Answer, "actor": Actor, "arrow": Arrow, "cost": Cost}
 
 
 def shown(view: Mapping[str, Any]) -> dict[str, Any]:
@@ -18,9 +24,35 @@ def shown(view: Mapping[str, Any]) -> dict[str, Any]:
             found |= _of_card(key, msgspec.convert(msgspec.to_builtins(cell), CardNow))
         elif cell is not None and key.startswith("chart."):
             found |= _of_chart(key, msgspec.convert(msgspec.to_builtins(cell), ChartNow))
+        elif isinstance(cell, msgspec.Struct) or key.startswith(("answer", "actor.", "arrow.", "cost")):
+            found |= _fields(key, msgspec.convert(msgspec.to_builtins(cell), KINDS[key.partition(".")[0]]))
         else:
             found[key] = cell
     return found
+
+
+def _fields(key: str, cell: msgspec.Struct) -> dict[str, Any]:
+    """Field by field: quantities as text, also as figure and unit; parts of a bar as "Wait 61%"."""
+    found: dict[str, Any] = {}
+    for name in cell.__struct_fields__:
+        value, place = getattr(cell, name), f"{key}.{name}"
+        numbers = {f"{place}.{i}": one for i, one in enumerate(value)} if name == "numbers" else {place: value}
+        for place, one in numbers.items():
+            found[place] = _written(one) if isinstance(one, Quantity) else list(one) if isinstance(one, tuple) else one
+            if isinstance(one, Quantity):
+                figure, unit = (one.text, "") if one.text else parts(one.value, one.unit)
+                found |= {f"{place}.figure": figure, f"{place}.unit": " ".join(filter(None, (unit, one.label)))}
+        if value is None and name in ("figure", "usd"):
+            found[f"{key}.{name}"] = ""
+        if name == "split":
+            found |= {f"{place}.{part.key}": f"{part.label} {text(part.share, 'ratio')}" for part in value}
+        if name == "causes":
+            found |= {f"{place}.{cause}": (_written(one.usd), one.share) for cause, one in value.items()}
+    return found
+
+
+def _written(one: Quantity) -> str:
+    return one.prefix + (one.text or text(one.value, one.unit))
 
 
 def _of_card(key: str, card: CardNow) -> dict[str, Any]:

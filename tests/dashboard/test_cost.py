@@ -1,7 +1,10 @@
 """The cost card: what a million tokens and an hour cost, the idle causes and their sum, and what to set."""
 
-from dashboard.pages.overview.cost import CAUSES, cost
-from dashboard.state.status import StatusFacts, View
+import pytest
+
+from dashboard.pages.overview.cost import CAUSES, Cause, Cost, cost
+from dashboard.state.status import StatusFacts
+from dashboard.widgets.base import Quantity
 from server.query.types import SignalNow, Status
 from server.signals import cost as signals_cost
 from server.verdict.model import Verdict
@@ -12,7 +15,7 @@ NONE = Verdict("unknown")
 FACTS: dict[str, str | float] = {"target_usd_per_million_tokens": 8.0}
 
 
-def cells(*signals: SignalNow, **facts: str | float) -> View:
+def cells(*signals: SignalNow, **facts: str | float) -> Cost:
     return cost(
         StatusFacts(
             Status("run", "slime", "async", "running", NOW, NONE, by_name(*signals), (), (), {**FACTS, **facts})
@@ -43,31 +46,34 @@ def test_the_bill_and_the_causes_that_add_up() -> None:
         signal("idle_usd_total", 20.0, "usd", cause="stalled"),
         signal("underused_usd_per_hour", 12.0, "usd/h"),
     )  # fmt: skip
-    shown = {key: found[f"m.{key}"] for key in ("s", "w", "v", "n", "j", "p", "hour", "basis", "idle", "share", "also")}
-    assert shown == {
-        "s": "known", "w": "", "v": "$11.86", "n": "sampled $5.93 · prefill $30.10 · target $8.00",
-        "j": "watch", "p": "Watch", "hour": "$427.04", "basis": "64 x 1.59 + 192 x 1.59 + sandboxes", "idle": "$43.76",
-        "share": "10% of the bill",
-        "also": "$120.00 so far · $12.00/h underused on running engines",
-    }  # fmt: skip
-    bars = {cause: (found[f"m.c.{cause}.v"], found[f"m.c.{cause}.w"]) for cause in CAUSES if found[f"m.c.{cause}.v"]}
-    assert bars == {"trainer_wait": ("$30.53", 69.8), "weight_sync": ("$4.07", 9.3), "generator_idle": ("$9.16", 20.9)}
-    assert found["m.c.stalled.s"] == "none"
+    assert found == Cost(
+        state="known",
+        million=Quantity(11.862, "usd"), million_state="watch", million_word="Watch",
+        million_note="sampled $5.93 · prefill $30.10 · target $8.00",
+        hour=Quantity(427.04, "usd"), basis="64 x 1.59 + 192 x 1.59 + sandboxes",
+        idle=Quantity(found.idle.value, "usd"), idle_share="10% of the bill",
+        causes={
+            "trainer_wait": Cause(Quantity(30.53, "usd"), 0.698), "weight_sync": Cause(Quantity(4.07, "usd"), 0.093),
+            "generator_idle": Cause(Quantity(9.16, "usd"), 0.209),
+        },
+        also="$120.00 so far · $12.00/h underused on running engines",
+    )  # fmt: skip
+    assert found.idle.value == pytest.approx(43.76)
 
 
 def test_empty_says_what_to_set() -> None:
     why = "the number of GPUs is unknown: set [run.NAME.cost] trainer_gpus"
     found = cells(signal("cost_usd_per_hour", None, "usd/h", "unknown", why), idle("trainer_wait", None, why))
-    assert (found["m.s"], found["m.w"]) == ("unknown", why)
-    assert "set [run.NAME.cost]" in str(cells()["m.w"])
+    assert (found.state, found.why) == ("unknown", why)
+    assert "set [run.NAME.cost]" in cells().why
 
 
 def test_one_reason_that_hides_several_causes_is_said_once() -> None:
     silent = [idle(cause, None, "no engine answers") for cause in ("generator_idle", "generator_down")]
     found = cells(signal("cost_usd_per_hour", 10.0, "usd/h"), idle("trainer_wait", 0.0), *silent)
-    assert str(found["m.also"]).count("no engine answers") == 1
-    assert (found["m.idle"], found["m.none"]) == ("$0", "")
+    assert found.also.count("no engine answers") == 1
+    assert (found.idle.value, found.nothing) == (0.0, "")
 
 
 def test_nothing_idle_is_a_finding_only_where_all_is_known() -> None:
-    assert cells(signal("cost_usd_per_hour", 10.0, "usd/h"), idle("trainer_wait", 0.0))["m.none"] == "Nothing is idle."
+    assert cells(signal("cost_usd_per_hour", 10.0, "usd/h"), idle("trainer_wait", 0.0)).nothing == "Nothing is idle."

@@ -7,6 +7,7 @@ from dashboard.state.status import StatusFacts
 from server.query.types import SignalNow, Status, TargetTrust
 from server.verdict.model import Verdict
 from tests.dashboard.fake import by_name
+from tests.dashboard.shown import shown
 
 NONE = Verdict("unknown")
 
@@ -22,7 +23,7 @@ def tail(*signals: SignalNow, life: str = "running") -> tuple[object, object]:
     """(state, subtitle) of a fleet whose caches are 60% full."""
     mean = one("kv_cache_usage_ratio", 0.6)
     cells = flow(StatusFacts(Status("run", "vllm", "async", life, NOW, NONE, by_name(mean, *signals), (), FLEET, {})))
-    return cells["f.generator.s"], cells["f.generator.sub"]
+    return shown(cells)["actor.generator.state"], shown(cells)["actor.generator.sub"]
 
 
 def full(target: str, value: float, **labels: str) -> SignalNow:
@@ -70,7 +71,7 @@ def generator(*engines: tuple[str, str, str], life: str = "running", more: float
     signals = [one("generator_engine_state", 1.0, state=s, target=t, engine=rank) for s, t, rank in engines]
     signals += [one("generator_engines", states.count(s) + more, state=s) for s in sorted(set(states))]
     cells = flow(StatusFacts(Status("run", "vllm", "async", life, NOW, NONE, by_name(*signals), (), FLEET, {})))
-    return cells["f.generator.s"], cells["f.generator.sub"]
+    return shown(cells)["actor.generator.state"], shown(cells)["actor.generator.sub"]
 
 
 def test_the_hung_and_the_paused_are_told_apart_and_named() -> None:

@@ -7,6 +7,7 @@ from dashboard.state.status import LAST, StatusFacts
 from server.query.types import SignalNow, Status, TargetTrust
 from server.verdict.model import Verdict
 from tests.dashboard.fake import by_name
+from tests.dashboard.shown import shown
 
 NONE = Verdict("unknown")
 
@@ -23,7 +24,7 @@ def trainer(
     step = SignalNow("trainer_step_seconds", "trainer_step_seconds", {}, value, "seconds", state, 0, "log", why, NOW)  # type: ignore[arg-type]
     facts = {"framework": "slime", "usual_mode": usual}
     cells = flow(StatusFacts(Status("run", "slime", mode, life, NOW, NONE, by_name(WAIT, step), (), (LOG,), facts)))
-    return cells["f.trainer.s"], cells["f.trainer.sub"]
+    return shown(cells)["actor.trainer.state"], shown(cells)["actor.trainer.sub"]
 
 
 @pytest.mark.parametrize(

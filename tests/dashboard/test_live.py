@@ -61,7 +61,7 @@ def test_tick_sends_only_what_is_new(reader: MemoryReader) -> None:
     times = [(fake.NOW + 5) * 1000, (fake.NOW + 10) * 1000]
     assert second["points"] == {"queue.0": [times, [17.0, None]]}
     assert second["fields"]["card.queue"].keys() == {"value"}
-    assert "card.wait" not in {**second["fields"], **second["view"]}
+    assert "card.wait" not in second["fields"] and "view" not in second
     third = tick(reader, views, pull(reader, cursor=second["cursor"], have=second["have"]))
     assert third.keys() == {"page", "cursor", "now", "have"}
 
@@ -141,11 +141,11 @@ def test_every_slot_is_fed(reader: MemoryReader) -> None:
 def test_rich_run(reader: MemoryReader) -> None:
     found = cells(reader)
     expected = {
-        "b.chip": "No verdict yet",
-        "b.head": "The trainer waits ",
-        "b.num": "74%",
-        "b.l.wait": "Wait 74%",
-        "b.l.overhead": "Overhead 5%",
+        "answer.chip": "No verdict yet",
+        "answer.before": "The trainer waits ",
+        "answer.figure": "74%",
+        "answer.split.wait": "Wait 74%",
+        "answer.split.overhead": "Overhead 5%",
         "card.wait.word": "Critical",
         "card.wait.note": "critical ≥ 40%",
         "card.kv.note": "room for 526 · critical ≥ 97%",
@@ -155,10 +155,10 @@ def test_rich_run(reader: MemoryReader) -> None:
         "chart.kv.critical": "critical 97%",
         "chart.queue.watch": "one batch 64",
         "chart.staleness.critical": "bound 6",
-        "f.generator.sub": "vLLM · 16 × H200 · 1 of 2 down",
-        "f.sandbox.sub": "no sandbox source",
-        "f.sandbox.p": "OK",
-        "f.to_trainer.sub": "36% of capacity",
+        "actor.generator.sub": "vLLM · 16 × H200 · 1 of 2 down",
+        "actor.sandbox.sub": "no sandbox source",
+        "actor.sandbox.word": "OK",
+        "arrow.to_trainer.sub": "36% of capacity",
     }
     assert {key: found[key] for key in expected} == expected
 
@@ -172,8 +172,8 @@ def test_no_value_has_no_health(reader: MemoryReader) -> None:
 def test_poor_run_says_why(reader: MemoryReader) -> None:
     found = cells(reader, fake.POOR)
     expected = {
-        "b.num": "",
-        "b.split.s": "unknown",
+        "answer.figure": "",
+        "answer.split": [],
         "card.wait.state": "unknown",
         "card.wait.figure": "–",
         "card.wait.note": "log time/wait_for_batch",
@@ -184,17 +184,17 @@ def test_poor_run_says_why(reader: MemoryReader) -> None:
         "chart.kv.state": "unknown",
         "chart.kv.why": "add the engines' /metrics as targets",
         "chart.length.why": "nothing has been computed for this run yet",
-        "f.queue.sub": "no queue in this mode",
-        "f.trainer.s": "unknown",
+        "actor.queue.sub": "no queue in this mode",
+        "actor.trainer.state": "unknown",
     }
     assert {key: found[key] for key in expected} == expected
 
 
 def test_finished_run_is_as_of_its_end(reader: MemoryReader) -> None:
     found = cells(reader, fake.DONE)
-    assert found["b.chip"] == "Finished"
-    assert (found["b.at.w"], found["b.at"]) == ("ended", fake.NOW - 3 * 3600)
-    assert (found["b.head"], found["b.text"]) == ("Finished: no step was recorded", "")
+    assert found["answer.chip"] == "Finished"
+    assert (found["answer.at_word"], found["answer.at"]) == ("ended", fake.NOW - 3 * 3600)
+    assert (found["answer.before"], found["answer.text"]) == ("Finished: no step was recorded", "")
 
 
 def test_a_finished_run_is_summed_up_in_the_past_tense(reader: MemoryReader) -> None:
@@ -212,12 +212,12 @@ def test_a_finished_run_is_summed_up_in_the_past_tense(reader: MemoryReader) -> 
     reader.set_verdict(fake.DONE, {"outcome": "sandbox_bound", "cause": "quota", **now})
     found = cells(reader, fake.DONE)
     # 9,090 s are 2.525 h, as a float a little less; the stall, a hundredth of it, is not worth a word.
-    assert (found["b.head"], found["b.usd"]) == ("Last step 212 after 2.52 h, final reward 0.53", "$41.50")
-    assert found["b.share"] == "for the whole run at its mean hourly rate, $12.25 of it idle"
+    assert (found["answer.before"], found["answer.usd"]) == ("Last step 212 after 2.52 h, final reward 0.53", "$41.50")
+    assert found["answer.share"] == "for the whole run at its mean hourly rate, $12.25 of it idle"
     expected = "Limited by: sandbox-bound 59%, generator-bound 20% of the time. Balanced 9.9%. No verdict 9.9%."
-    assert found["b.text"] == f"{expected} At the end: sandbox-bound (quota)."
+    assert found["answer.text"] == f"{expected} At the end: sandbox-bound (quota)."
     # Nothing speaks of it as if it went on.
-    assert (found["why"], found["advice"], found["gap"]) == (None, [], [])
+    assert (found["answer.why"], found["answer.advice"], found["answer.gap"]) == (None, [], [])
     assert (found["rs"], found["n.src.s"]) == ({"name": "finished", "word": "Finished", "since": round(end)}, "unknown")
 
 
@@ -236,14 +236,14 @@ def test_a_run_that_catches_up_has_no_verdict(reader: MemoryReader) -> None:
     reader.set_verdict(fake.RICH, withheld)
     reader.set_state(fake.RICH, RunState("catching_up", at - 1200, at, 0.41, 38.4, fake.NOW))
     found = cells(reader)
-    assert (found["b.chip"], found["b.head"], found["b.num"], found["b.tail"]) == (
+    assert (found["answer.chip"], found["answer.before"], found["answer.figure"], found["answer.after"]) == (
         "Catching up", "Reading history: ", "41%", "; 38 s left",
     )  # fmt: skip
-    assert (found["b.at.w"], found["b.at"], found["b.last.at"]) == ("numbers as of", at, at)
-    assert found["b.last"] == "Generator-bound (long tail). The trainer waits 74% of its step"
-    assert (found["why"], found["advice"], found["gap"]) == (None, [], [])
+    assert (found["answer.at_word"], found["answer.at"], found["answer.last_at"]) == ("numbers as of", at, at)
+    assert found["answer.last"] == "Generator-bound (long tail). The trainer waits 74% of its step"
+    assert (found["answer.why"], found["answer.advice"], found["answer.gap"]) == (None, [], [])
     # A number of the past is only a number; its health is about the present.
-    assert (found["card.wait.figure"] != "–", found["card.wait.word"], found["f.trainer.p"]) == (True, "", "")
+    assert (found["card.wait.figure"] != "–", found["card.wait.word"], found["actor.trainer.word"]) == (True, "", "")
     assert (found["o.sum"], found["o.al"], found["n.firing"]) == ("Not evaluated now", [], "")
     assert found["rs"] == {
         "name": "catching_up",
@@ -258,20 +258,24 @@ def test_a_run_that_is_not_collected_claims_nothing(reader: MemoryReader) -> Non
     reader.set_state(fake.RICH, RunState("not_collected", since, since))
     reader.set_alerts(fake_alerts.alert("RunStalled", 1200.0, "seconds", 900))
     found = cells(reader)
-    assert (found["b.chip"], found["b.head"], found["b.clock"]) == ("Not collected", "Not collected since ", since)
+    assert (found["answer.chip"], found["answer.before"], found["answer.clock"]) == (
+        "Not collected",
+        "Not collected since ",
+        since,
+    )
     assert (found["n.src"], found["n.src.w"], found["n.src.s"]) == ("3", ", not read now", "unknown")
     assert (found["o.sum"], found["o.s"]) == ("Not evaluated now", "unknown")
     assert found["o.more"] == {"hidden": 0, "note": "1 fired when the run was last collected"}
-    assert found["advice"] == []
+    assert found["answer.advice"] == []
 
 
 def test_a_stale_run_says_since_when(reader: MemoryReader) -> None:
     reader.set_state(fake.RICH, RunState("stale", fake.NOW - 900, fake.NOW - 900))
     found = cells(reader)
-    assert (found["b.chip"], found["b.chip.s"]) == ("Stale", "stale")
-    assert (found["b.head"], found["b.clock"]) == ("No new data since ", fake.NOW - 900)
-    assert found["b.text"] == "The targets report nothing new, so what the run does now is unknown."
-    assert found["advice"] == []
+    assert (found["answer.chip"], found["answer.chip_state"]) == ("Stale", "stale")
+    assert (found["answer.before"], found["answer.clock"]) == ("No new data since ", fake.NOW - 900)
+    assert found["answer.text"] == "The targets report nothing new, so what the run does now is unknown."
+    assert found["answer.advice"] == []
 
 
 def test_synchronous_run_talks_of_generation() -> None:
@@ -283,8 +287,8 @@ def test_synchronous_run_talks_of_generation() -> None:
     for phase, seconds in (("generation", 55.0), ("compute", 45.0)):
         made.append("sync", fake.signal("trainer_phase_seconds", unit="seconds", phase=phase), [(fake.NOW, seconds)])
     found = cells(made, "sync")
-    assert (found["b.head"], found["b.num"]) == ("Generation takes ", "55%")
-    assert found["b.l.wait"] == "Generate 55%"
+    assert (found["answer.before"], found["answer.figure"]) == ("Generation takes ", "55%")
+    assert found["answer.split.wait"] == "Generate 55%"
     assert found["chart.steps.0.label"] == "generation"
     assert found["card.wait.word"] == "Not applicable"
 
@@ -302,16 +306,16 @@ def test_synchronous_run_has_no_missing_parts() -> None:
     made.silence("sync", fake.signal("capacity_samples_per_second", state="not_applicable", why="no wait"))
     found = cells(made, "sync")
     expected = {
-        "b.head": "Finished: no step was recorded",
-        "b.text": "",
-        "b.note": "84 samples/s",
-        "f.to_queue.sub": "directly into the step",
-        "f.to_trainer": "84 samples/s",
-        "f.to_trainer.sub": "",
-        "f.generator.bar": 25.0,
-        "f.generator.0.v": "25",
-        "f.generator.0.u": "% of each step",
-        "f.generator.p": "Unknown",
+        "answer.before": "Finished: no step was recorded",
+        "answer.text": "",
+        "answer.note": "84 samples/s",
+        "arrow.to_queue.sub": "directly into the step",
+        "arrow.to_trainer.figure": "84 samples/s",
+        "arrow.to_trainer.sub": "",
+        "actor.generator.bar": 0.25,
+        "actor.generator.numbers.0.figure": "25",
+        "actor.generator.numbers.0.unit": "% of each step",
+        "actor.generator.word": "Unknown",
         # The length has no band of its own: that the cap cuts two of three answers off is what counts.
         "card.length.word": "Critical",
         "card.length.note": "truncated 68%",
@@ -334,11 +338,11 @@ def test_silent_trainer_is_named_and_nothing_looks_young() -> None:
     found = cells(made, "r")
     expected = {
         "newest": fake.NOW - 10_800,
-        "b.head": "No step for 3 h",
-        "b.text": f"{NONE_YET} · Choose a longer time range to see the last steps.",
-        "f.trainer.sub": "no step for 3 h",
-        "f.to_trainer.sub": "no step for 3 h",
-        "f.to_queue.sub": "in flight: not reported",
+        "answer.before": "No step for 3 h",
+        "answer.text": f"{NONE_YET} · Choose a longer time range to see the last steps.",
+        "actor.trainer.sub": "no step for 3 h",
+        "arrow.to_trainer.sub": "no step for 3 h",
+        "arrow.to_queue.sub": "in flight: not reported",
         "card.wait.note": "no step for 3 h",
         "card.wait.why": "no step for 3 h; the last value was 0.66",
     }
@@ -354,18 +358,18 @@ def test_engines_alone_are_not_a_run_that_loads() -> None:
     made.add_run("e", lifecycle="starting")
     made.set_targets("e", fake.target("engine", "generator", "vllm"))
     found = cells(made, "e")
-    assert (found["b.head"], found["b.meta"]) == ("No trainer is monitored yet", "")
+    assert (found["answer.before"], found["answer.meta"]) == ("No trainer is monitored yet", "")
     made.append("e", fake.TICKS[3][0], [(fake.NOW, 0.5)])
-    assert cells(made, "e")["b.text"] == f"{NONE_YET} · 5 min means: KV cache 50% full"
+    assert cells(made, "e")["answer.text"] == f"{NONE_YET} · 5 min means: KV cache 50% full"
     made.set_targets("e", fake.target("engine", "generator", "vllm"), fake.target("log", "trainer", "trl"))
-    assert cells(made, "e")["b.meta"].startswith("Starting")
+    assert cells(made, "e")["answer.meta"].startswith("Starting")
 
 
 def test_mean_and_instant_are_told_apart(reader: MemoryReader) -> None:
     found = cells(reader)
     assert found["card.queue.note"].startswith("5 min mean ") and found["card.queue.note"].endswith(" batches")
-    assert found["f.queue.1.u"] == "batches, 5 min mean"
-    assert " · 5 min means: " in found["b.text"]
+    assert found["actor.queue.numbers.1.unit"] == "batches (5 min mean)"
+    assert " · 5 min means: " in found["answer.text"]
 
 
 def test_panel_keeps_its_colour_apart_from_its_chart(reader: MemoryReader) -> None:
@@ -394,18 +398,21 @@ def test_sources_are_short(source: str, shown: str) -> None:
 
 def test_dead_engines_are_the_news(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert (found["f.generator.s"], found["f.generator.sub"]) == ("critical", "vLLM · 16 × H200 · 1 of 2 down")
+    assert (found["actor.generator.state"], found["actor.generator.sub"]) == (
+        "critical",
+        "vLLM · 16 × H200 · 1 of 2 down",
+    )
     dead = [fake.target(f"e{i}", "generator", "vllm", up=False, error="refused") for i in range(2)]
     reader.set_targets(fake.RICH, *dead)
     for now, _ in (*fake._labelled()[:4], fake.TICKS[-1]):
         reader.silence(fake.RICH, structs.replace(now, state="unknown", why="add its /metrics as a target"))
     found = cells(reader)
-    assert found["b.text"].startswith(f"{NONE_YET} · Engines: 2 of 2 down · 5 min means: ")
-    assert (found["f.generator.s"], found["f.generator.p"]) == ("critical", "Critical")
+    assert found["answer.text"].startswith(f"{NONE_YET} · Engines: 2 of 2 down · 5 min means: ")
+    assert (found["actor.generator.state"], found["actor.generator.word"]) == ("critical", "Critical")
     assert found["chart.requests.why"] == "no engine answers (2 of 2 down: refused)"
     # A finished run has let go of its engines.
     reader.change(fake.RICH, lifecycle="finished")
-    assert "down" not in cells(reader)["f.generator.sub"]
+    assert "down" not in cells(reader)["actor.generator.sub"]
 
 
 # The first load.

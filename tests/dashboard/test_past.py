@@ -40,7 +40,11 @@ def test_banner_and_cards_describe_the_end_of_the_range() -> None:
     found = described(AT)
     banner = ("Sandbox-bound", "sandbox", "spin up", "The trainer waited ", "25%", " of each step", "as of", AT)
     assert (
-        tuple(found[f"b.{key}"] for key in ("chip", "chip.s", "cause", "head", "num", "tail", "at.w", "at")) == banner
+        tuple(
+            found[f"answer.{key}"]
+            for key in ("chip", "chip_state", "cause", "before", "figure", "after", "at_word", "at")
+        )
+        == banner
     )
     # 0.25 lies between watch (0.15) and critical (0.40); 0.5 batches are below critical (0.6).
     assert (found["card.wait.figure"], found["card.wait.state"]) == ("25", "watch")
@@ -50,14 +54,18 @@ def test_banner_and_cards_describe_the_end_of_the_range() -> None:
         "unknown",
         "no value at that time",
     )
-    assert found["chart.steps.state"] == "unknown" and found["advice"] == []
+    assert found["chart.steps.state"] == "unknown" and found["answer.advice"] == []
     assert found["o.sum"] == "No active alerts now"
 
 
 def test_the_present_and_a_range_that_has_just_ended_show_the_present() -> None:
     for at in (None, NOW - 5):
         found = described(at)
-        assert (found["b.chip"], found["card.wait.figure"], found["card.kv.figure"]) == ("Generator-bound", "48", "98")
+        assert (found["answer.chip"], found["card.wait.figure"], found["card.kv.figure"]) == (
+            "Generator-bound",
+            "48",
+            "98",
+        )
 
 
 def test_values_older_than_their_cadence_are_not_shown() -> None:

@@ -167,11 +167,11 @@ def test_the_end_of_a_straggler_does_not_hide_its_age() -> None:
 
 def test_overview_has_the_third_actor(reader: MemoryReader) -> None:
     found = cells(reader, key="overview")
-    numbers = [(found[f"f.sandbox.{i}.v"], found[f"f.sandbox.{i}.u"]) for i in range(3)]
+    numbers = [(found[f"actor.sandbox.numbers.{i}.figure"], found[f"actor.sandbox.numbers.{i}.unit"]) for i in range(3)]
     assert numbers == [("780", "running"), ("128", "starting"), ("62", "min oldest pending")]
-    assert (found["f.sandbox.sub"], found["f.sandbox.s"]) == ("Prime", "critical")
-    assert cells(reader, wall.MATH, key="overview")["f.sandbox.sub"] == "this run uses no sandboxes"
-    assert cells(reader, wall.BARE, key="overview")["f.sandbox.sub"] == "no sandbox source"
+    assert (found["actor.sandbox.sub"], found["actor.sandbox.state"]) == ("Prime", "critical")
+    assert cells(reader, wall.MATH, key="overview")["actor.sandbox.sub"] == "this run uses no sandboxes"
+    assert cells(reader, wall.BARE, key="overview")["actor.sandbox.sub"] == "no sandbox source"
 
 
 # What is kept for all browsers.

@@ -19,6 +19,7 @@ from tests.dashboard import fake
 from tests.dashboard.fake import NOW, RICH
 from tests.dashboard.fake_verdicts import NASTY, NOW_IS, UNKNOWN, hour, judged, span
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.shown import shown
 
 
 @pytest.fixture
@@ -27,26 +28,30 @@ def reader() -> MemoryReader:
 
 
 def overview(reader: MemoryReader) -> dict[str, Any]:
-    return dict(view(StatusFacts(reader.status(RICH)), reader.infos))
+    return shown(view(StatusFacts(reader.status(RICH)), reader.infos))
 
 
 def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -> None:
     found = overview(reader)
-    assert (found["b.chip"], found["b.chip.s"], found["b.cause"]) == ("Generator-bound", "generator", "KV capacity")
-    assert [found[f"b.{part}"] for part in ("head", "num", "clock.w", "clock", "tail")] == [
+    assert (found["answer.chip"], found["answer.chip_state"], found["answer.cause"]) == (
+        "Generator-bound",
+        "generator",
+        "KV capacity",
+    )
+    assert [found[f"answer.{part}"] for part in ("before", "figure", "clock_word", "clock", "after")] == [
         "", "Generator-bound", " since ", NOW - 720, ": the KV cache is full",
     ]  # fmt: skip
-    assert (found["b.text"], found["b.meta"]) == (
+    assert (found["answer.text"], found["answer.meta"]) == (
         "The trainer waits 74% of each step. The KV cache is full.", "high confidence",
     )  # fmt: skip
-    why = found["why"]
+    why = found["answer.why"]
     assert why["evidence"] == [one.text for one in NOW_IS.evidence]
     assert NASTY in why["evidence"][3], "a text, as it came"
     assert why["missing"] == ["tail_index_ratio: push rollout records"]
     assert why["doubts"] == ["the trainer says it waits 74% of its step; 52% follows from what arrives"]
-    assert (found["b.usd"], found["b.share"]) == ("$18.44/h", "idle")
+    assert (found["answer.usd"], found["answer.share"]) == ("$18.44/h", "idle")
     # ln 2.2 and ln 1.3 of their sum.
-    assert [(part["label"], part["state"], part["share"]) for part in found["gap"]] == [
+    assert [(part["label"], part["state"], part["share"]) for part in found["answer.gap"]] == [
         ("KV capacity", "generator", 0.75), ("Spin up", "sandbox", 0.25),
     ]  # fmt: skip
 
@@ -54,16 +59,16 @@ def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -
 def test_idle_dollars_that_are_not_all_are_at_least_so_many(reader: MemoryReader) -> None:
     lacks = {"usd_lacks": "the number of GPUs is unknown: set [run.NAME.cost] generator_gpus"}
     reader.set_verdict(RICH, {**msgspec.to_builtins(NOW_IS), **lacks, "as_of": NOW})
-    assert overview(reader)["b.usd"] == "at least $18.44/h"
+    assert overview(reader)["answer.usd"] == "at least $18.44/h"
 
 
 def test_what_to_try_first_and_what_is_met_then(reader: MemoryReader) -> None:
     found = overview(reader)
-    assert [(one["text"], one["gain"], one["simulate"]) for one in found["advice"]] == [
+    assert [(one["text"], one["gain"], one["simulate"]) for one in found["answer.advice"]] == [
         (NOW_IS.advice[0].text, None, "")
     ]
     assert (
-        found["advice.beyond"]
+        found["answer.beyond"]
         == f"Next limit: sandbox-bound (spin up), up to 1.2× overall. p95 of a start is 140 s on {NASTY}"
     )
 
@@ -71,21 +76,25 @@ def test_what_to_try_first_and_what_is_met_then(reader: MemoryReader) -> None:
 def test_what_is_not_known_says_what_to_log(reader: MemoryReader) -> None:
     reader.set_verdict(RICH, structs.replace(UNKNOWN, as_of=NOW))
     found = overview(reader)
-    assert (found["b.chip"], found["b.chip.s"], found["b.cause"], found["b.clock"]) == (
+    assert (found["answer.chip"], found["answer.chip_state"], found["answer.cause"], found["answer.clock"]) == (
         "No verdict yet", "none", "", None,
     )  # fmt: skip
-    assert (found["b.head"], found["b.num"]) == ("The trainer waits ", "74%")
-    assert found["b.text"].startswith("The engines are not watched, so nobody can tell who is slow · ")
-    assert found["why"]["missing"] == list(UNKNOWN.missing)
-    assert (found["advice"], found["gap"]) == ([], []) and found["b.usd"] == "" and "confidence" not in found["b.meta"]
+    assert (found["answer.before"], found["answer.figure"]) == ("The trainer waits ", "74%")
+    assert found["answer.text"].startswith("The engines are not watched, so nobody can tell who is slow · ")
+    assert found["answer.why"]["missing"] == list(UNKNOWN.missing)
+    assert (
+        (found["answer.advice"], found["answer.gap"]) == ([], [])
+        and found["answer.usd"] == ""
+        and "confidence" not in found["answer.meta"]
+    )
 
 
 def test_a_run_that_is_over_shows_what_held_it_back(reader: MemoryReader) -> None:
     reader.change(RICH, lifecycle="finished")
     found = overview(reader)
-    assert (found["b.chip"], found["b.chip.s"], found["b.clock"]) == ("Finished", "over", None)
-    assert (found["b.at.w"], found["b.text"]) == ("ended", "At the end: generator-bound (KV capacity).")
-    assert found["advice"] == [], "a run that is over is not changed"
+    assert (found["answer.chip"], found["answer.chip_state"], found["answer.clock"]) == ("Finished", "over", None)
+    assert (found["answer.at_word"], found["answer.text"]) == ("ended", "At the end: generator-bound (KV capacity).")
+    assert found["answer.advice"] == [], "a run that is over is not changed"
 
 
 def test_contradictions_are_shown_with_both_numbers(reader: MemoryReader) -> None:
@@ -98,7 +107,7 @@ def test_contradictions_are_shown_with_both_numbers(reader: MemoryReader) -> Non
     )
     reader.set_verdict(RICH, structs.replace(verdict_now, contradictions=found))
     cells = overview(reader)
-    assert cells["b.x"] == [told, f"{bare} (reported wait 0.61, predicted wait 0.22)"]
+    assert cells["answer.contradictions"] == [told, f"{bare} (reported wait 0.61, predicted wait 0.22)"]
 
 
 @pytest.mark.parametrize(

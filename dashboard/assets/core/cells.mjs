@@ -12,9 +12,14 @@ export function clockOf(at, end = 16) {
 }
 
 // Only textContent and style properties, so that names of runs and targets cannot become markup.
+// A key may go on into a cell that is an object: "answer.text" is the field "text" of the cell "answer".
 const put = { t: (el, cell) => (el.textContent = cell ?? ""), s: (el, cell) => (el.dataset.state = cell ?? ""),
   w: (el, cell) => (el.style.width = (cell || 0) + "%"), a: (el, cell) => (el.dataset.at = cell ?? ""),
   h: (el, cell) => (el.title = cell ?? ""), c: (el, cell) => (el.textContent = cell ? clockOf(cell) : ""),
+  n: (el, cell) => (el.textContent = cell ? (cell.prefix || "") + (cell.text || format.text(cell.value, cell.unit)) : ""),
+  f: (el, cell) => (el.textContent = cell ? cell.text || format.parts(cell.value, cell.unit)[0] : ""),
+  u: (el, cell) => (el.textContent = cell && !cell.text ? [format.parts(cell.value, cell.unit)[1], cell.label].filter(Boolean).join(" ") : ""),
+  p: (el, cell) => (el.style.width = 100 * (cell || 0) + "%"),
   q: (el, cell) => ((el.hidden = !cell), (el.dataset.changes = cell || ""), state.boot && navigated()),
   d: (el, cell) => (cell ? (el.dataset.since = cell) : (delete el.dataset.since, (el.textContent = ""))) };
 let index = null;
@@ -23,8 +28,18 @@ function elements() {
   if (index) return index;
   const found = {};
   for (const kind of Object.keys(put))
-    for (const el of all(`[data-${kind}]`)) (found[el.dataset[kind]] ||= []).push([kind, el]);
+    for (const el of all(`[data-${kind}]`)) {
+      const path = el.dataset[kind].split(".");
+      for (let n = path.length; n > 0; n--) (found[path.slice(0, n).join(".")] ||= []).push([kind, el, path.slice(n)]);
+    }
   return (index = found);
+}
+
+// The field of a cell; undefined where the rest of the path belongs to another cell.
+function field(key, cell, rest) {
+  if (!rest.length) return cell;
+  if (cell === null ? [key, ...rest].join(".") in state.view : typeof cell !== "object") return undefined;
+  return rest.reduce((found, name) => found?.[name], cell) ?? null;
 }
 
 // Elements were added or removed: the next fill builds the index again.
@@ -38,7 +53,10 @@ export function fill(cells) {
   for (const draw of drawers) draw(cells);
   const where = elements();
   for (const [key, cell] of Object.entries(cells)) {
-    for (const [kind, el] of where[key] || []) put[kind](el, cell);
+    for (const [kind, el, rest] of where[key] || []) {
+      const found = field(key, cell, rest);
+      if (found !== undefined) put[kind](el, found);
+    }
   }
   ages();
 }

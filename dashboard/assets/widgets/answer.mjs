@@ -4,6 +4,8 @@ import { text } from "../core/format.mjs";
 import { navigated } from "../core/nav.mjs";
 import { drawers, state } from "../core/state.mjs";
 
+// What the server sent (`dashboard/pages/overview/banner.py`, `Answer`).
+const answer = () => state.view.answer || {};
 const COSTS = { setting: "a setting", restart: "needs a restart", money: "costs money" };
 
 // `1.1× to 1.7× samples/s`: the gain of a change as a range.
@@ -29,7 +31,7 @@ function change(one) {
 }
 
 function advice(where) {
-  const changes = state.view.advice || [], beyond = state.view["advice.beyond"], steps = make("ol", "", "steps");
+  const { advice: changes = [], beyond = "" } = answer(), steps = make("ol", "", "steps");
   where.hidden = !changes.length && !beyond;
   steps.append(...changes.map(change));
   where.replaceChildren(make("h2", changes.length ? "Do this next" : "Next"), steps, ...(beyond ? [make("p", beyond, "note beyond")] : []));
@@ -37,7 +39,7 @@ function advice(where) {
 }
 
 function gap(where) {
-  const parts = state.view.gap || [], bar = make("ul", "", "gap"), legend = make("ul", "", "gap-legend"), total = parts.reduce((sum, part) => sum + part.share, 0);
+  const { gap: parts = [] } = answer(), bar = make("ul", "", "gap"), legend = make("ul", "", "gap-legend"), total = parts.reduce((sum, part) => sum + part.share, 0);
   where.hidden = parts.length < 2;
   bar.append(...parts.map((part) => {
     const li = make("li"), share = text(part.share, "ratio");
@@ -59,7 +61,7 @@ function gap(where) {
 }
 
 function why(where) {
-  const found = state.view.why;
+  const found = answer().why;
   where.hidden = !found;
   if (!found) return;
   const list = (name, title, rows) => {
@@ -73,10 +75,10 @@ function why(where) {
 
 function contradictions(where) {
   where.className = "contradictions";
-  where.replaceChildren(...(state.view["b.x"] || []).map((row) => make("li", row)));
+  where.replaceChildren(...(answer().contradictions || []).map((row) => make("li", row)));
 }
 
-const PARTS = { advice: [advice, "advice", "advice.beyond"], gap: [gap, "gap"], why: [why, "why"], contradictions: [contradictions, "b.x"] };
+const PARTS = { advice, gap, why, contradictions };
 
 // Cards and charts that show what limits the run come first.
 function order({ cards, panels }) {
@@ -89,8 +91,5 @@ function order({ cards, panels }) {
 
 drawers.push((cells) => {
   if (cells.first && document.querySelector("[data-answer]")) order(cells.first);
-  for (const el of all("[data-answer]")) {
-    const [draw, ...keys] = PARTS[el.dataset.answer];
-    if (keys.some((key) => key in cells)) draw(el);
-  }
+  if (cells.answer) for (const el of all("[data-answer]")) PARTS[el.dataset.answer](el);
 });

@@ -1,15 +1,19 @@
-"""Cells of the banner: the verdict in one sentence, or what is measured until there is one."""
+"""The answer card: the verdict in one sentence, or what is measured until there is one."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
 from dashboard.pages import verdict
 from dashboard.state.format import money, parts, text, tight
 from dashboard.state.run_state import WORDS, progress
-from dashboard.state.status import StatusFacts, View, joined
+from dashboard.state.status import StatusFacts, joined
+from dashboard.widgets.base import Part, Quantity
 from server.query.types import CAUSES, RunSummary, Verdict
 
-PHASES = (("wait", "Wait"), ("compute", "Train"), ("overhead", "Overhead"))
+PHASES: Mapping[str, str] = {"wait": "Wait", "compute": "Train", "overhead": "Overhead"}
 _LIFECYCLES = {
     "starting": "Starting: loading and compiling take 10 to 40 minutes",
     "running": "Running",
@@ -25,100 +29,140 @@ LEAST_PART = 0.02
 """Share of the gap below which a limiter has no part of the bar."""
 
 
-def banner(facts: StatusFacts) -> View:
-    """Keys ``b.*``: chip, headline, text, what stands behind the verdict, the step split and what is measured.
+class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer card. Times are epoch seconds.
 
-    A verdict is shown as one only while it describes the present. Otherwise the banner shows the run's
-    state, and below it the last verdict with its time.
+    Attributes:
+        kind: "verdict" for one of the present, else "state": the chip then shows the run's state.
+        before, figure, clock_word, clock, after: the headline in its parts.
+        at_word, at: of what time the numbers are.
+        last, last_at: the last verdict of a run that has none now.
+        usd, share: what idle GPUs cost.
+        split: the step by phase; ``step`` and ``note`` state its time and rates.
+        advice, beyond: the changes to make, and what limits next.
+        gap: what the trainer's missing samples are due to, largest first.
+        why: what the verdict rests on.
+    """
+
+    chip: str
+    chip_state: str
+    kind: str = "state"
+    cause: str = ""
+    before: str = ""
+    figure: Quantity | None = None
+    clock_word: str = ""
+    clock: float | None = None
+    after: str = ""
+    text: str = ""
+    meta: str = ""
+    at_word: str = ""
+    at: float | None = None
+    last: str = ""
+    last_at: float | None = None
+    usd: Quantity | None = None
+    share: str = ""
+    split: tuple[Part, ...] = ()
+    step: str = ""
+    note: str = ""
+    contradictions: tuple[str, ...] = ()
+    advice: tuple[dict[str, Any], ...] = ()
+    beyond: str = ""
+    gap: tuple[dict[str, Any], ...] = ()
+    why: dict[str, list[str]] | None = None
+
+
+def banner(facts: StatusFacts) -> Answer:
+    """A verdict is shown as one only while it describes the present. Otherwise the card shows the run's state, and the
+    last verdict with its time.
     """
     if facts.at is not None:
-        return _past(facts, facts.at) | _split(facts) | {"b.note": _note(facts)}
-    if facts.present:
-        found = _verdict(facts)
-        cells = _NO_CLOCK | _chip(facts) | _headline(facts) | {"b.text": _text(facts)} | _cost(facts)
-        cells |= verdict.behind(found) | next_steps(found)
+        answer = _past(facts, facts.at)
+    elif facts.present:
+        answer = _present(facts)
     else:
-        cells = _over(facts) if facts.over else _absent(facts)
-    return cells | _split(facts) | {"b.note": _note(facts)}
+        answer = _over(facts) if facts.over else _absent(facts)
+    step = facts.say("trainer_step_seconds")
+    step = f"Last 10 steps, mean {step}" if step else "Step time unknown"
+    return structs.replace(answer, split=_split(facts), step=step, note=_note(facts))
 
 
-_NO_CLOCK: View = {
-    "b.kind": "state", "b.clock": None, "b.clock.w": "", "b.at": None, "b.at.w": "", "b.last": "", "b.last.at": None,
-}  # fmt: skip
-"""Cells of a banner that is not about the present."""
-_NOTHING: View = {"b.x": [], "why": None, "gap": [], "advice": [], "advice.beyond": ""}
-"""Cells of a banner without a verdict of the present: no evidence, and nothing to do."""
-
-
-def _past(facts: StatusFacts, at: float) -> View:
+def _past(facts: StatusFacts, at: float) -> Answer:
     """Verdict and trainer wait at the end of a past time range: no cost, no advice."""
     found, wait = _verdict(facts), facts.value("trainer_wait_ratio")
-    outcome, cause = found.outcome, found.cause
-    named = found.named
-    cells: View = {**_NO_CLOCK, "b.chip": verdict.word(outcome, cause), "b.chip.s": verdict.colour(outcome)}
-    cells |= {"b.cause": verdict.because(cause) if named else "", "b.age": None}
-    cells |= {"b.meta": verdict.confidence(found), "b.at.w": "as of", "b.at": at, "b.usd": "", "b.share": ""}
-    has_wait = wait is not None
-    cells |= {
-        "b.head": "The trainer waited " if has_wait else "Trainer wait unknown",
-        "b.tail": " of each step" if has_wait else "",
-    }
-    cells |= {
-        "b.num": text(wait, "ratio") if has_wait else "",
-        "b.text": "All numbers are as of the end of this time range.",
-    }
-    return cells | _NOTHING
+    known = wait is not None
+    return Answer(
+        chip=verdict.word(found.outcome, found.cause),
+        chip_state=verdict.colour(found.outcome),
+        cause=verdict.because(found.cause) if found.named else "",
+        meta=verdict.confidence(found),
+        at_word="as of",
+        at=at,
+        before="The trainer waited " if known else "Trainer wait unknown",
+        figure=Quantity(wait, "ratio") if known else None,
+        after=" of each step" if known else "",
+        text="All numbers are as of the end of this time range.",
+    )
 
 
-def _absent(facts: StatusFacts) -> View:
+def _absent(facts: StatusFacts) -> Answer:
     """Of a run that catches up, has no new data or no collector: no present verdict, no cost, nothing to try."""
     state, last = facts.status.state, _verdict(facts).last
-    cells: View = {**_NO_CLOCK, "b.chip": WORDS[state.name], "b.chip.s": state.name, "b.cause": ""}
-    cells |= {"b.meta": "", "b.age": None, "b.usd": "", "b.share": "", **_NOTHING}
+    answer = Answer(chip=WORDS[state.name], chip_state=state.name)
     if state.name == "catching_up":
-        done = text(state.progress, "ratio") if state.progress is not None else ""
-        left = f"; {progress(structs.replace(state, progress=None))}" if state.seconds_left is not None else ""
-        cells |= {"b.head": "Reading history" + (": " if done else ""), "b.num": done, "b.tail": left}
-        cells["b.text"] = "No verdict, no advice and no alerts until the run has caught up."
-        cells |= {"b.at.w": "numbers as of", "b.at": state.as_of}
+        known = state.progress is not None
+        answer = structs.replace(
+            answer,
+            before="Reading history" + (": " if known else ""),
+            figure=Quantity(state.progress, "ratio") if known else None,
+            after=f"; {progress(structs.replace(state, progress=None))}" if state.seconds_left is not None else "",
+            text="No verdict, no advice and no alerts until the run has caught up.",
+            at_word="numbers as of",
+            at=state.as_of,
+        )
     elif state.name == "stale":
-        cells |= {"b.head": "No data yet" if state.since is None else "No new data since ", "b.num": "", "b.tail": ""}
-        answer = any(target.up for target in facts.targets)
-        silence = "The targets report nothing new" if answer else "No target answers"
-        cells |= {"b.clock": state.since, "b.text": f"{silence}, so what the run does now is unknown."}
+        answers = any(target.up for target in facts.targets)
+        silence = "The targets report nothing new" if answers else "No target answers"
+        answer = structs.replace(
+            answer,
+            before="No data yet" if state.since is None else "No new data since ",
+            clock=state.since,
+            text=f"{silence}, so what the run does now is unknown.",
+        )
     else:
-        never = state.since is None
-        cells |= {"b.head": "Not collected yet" if never else "Not collected since ", "b.num": "", "b.tail": ""}
-        cells["b.clock"] = state.since
-        cells["b.text"] = "No collector follows this run, so what it does now is unknown."
-    if last:
-        cells["b.last"] = f"{verdict.named(last.outcome, last.cause)}. {tight(last.summary)}".strip()
-        cells["b.last.at"] = last.as_of
-    return cells
+        answer = structs.replace(
+            answer,
+            before="Not collected yet" if state.since is None else "Not collected since ",
+            clock=state.since,
+            text="No collector follows this run, so what it does now is unknown.",
+        )
+    if not last:
+        return answer
+    sentence = f"{verdict.named(last.outcome, last.cause)}. {tight(last.summary)}".strip()
+    return structs.replace(answer, last=sentence, last_at=last.as_of)
 
 
-def _over(facts: StatusFacts) -> View:
+def _over(facts: StatusFacts) -> Answer:
     """A finished run in the past tense: how long, how much, and what held it back for how much of its time."""
     found, state = facts.status.summary, facts.status.state
     lifecycle = facts.status.lifecycle.capitalize()
-    cells: View = {**_NO_CLOCK, "b.chip": lifecycle, "b.chip.s": "over", "b.cause": ""}
-    cells |= {"b.meta": "", "b.age": None, **_NOTHING}
-    cells |= {"b.at.w": "ended", "b.at": state.as_of} if state.as_of is not None else {}
-    cells |= {"b.usd": "", "b.share": "", "b.num": "", "b.tail": ""}
     steps = f"last step {found.steps:,}" if found and found.steps is not None else ""
     lasted = text(found.seconds, "seconds") if found and found.seconds is not None else ""
-    figures = " after ".join(filter(None, (steps, lasted)))
     reward = f"final reward {text(found.reward, '')}" if found and found.reward is not None else ""
-    head = ", ".join(filter(None, (figures, reward)))
-    cells["b.head"] = head[:1].upper() + head[1:] or f"{lifecycle}: no step was recorded"
+    head = ", ".join(filter(None, (" after ".join(filter(None, (steps, lasted))), reward)))
     last = verdict.named(_verdict(facts).outcome, _verdict(facts).cause)
-    end = f"At the end: {_low(last)}." if _named(facts) else ""
-    cells["b.text"] = " ".join(filter(None, (_limits(found) if found else "", end)))
-    if found and found.usd is not None:
-        cells["b.usd"] = money(found.usd)
-        idle = f", {money(found.idle_usd)} of it idle" if found.idle_usd is not None else ""
-        cells["b.share"] = f"for the whole run at its mean hourly rate{idle}"
-    return cells
+    end = f"At the end: {_low(last)}." if _verdict(facts).named else ""
+    idle = f", {money(found.idle_usd)} of it idle" if found and found.idle_usd is not None else ""
+    priced = found is not None and found.usd is not None
+    return Answer(
+        chip=lifecycle,
+        chip_state="over",
+        at_word="ended" if state.as_of is not None else "",
+        at=state.as_of,
+        before=head[:1].upper() + head[1:] or f"{lifecycle}: no step was recorded",
+        text=" ".join(filter(None, (_limits(found) if found else "", end))),
+        usd=Quantity(found.usd, "usd") if found is not None and priced else None,
+        share=f"for the whole run at its mean hourly rate{idle}" if priced else "",
+    )
 
 
 def _low(sentence: str) -> str:
@@ -146,27 +190,28 @@ def _verdict(facts: StatusFacts) -> Verdict:
     return facts.status.verdict
 
 
-def _named(facts: StatusFacts) -> bool:
-    """Whether the verdict is other than unknown."""
-    return _verdict(facts).named
-
-
-def _chip(facts: StatusFacts) -> View:
+def _present(facts: StatusFacts) -> Answer:
+    """The verdict of the present, or why there is none; with its evidence, what to do, and what it costs."""
     found, state = _verdict(facts), facts.status.state
-    outcome, cause = found.outcome, found.cause
     # A run with a verdict needs no word that it is running.
-    lifecycle = "" if _named(facts) and facts.status.lifecycle == "running" else _lifecycle_words(facts)
-    stale, named = state.name == "stale", _named(facts)
-    cells: View = {
-        "b.chip": WORDS["stale"] if stale and not named else verdict.word(outcome, cause),
-        "b.chip.s": "stale" if stale and not named else verdict.colour(outcome),
-        "b.cause": verdict.because(cause) if named else "",
-        "b.meta": verdict.confidence(found) if stale else joined(lifecycle, verdict.confidence(found)),
-        "b.age": None,
-    }
-    if stale:
-        cells |= {"b.at.w": "newest data" if state.since is not None else "no data yet", "b.at": state.since}
-    return cells
+    lifecycle = "" if found.named and facts.status.lifecycle == "running" else _lifecycle_words(facts)
+    stale = state.name == "stale"
+    unjudged = stale and not found.named
+    answer = Answer(
+        chip=WORDS["stale"] if unjudged else verdict.word(found.outcome, found.cause),
+        chip_state="stale" if unjudged else verdict.colour(found.outcome),
+        cause=verdict.because(found.cause) if found.named else "",
+        meta=verdict.confidence(found) if stale else joined(lifecycle, verdict.confidence(found)),
+        at_word=("newest data" if state.since is not None else "no data yet") if stale else "",
+        at=state.since if stale else None,
+        text=_text(facts),
+        contradictions=verdict.contradictions(found),
+        why=verdict.why(found),
+        advice=tuple({**msgspec.to_builtins(one), "simulate": verdict.simulated(one)} for one in found.advice[:STEPS]),
+        beyond=verdict.beyond(found),
+        gap=_gap(found),
+    )
+    return structs.replace(answer, **_headline(facts), **_cost(facts))
 
 
 def _lifecycle_words(facts: StatusFacts) -> str:
@@ -180,36 +225,37 @@ def _trainerless(facts: StatusFacts) -> bool:
     return bool(actors) and "trainer" not in actors
 
 
-def _headline(facts: StatusFacts) -> View:
+def _headline(facts: StatusFacts) -> dict[str, Any]:
     """``Generator-bound since 13:02: the KV cache is full``; without a verdict the trainer's wait."""
     found, wait = _verdict(facts), facts.value("trainer_wait_ratio")
     if found.named:
         meaning = CAUSES[found.outcome].get(found.cause or "", "")
-        head: View = {"b.kind": "verdict", "b.head": "", "b.num": verdict.word(found.outcome, found.cause)}
-        head |= {"b.clock.w": " since ", "b.clock": found.since} if found.since is not None else {}
-        return head | {"b.tail": f": {meaning}" if meaning else ""}
+        return {
+            "kind": "verdict",
+            "figure": Quantity(text=verdict.word(found.outcome, found.cause)),
+            "clock_word": " since " if found.since is not None else "",
+            "clock": found.since,
+            "after": f": {meaning}" if meaning else "",
+        }
     if wait is not None:
-        before, figure, after = "The trainer waits ", text(wait, "ratio"), " of each step for rollouts"
-    else:
-        before, figure, after = _without_wait(facts)
-    return {"b.head": before, "b.num": figure, "b.tail": after}
+        after = " of each step for rollouts"
+        return {"before": "The trainer waits ", "figure": Quantity(wait, "ratio"), "after": after}
+    before, figure, after = _without_wait(facts)
+    return {"before": before, "figure": figure, "after": after}
 
 
-def _without_wait(facts: StatusFacts) -> tuple[str, str, str]:
+def _without_wait(facts: StatusFacts) -> tuple[str, Quantity | None, str]:
     """Synchronous runs do not wait, they generate; the share of the step is the number that matters."""
     generation = facts.value("trainer_phase_seconds", phase="generation")
-    shares = split(facts)
+    shares, step = split(facts), facts.value("trainer_step_seconds")
     if generation is not None and "wait" in shares:
-        return "Generation takes ", text(shares["wait"], "ratio"), " of each step"
-    step = facts.say("trainer_step_seconds")
-    if step:
-        return "A step takes ", step, "; trainer wait unknown"
+        return "Generation takes ", Quantity(shares["wait"], "ratio"), " of each step"
+    if step is not None:
+        return "A step takes ", Quantity(step, "seconds"), "; trainer wait unknown"
     if _trainerless(facts):
-        return "No trainer is monitored yet", "", ""
+        return "No trainer is monitored yet", None, ""
     silence = facts.silence("trainer_step_seconds")
-    if silence:
-        return silence[0].upper() + silence[1:], "", ""
-    return "Not enough data yet", "", ""
+    return (silence[0].upper() + silence[1:] if silence else "Not enough data yet"), None, ""
 
 
 def split(facts: StatusFacts) -> dict[str, float]:
@@ -223,29 +269,16 @@ def split(facts: StatusFacts) -> dict[str, float]:
     return {phase: value / total for phase, value in measured.items()} if len(measured) > 1 and total > 0 else {}
 
 
-def _split(facts: StatusFacts) -> View:
-    shares = split(facts)
+def _split(facts: StatusFacts) -> tuple[Part, ...]:
     generates = facts.value("trainer_phase_seconds", phase="generation") is not None
-    cells: View = {"b.split.s": "known" if shares else "unknown"}
-    for phase, word in PHASES:
-        share = shares.get(phase)
-        name = "Generate" if phase == "wait" and generates else word
-        cells[f"b.w.{phase}"] = round(100 * share, 1) if share is not None else 0
-        cells[f"b.l.{phase}"] = _label(name, share)
-    step = facts.say("trainer_step_seconds")
-    cells["b.step"] = f"Last 10 steps, mean {step}" if step else "Step time unknown"
-    return cells
-
-
-def _label(name: str, share: float | None) -> str:
-    # Whether there is room for it depends on the width of the page: the style sheet drops what would be cut.
-    return f"{name} {text(share, 'ratio')}" if share is not None else ""
+    words = {**PHASES, "wait": "Generate"} if generates else PHASES
+    return tuple(Part(phase, words[phase], round(share, 3)) for phase, share in split(facts).items())
 
 
 def _text(facts: StatusFacts) -> str:
     """Below the headline: the numbers; without a verdict why there is none, and what is measured."""
     summary = _verdict(facts).summary
-    if not _named(facts):
+    if not _verdict(facts).named:
         return joined(summary[:1].upper() + summary[1:], _measured(facts))
     wait, clauses = facts.value("trainer_wait_ratio"), [tight(clause) for clause in summary.split("; ")]
     # The headline names the limiter: "Generation limits the run: the trainer waits 61% of each step".
@@ -308,27 +341,26 @@ def _note(facts: StatusFacts) -> str:
     return joined(rate, f"overhead {text(overhead, 'ratio')}" if overhead is not None else "")
 
 
-def _cost(facts: StatusFacts) -> View:
-    """Keys ``b.usd``, ``b.share``: what idle GPUs cost; where nothing is priced, that it is not known."""
+def _cost(facts: StatusFacts) -> dict[str, Any]:
+    """What idle GPUs cost; where nothing is priced, that it is not known."""
     dollars, bill = _verdict(facts).usd_per_hour, facts.find("cost_usd_per_hour")
     if dollars is None:
-        unpriced = _named(facts) and bill is not None and bill.value is None
-        return {"b.usd": "", "b.share": "Cost unknown: no GPU price is set" if unpriced else ""}
+        unpriced = _verdict(facts).named and bill is not None and bill.value is None
+        return {"share": "Cost unknown: no GPU price is set" if unpriced else ""}
     share = f"idle, {text(dollars / bill.value, 'ratio')} of the bill" if bill is not None and bill.value else "idle"
     totals = [one.value for one in facts.signals if one.signal == "idle_usd_total" and one.value is not None]
     so_far = f"{money(sum(totals))} so far" if totals else ""
     least = "at least " if _verdict(facts).usd_lacks else ""
-    return {"b.usd": f"{least}{money(dollars)}/h", "b.share": joined(share, so_far)}
+    return {"usd": Quantity(dollars, "usd/h", prefix=least), "share": joined(share, so_far)}
 
 
-def next_steps(found: Verdict) -> View:
-    """Keys ``advice`` (the changes to make, with what the What-if page needs), ``advice.beyond`` (what limits next)
-    and ``gap`` (what the trainer's missing samples are due to, largest first)."""
-    changes = [{**msgspec.to_builtins(one), "simulate": verdict.simulated(one)} for one in found.advice[:STEPS]]
+def _gap(found: Verdict) -> tuple[dict[str, Any], ...]:
+    """What the trainer's missing samples are due to, largest first."""
+    if not found.named:
+        return ()
     ranked = sorted((one for one in found.limiters if one.share >= LEAST_PART), key=lambda one: -one.share)
-    parts_ = [
+    return tuple(
         {"label": verdict.reason(one), "state": verdict.colour(one.outcome),
          "share": round(one.share, 3), "text": tight(one.text)}
         for one in ranked
-    ]  # fmt: skip
-    return {"advice": changes, "advice.beyond": verdict.beyond(found), "gap": parts_ if found.named else []}
+    )  # fmt: skip

@@ -21,10 +21,7 @@ def view(facts: StatusFacts, infos: Infos) -> View:
     cells = card.cells(cards) | chart.cells(chart.bind_all(PANELS, facts, infos)) | flow(facts)
     first, panels = FIRST_SHOWN.get(facts.status.verdict.outcome if facts.present else "", ((), ()))
     cells["first"] = {"cards": list(first), "panels": list(panels)}
-    if facts.status.state.name == "catching_up":
-        # States of health describe the present; while catching up they are left out.
-        cells |= {key: "" for key in cells if key.endswith(".p")}
-    return cells | banner(facts) | cost(facts)
+    return cells | {"answer": banner(facts), "cost": cost(facts)}
 
 
 CARD_OF = {

@@ -1,11 +1,14 @@
 """The strip of actors: generator to queue to trainer, weights back, and sandboxes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from msgspec import Struct, structs
+
 from dashboard.pages.overview.banner import split
-from dashboard.state.format import STATE_WORDS, parts, system, text
+from dashboard.state.format import STATE_WORDS, system, text
 from dashboard.state.status import StatusFacts, View, engine_name, first_clause, joined, worst
+from dashboard.widgets.base import Quantity, state_word
 from server.query.types import SignalNow, mode_words
 
 # Engine states shown by name; engines that are down are counted with their targets.
@@ -14,10 +17,38 @@ STANDING = ("hung", "silent", "stale", "paused", "asleep")
 TAIL = 0.05
 
 
+class Actor(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of the run. ``bar``: 0 to 1, how full or busy it is."""
+
+    sub: str
+    state: str
+    word: str = ""
+    bar: float = 0.0
+    numbers: tuple[Quantity, ...] = ()
+
+
+class Arrow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What flows between two parts. ``limit``: in words where this flow limits the run."""
+
+    figure: Quantity
+    sub: str = ""
+    limit: str = ""
+
+
 def flow(facts: StatusFacts) -> View:
-    """Keys ``f.*``: per actor a subtitle, a state, a bar and up to three numbers; labels on the arrows."""
-    cells = _generator(facts) | _queue(facts) | _trainer(facts) | _sandboxes(facts) | _arrows(facts)
-    return cells | (_roles(facts, cells) if facts.present and facts.status.verdict.named else {})
+    """Cells ``actor.KEY``, ``arrow.KEY`` and ``weights``."""
+    actors = {"generator": _generator(facts), "queue": _queue(facts), "trainer": _trainer(facts),
+              "sandbox": _sandboxes(facts)}  # fmt: skip
+    arrows = {"to_queue": _to_queue(facts), "to_trainer": _to_trainer(facts)}
+    if facts.present and facts.status.verdict.named:
+        found = facts.status.verdict
+        roles = {**_ROLES.get(found.outcome, {}), **_CAUSED.get(found.cause or "", {})}
+        actors = {key: _in_role(facts, key, one, roles.get(key)) for key, one in actors.items()}
+        arrows = {key: structs.replace(one, limit=roles[key][0] if key in roles else "") for key, one in arrows.items()}
+    sync = facts.say("weight_sync_seconds")
+    cells: View = {f"actor.{key}": one for key, one in actors.items()}
+    cells |= {f"arrow.{key}": one for key, one in arrows.items()}
+    return cells | {"weights": joined("weights", f"sync {sync}" if sync else "")}
 
 
 Role = tuple[str, Literal["limit", "waits", "works"]]
@@ -54,67 +85,46 @@ _CAUSED: Mapping[str, Mapping[str, Role]] = {
 }
 
 
-def _roles(facts: StatusFacts, cells: View) -> View:
-    """A word for what each part does. Red marks the limiter alone: what waits for it looks no worse than it is."""
-    found = facts.status.verdict
-    roles = {**_ROLES.get(found.outcome, {}), **_CAUSED.get(found.cause or "", {})}
-    marks: View = {
-        f"f.{arrow}.limit": roles[arrow][0] if arrow in roles else "" for arrow in ("to_queue", "to_trainer")
-    }
-    for actor in ("generator", "queue", "trainer", "sandbox"):
-        state = cells[f"f.{actor}.s"]
-        if state == "not_applicable":
-            continue
-        gone, down = facts.down(actor)
-        word, role = roles.get(actor, ("", "works"))
-        if gone == "critical" and role != "limit":
-            word, tone = "Down", "critical"
-        elif role == "limit":
-            tone = "critical"
-        elif role == "waits":
-            tone = "watch" if down else "unknown"
-        else:
-            tone = "watch" if state == "critical" else str(state)
-            word = word if tone == "ok" else ""
-        marks |= {f"f.{actor}.s": tone} | ({f"f.{actor}.p": word} if word else {f"f.{actor}.p": STATE_WORDS[tone]})
-    return marks
+def _in_role(facts: StatusFacts, key: str, actor: Actor, role: Role | None) -> Actor:
+    """A word for what it does. Red marks the limiter alone: what waits for it looks no worse than it is."""
+    if actor.state == "not_applicable":
+        return actor
+    gone, down = facts.down(key)
+    word, part = role or ("", "works")
+    if gone == "critical" and part != "limit":
+        word, tone = "Down", "critical"
+    elif part == "limit":
+        tone = "critical"
+    elif part == "waits":
+        tone = "watch" if down else "unknown"
+    else:
+        tone = "watch" if actor.state == "critical" else actor.state
+        word = word if tone == "ok" else ""
+    return structs.replace(actor, state=tone, word=word or STATE_WORDS[tone])
 
 
-def _actor(key: str, sub: str, state: str, bar: float | None, numbers: list[tuple[str, str]]) -> View:
-    cells: View = {
-        f"f.{key}.sub": sub,
-        f"f.{key}.s": state,
-        f"f.{key}.p": STATE_WORDS.get(state, state),
-        f"f.{key}.bar": round(100 * min(1.0, max(0.0, bar)), 1) if bar is not None else 0,
-    }
-    for i in range(3):
-        figure, word = numbers[i] if i < len(numbers) else ("", "")
-        cells |= {f"f.{key}.{i}.v": figure, f"f.{key}.{i}.u": word}
-    return cells
+def _actor(
+    facts: StatusFacts, sub: str, state: str, bar: float | None = None, numbers: Iterable[Quantity] = ()
+) -> Actor:
+    bar = round(min(1.0, max(0.0, bar)), 3) if bar is not None else 0.0
+    return Actor(sub=sub, state=state, word=state_word(facts, state), bar=bar, numbers=tuple(numbers))
 
 
-def _numbers(facts: StatusFacts, *wanted: tuple[str, str, dict[str, str]]) -> list[tuple[str, str]]:
-    """(figure, label) of the signals that have a value."""
-    found = ((facts.value(signal, **labels), signal, label, labels) for signal, label, labels in wanted)
-    return [
-        (parts(value, _unit(facts, signal, labels))[0], label.format(u=parts(value, _unit(facts, signal, labels))[1]))
-        for value, signal, label, labels in found
-        if value is not None
-    ]
-
-
-def _unit(facts: StatusFacts, signal: str, labels: dict[str, str]) -> str:
+def _number(facts: StatusFacts, signal: str, label: str = "", unit: str | None = None, **labels: str) -> list[Quantity]:
+    """A signal's value, where it has one. ``unit``: in place of its own."""
     found = facts.find(signal, **labels)
-    return found.unit if found else ""
+    if found is None or found.value is None:
+        return []
+    return [Quantity(found.value, found.unit if unit is None else unit, label)]
 
 
-def _generator(facts: StatusFacts) -> View:
-    numbers = _numbers(
-        facts,
-        ("generator_tokens_per_second", "tok/s", {}),
-        ("generator_requests_now", "running now", {"state": "running"}),
-        ("generator_requests_now", "waiting now", {"state": "waiting"}),
-    )
+def _generator(facts: StatusFacts) -> Actor:
+    now = "" if facts.over else " now"
+    numbers = [
+        *_number(facts, "generator_tokens_per_second", unit="tok/s"),
+        *_number(facts, "generator_requests_now", f"running{now}", "", state="running"),
+        *_number(facts, "generator_requests_now", f"waiting{now}", "", state="waiting"),
+    ]
     kv = facts.value("kv_cache_usage_ratio")
     gone, down = facts.down("generator")
     standing = _standing(facts)
@@ -126,9 +136,9 @@ def _generator(facts: StatusFacts) -> View:
     share = split(facts).get("wait")
     if facts.synchronous and not numbers and share is not None:
         # The trainer times the generation that it does itself or waits for.
-        return _actor("generator", sub, worst(states), share, [(parts(share, "ratio")[0], "% of each step")])
+        return _actor(facts, sub, worst(states), share, [Quantity(share, "ratio", "of each step")])
     silence = facts.silence("kv_cache_usage_ratio") or facts.silence("generator_requests_now")
-    return _actor("generator", joined(sub, "" if down else silence), worst(states), kv, numbers)
+    return _actor(facts, joined(sub, "" if down else silence), worst(states), kv, numbers)
 
 
 def _standing(facts: StatusFacts) -> dict[str, str]:
@@ -165,25 +175,21 @@ def _tail(facts: StatusFacts) -> list[str]:
     return found
 
 
-def _queue(facts: StatusFacts) -> View:
+def _queue(facts: StatusFacts) -> Actor:
     batches = facts.value("queue_batches")
-    numbers = _numbers(facts, ("queue_samples_now", "{u}", {}), ("queue_batches", "{u}, 5 min mean", {}))
+    numbers = [*_number(facts, "queue_samples_now"), *_number(facts, "queue_batches", "(5 min mean)")]
     state = worst((facts.state("queue_batches"), facts.state("queue_samples")))
     silence = facts.silence("queue_samples_now") or facts.silence("queue_batches")
     silent = {"not_applicable": "no queue in this mode", "unknown": silence or "depth not reported"}
     sub = silent.get(state, "left at the end" if facts.over else "ready for the trainer")
     # Full means one batch is ready: below that the trainer cannot start.
-    return _actor("queue", sub, state, batches, numbers)
+    return _actor(facts, sub, state, batches, numbers)
 
 
-def _trainer(facts: StatusFacts) -> View:
-    numbers = _numbers(
-        facts,
-        ("trainer_step_seconds", "{u} step", {}),
-        ("trainer_mfu_ratio", "{u} MFU", {}),
-    )
+def _trainer(facts: StatusFacts) -> Actor:
+    numbers = [*_number(facts, "trainer_step_seconds", "step"), *_number(facts, "trainer_mfu_ratio", "MFU")]
     version = facts.value("policy_version")
-    numbers += [(f"v{version:,.0f}", "")] if version is not None else []
+    numbers += [Quantity(text=f"v{version:,.0f}")] if version is not None else []
     gone, down = facts.down("trainer")
     wait, step = facts.state("trainer_wait_ratio"), facts.state("trainer_step_seconds")
     # A synchronous run has no wait, so its trainer is judged by its steps.
@@ -191,7 +197,7 @@ def _trainer(facts: StatusFacts) -> View:
     framework = "" if facts.status.framework in ("", "unknown") else facts.status.framework
     names = system(framework) or facts.kinds("trainer")
     sub = joined(names, _mode(facts), facts.gpus("trainer"), down or _no_step(facts)) or "no trainer source"
-    return _actor("trainer", sub, worst(states), split(facts).get("compute"), numbers)
+    return _actor(facts, sub, worst(states), split(facts).get("compute"), numbers)
 
 
 def _mode(facts: StatusFacts) -> str:
@@ -210,34 +216,33 @@ def _no_step(facts: StatusFacts) -> str:
     return "no step yet" if facts.status.lifecycle == "starting" else first_clause(found.why)
 
 
-def _sandboxes(facts: StatusFacts) -> View:
+def _sandboxes(facts: StatusFacts) -> Actor:
     """Running, starting and oldest pending sandboxes; or that the run uses none or has no source."""
     kinds, mine = facts.kinds("sandbox"), [s for s in facts.signals if s.signal.startswith("sandbox")]
     # Counters and credit are answered for runs that need none, too: the live ones decide.
     if facts.state("sandboxes") == "not_applicable" or worst(s.state for s in mine) == "not_applicable":
-        return _actor("sandbox", "this run uses no sandboxes", "not_applicable", None, [])
-    numbers = _numbers(
-        facts,
-        ("sandboxes", "running", {"state": "running"}),
-        ("sandboxes", "starting", {"state": "starting"}),
-        ("sandbox_oldest_pending_seconds", "{u} oldest pending", {}),
-    )
+        return _actor(facts, "this run uses no sandboxes", "not_applicable")
+    numbers = [
+        *_number(facts, "sandboxes", "running", "", state="running"),
+        *_number(facts, "sandboxes", "starting", "", state="starting"),
+        *_number(facts, "sandbox_oldest_pending_seconds", "oldest pending"),
+    ]
     gone, down = facts.down("sandbox")
     state = worst([gone, *(s.state for s in mine if not s.signal.endswith("_total"))])
     silence = "" if down else facts.silence("sandboxes", state="running")
-    return _actor("sandbox", joined(kinds, down, silence) or "no sandbox source", state, None, numbers)
+    return _actor(facts, joined(kinds, down, silence) or "no sandbox source", state, None, numbers)
 
 
-def _arrows(facts: StatusFacts) -> View:
-    flight, done = facts.value("rollouts_in_flight"), facts.value("trainer_samples_per_second")
-    sync = facts.say("weight_sync_seconds")
-    return {
-        "f.to_queue": f"{parts(flight, '')[0]} rollouts" if flight is not None else "rollouts",
-        "f.to_queue.sub": _in_flight(facts, flight),
-        "f.to_trainer": text(done, "samples/s") if done is not None else "samples",
-        "f.to_trainer.sub": _used(facts, done),
-        "f.weights": joined("weights", f"sync {sync}" if sync else ""),
-    }
+def _to_queue(facts: StatusFacts) -> Arrow:
+    flight = facts.value("rollouts_in_flight")
+    figure = Quantity(flight, "rollouts") if flight is not None else Quantity(text="rollouts")
+    return Arrow(figure=figure, sub=_in_flight(facts, flight))
+
+
+def _to_trainer(facts: StatusFacts) -> Arrow:
+    done = facts.value("trainer_samples_per_second")
+    figure = Quantity(done, "samples/s") if done is not None else Quantity(text="samples")
+    return Arrow(figure=figure, sub=_used(facts, done))
 
 
 def _in_flight(facts: StatusFacts, flight: float | None) -> str:

@@ -5,14 +5,13 @@ from typing import Any
 from dashboard.charts.elements import lane, read
 from dashboard.charts.panels import BEHAVIOUR, CARDS, FIRST, PANELS, names_by_slot
 from dashboard.pages.alerts.data import brief
-from dashboard.pages.overview.banner import PHASES
 from dashboard.pages.overview.cost import CAUSES
 from dashboard.pages.overview.data import view
-from dashboard.shell.page import Json, Load, Page, Scope, pill, t
+from dashboard.shell.page import Json, Load, Page, Scope, t
 from dashboard.state import deltas
 from dashboard.state.status import View
 from dashboard.widgets import card, chart
-from dashboard.widgets.base import html
+from dashboard.widgets.base import figure_of, html, split_bar
 from server.query.types import Delta, Status
 
 # Which page an actor opens.
@@ -45,32 +44,27 @@ def points(delta: Delta, status: Status) -> Json:
 
 def _banner() -> Any:
     """The answer: what limits the run since when, what to do next, where the gap comes from, and what it costs."""
-    clock = html.Span(**{"data-c": "b.clock"})
-    head = html.H1([t(html.Span, "b.head"), t(html.B, "b.num", "num"), t(html.Span, "b.clock.w"), clock,
-                    t(html.Span, "b.tail")])  # fmt: skip
-    at = html.P([t(html.Span, "b.at.w"), " ", html.Span(**{"data-c": "b.at"})], className="meta at")
+    clock = html.Span(**{"data-c": "answer.clock"})
+    head = html.H1([t(html.Span, "answer.before"), figure_of("answer.figure"), t(html.Span, "answer.clock_word"), clock,
+                    t(html.Span, "answer.after")])  # fmt: skip
+    at = html.P([t(html.Span, "answer.at_word"), " ", html.Span(**{"data-c": "answer.at"})], className="meta at")
     last = html.P(
-        ["Verdict as of ", html.B(**{"data-c": "b.last.at"}), ": ", t(html.Span, "b.last")],
+        ["Verdict as of ", html.B(**{"data-c": "answer.last_at"}), ": ", t(html.Span, "answer.last")],
         className="last",
-        **{"data-s": "b.last"},
+        **{"data-s": "answer.last"},
     )
-    meta = html.P([t(html.Span, "b.meta"), html.Span(className="ago", **{"data-a": "b.age"})], className="meta")
-    chip, cause = t(html.Span, "b.chip", "chip", s="b.chip.s"), t(html.Span, "b.cause", "cause")
-    row = html.Div([chip, cause, at], className="row", **{"data-s": "b.kind"})
-    slices = [
-        html.Span(t(html.Span, f"b.l.{phase}"), className=f"slice {phase}", **{"data-w": f"b.w.{phase}"})
-        for phase, _ in PHASES
-    ]
-    cost = html.P([t(html.B, "b.usd"), t(html.Span, "b.share")], className="idle")
-    rates = html.P([t(html.Span, "b.step"), t(html.Span, "b.note", "note")], className="meta")
-    step = [rates, html.Div(slices, className="split", **{"data-s": "b.split.s"})]
-    answer = [row, head, t(html.P, "b.text", "text"), meta, last, html.Ul(**{"data-answer": "contradictions"})]
-    answer += [html.Div(step, className="step"), cost]
+    chip, cause = t(html.Span, "answer.chip", "chip", s="answer.chip_state"), t(html.Span, "answer.cause", "cause")
+    row = html.Div([chip, cause, at], className="row", **{"data-s": "answer.kind"})
+    cost = html.P([figure_of("answer.usd", ""), t(html.Span, "answer.share")], className="idle")
+    rates = html.P([t(html.Span, "answer.step"), t(html.Span, "answer.note", "note")], className="meta")
+    answer = [row, head, t(html.P, "answer.text", "text"), t(html.P, "answer.meta", "meta"), last]
+    answer += [html.Ul(**{"data-answer": "contradictions"})]
+    answer += [html.Div([rates, split_bar("answer.split")], className="step"), cost]
     answer += [html.Div(**{"data-answer": "gap"}), html.Details(**{"data-answer": "why"})]
     return html.Section(
         [html.Div(answer), html.Div(className="next-steps", **{"data-answer": "advice"})],
         className="banner answer card",
-        **{"data-s": "b.chip.s"},
+        **{"data-s": "answer.chip_state"},
     )
 
 
@@ -81,23 +75,30 @@ def _cards() -> Any:
 def _flow() -> Any:
     nodes = [_actor("generator", "Generator", "orange"), _arrow("to_queue"), _actor("queue", "Queue", "teal")]
     nodes += [_arrow("to_trainer"), _actor("trainer", "Trainer", "blue"), _actor("sandbox", "Sandboxes", "purple")]
-    weights = html.Div([t(html.Span, "f.weights")], className="weights")
+    weights = html.Div([t(html.Span, "weights")], className="weights")
     # The verdict's colour marks the limiting actor, independent of the states of its numbers.
-    return html.Section([*nodes, weights], className="flow card", **{"aria-label": "Actors", "data-s": "b.chip.s"})
+    return html.Section(
+        [*nodes, weights], className="flow card", **{"aria-label": "Actors", "data-s": "answer.chip_state"}
+    )
 
 
 def _actor(key: str, title: str, colour: str) -> Any:
-    cell = f"f.{key}"
-    numbers = [html.Span([t(html.B, f"{cell}.{i}.v"), t(html.Span, f"{cell}.{i}.u")]) for i in range(3)]
+    cell = f"actor.{key}"
+    numbers = [
+        html.Span([html.B(**{"data-f": f"{cell}.numbers.{i}"}), html.Span(**{"data-u": f"{cell}.numbers.{i}"})])
+        for i in range(3)
+    ]
     return html.Div(
         [
-            html.Div([html.H2(_opens(key, title)), pill(cell)], className="row"),
+            html.Div(
+                [html.H2(_opens(key, title)), t(html.Span, f"{cell}.word", "pill", s=f"{cell}.state")], className="row"
+            ),
             t(html.P, f"{cell}.sub", "note"),
-            html.Div(html.Span(className=f"c-{colour}", **{"data-w": f"{cell}.bar"}), className="bar"),
+            html.Div(html.Span(className=f"c-{colour}", **{"data-p": f"{cell}.bar"}), className="bar"),
             html.P(numbers, className="numbers"),
         ],
         className=f"actor {key}",
-        **{"data-s": f"{cell}.s"},
+        **{"data-s": f"{cell}.state"},
     )
 
 
@@ -108,8 +109,8 @@ def _opens(key: str, title: str) -> Any:
 
 
 def _arrow(key: str) -> Any:
-    parts = [t(html.B, f"f.{key}"), html.I(className="shaft"), t(html.Span, f"f.{key}.sub", "note")]
-    parts.append(t(html.Span, f"f.{key}.limit", "limit"))
+    parts = [figure_of(f"arrow.{key}.figure", ""), html.I(className="shaft"), t(html.Span, f"arrow.{key}.sub", "note")]
+    parts.append(t(html.Span, f"arrow.{key}.limit", "limit"))
     return html.Div(parts, className=f"arrow {key}")
 
 
@@ -129,26 +130,27 @@ def _alerts() -> Any:
 
 def _cost() -> Any:
     """Cost per million tokens and per hour, and idle cost by cause."""
-    million = _figure("Per 1M trained tokens", "m.v", "", pill("m", "j"), ("m.n", "m.why"))
-    hour = _figure("Per hour", "m.hour", "", None, ("m.basis",))
-    idle = _figure("Idle", "m.idle", "/h", None, ("m.share", "m.none"))
-    causes = html.Ul([_cause(f"m.c.{cause}") for cause in CAUSES], className="causes")
-    figures = html.Div([million, hour, idle, html.Div([causes, t(html.P, "m.also", "note")])], className="money")
+    state = t(html.Span, "cost.million_word", "pill", s="cost.million_state")
+    million = _figure("Per 1M trained tokens", "cost.million", "", state, ("cost.million_note", "cost.million_why"))
+    hour = _figure("Per hour", "cost.hour", "", None, ("cost.basis",))
+    idle = _figure("Idle", "cost.idle", "/h", None, ("cost.idle_share", "cost.nothing"))
+    causes = html.Ul([_cause(f"cost.causes.{cause}", label) for cause, label in CAUSES.items()], className="causes")
+    figures = html.Div([million, hour, idle, html.Div([causes, t(html.P, "cost.also", "note")])], className="money")
     title = html.Div([html.H2("Cost")], className="row")
     return html.Section(
-        [title, figures, t(html.P, "m.w", "note")], className="card cost", id="cost", **{"data-s": "m.s"}
+        [title, figures, t(html.P, "cost.why", "note")], className="card cost", id="cost", **{"data-s": "cost.state"}
     )
 
 
 def _figure(title: str, key: str, unit: str, state: Any, notes: tuple[str, ...]) -> Any:
     head = html.Div([html.H3(title), state], className="row")
-    value = html.P([t(html.Span, key, "num"), html.Span(unit, className="unit")], className="big")
+    value = html.P([figure_of(key), html.Span(unit, className="unit")], className="big")
     return html.Div([head, value, *(t(html.P, note, "note") for note in notes)])
 
 
-def _cause(key: str) -> Any:
-    bar = html.Div(html.Span(className="c-orange", **{"data-w": f"{key}.w"}), className="bar")
-    return html.Li([t(html.Span, f"{key}.l"), bar, t(html.B, f"{key}.v")], **{"data-s": f"{key}.s"})
+def _cause(key: str, label: str) -> Any:
+    bar = html.Div(html.Span(className="c-orange", **{"data-p": f"{key}.share"}), className="bar")
+    return html.Li([html.Span(label), bar, figure_of(f"{key}.usd", "")])
 
 
 PAGE = Page("overview", "", "Overview", tree, cells, charts, points, timed=True)
