@@ -34,6 +34,23 @@ class Part(Struct, frozen=True):
     share: float
 
 
+class Headline(Struct, frozen=True, omit_defaults=True):
+    """A page's answer in one line, and the sentence below it. ``split``: the parts of what it is about."""
+
+    before: str = ""
+    figure: Quantity | None = None
+    after: str = ""
+    text: str = ""
+    state: str = ""
+    split: tuple[Part, ...] = ()
+
+
+def headline(key: str) -> Any:
+    """The heading of the cell ``key``, a `Headline`."""
+    return html.H1([html.Span(**{"data-t": f"{key}.before"}), figure_of(f"{key}.figure"),
+                    html.Span(**{"data-t": f"{key}.after"})])  # fmt: skip
+
+
 def figure_of(key: str, name: str = "num") -> Any:
     """An element that shows the quantity at ``key``."""
     return html.B(className=name or None, **{"data-n": key})

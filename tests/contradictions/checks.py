@@ -39,8 +39,7 @@ DRAWN: dict[str, tuple[tuple[Card, ...], tuple[Panel, ...]]] = {
     "rollouts": (ROLLOUT_CARDS, ()),
     "sandboxes": (SANDBOX_CARDS, SANDBOX_PANELS),
 }
-HEADLINES = ("b.", "gn.", "tn.", "sb.head", "sb.num", "sb.text", "ro.head", "ro.tail", "ro.text", "wi.head",
-             "wi.tail")  # fmt: skip
+HEADLINES = ("answer.", "head.", "gn.", "tn.")
 """Beginnings of the keys of sentences about the run."""
 PRESENT_TENSE = re.compile(
     r"\b(is|are|has waited|waits|runs|holds|spends|takes|could be|can|today|now)\b", re.IGNORECASE
@@ -99,8 +98,8 @@ def no_current_verdict(shown: Snapshot) -> Iterator[str]:
     for key in ("answer.usd", "answer.advice", "answer.cause"):
         if shown.text("overview", key) and outcome == "unknown":
             yield f"Overview {key}: {shown.text('overview', key)!r} while {shown.state}"
-    for page, key in (("generator", "gn"), ("trainer", "tn")):
-        words = " ".join(str(shown.text(page, f"{key}.{part}")) for part in ("head", "num", "tail", "text"))
+    for page in ("generator", "trainer"):
+        words = " ".join(str(shown.text(page, f"head.{page}.{part}")) for part in ("before", "figure", "after", "text"))
         if outcome == "unknown" and re.search(r"\blimit\b", words):
             yield f"{page}: {words!r} while {shown.state}"
     bound = [labels for name, labels, value in shown.metrics if name == "rollscope_bottleneck" and value == 1.0]
@@ -188,10 +187,10 @@ def headline_equals_card(shown: Snapshot) -> Iterator[str]:
         "Runs": shown.text("runs", "rn.0")["wait"]["text"],
         "Trainer card": shown.text("trainer", "card.tr_wait.figure") + shown.text("trainer", "card.tr_wait.unit"),
     }
-    if "trainer wait" in shown.text("trainer", "tn.head"):
-        stated["Trainer headline"] = shown.text("trainer", "tn.num")
+    if "trainer wait" in shown.text("trainer", "head.trainer.before"):
+        stated["Trainer headline"] = shown.text("trainer", "head.trainer.figure")
     if shown.text("what-if", "wi.mode") == "now":
-        stated["What-if"] = shown.text("what-if", "wi.num")
+        stated["What-if"] = shown.text("what-if", "head.what_if.figure")
     before, below = (
         shown.text("overview", "answer.before"),
         re.search(r"^The trainer waits (\S+) of", shown.text("overview", "answer.text")),

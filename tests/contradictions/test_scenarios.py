@@ -112,7 +112,7 @@ PLANTED: dict[Check, tuple[str, dict[str, Any]]] = {
     checks.one_banner: (
         "catching up", {"overview:answer.chip": "Generator-bound", "overview:answer.chip_state": "generator"},
     ),
-    checks.no_current_verdict: ("not collected", {"trainer:tn.text": "The trainer is the limit"}),
+    checks.no_current_verdict: ("not collected", {"trainer:head.trainer.text": "The trainer is the limit"}),
     checks.no_current_health: ("catching up", {"generator:card.ge_kv.word": "OK"}),
     checks.limit_applies: (
         "live", {"overview:answer.chip_state": "sandbox", "overview:actor.sandbox.state": "not_applicable"},
@@ -143,7 +143,7 @@ PLANTED: dict[Check, tuple[str, dict[str, Any]]] = {
             "sandboxes:card.sb_starting.note": "limit not reported · 553 queued",
         },
     ),
-    checks.past_tense: ("finished", {"what-if:wi.head": "Now the trainer waits "}),
+    checks.past_tense: ("finished", {"what-if:head.what_if.before": "Now the trainer waits "}),
     checks.one_count_of_alerts: ("live", {"generator:n.firing": 77}),
     checks.one_count_of_targets: ("live", {"overview:n.src": "1/99"}),
     checks.same_signal_same_figure: ("live", {"trainer:card.tr_wait.figure": "11"}),

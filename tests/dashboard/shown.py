@@ -9,11 +9,17 @@ from dashboard.pages.overview.banner import Answer
 from dashboard.pages.overview.cost import Cost
 from dashboard.pages.overview.flow import Actor, Arrow
 from dashboard.state.format import parts, text
-from dashboard.widgets.base import Quantity
+from dashboard.widgets.base import Headline, Quantity
 from dashboard.widgets.card import CardNow
 from dashboard.widgets.chart import ChartNow
 
-KINDS: Mapping[str, type[msgspec.Struct]] = {"answer": Answer, "actor": Actor, "arrow": Arrow, "cost": Cost}
+KINDS: Mapping[str, type[msgspec.Struct]] = {
+    "answer": Answer,
+    "actor": Actor,
+    "arrow": Arrow,
+    "cost": Cost,
+    "head": Headline,
+}
 
 
 def shown(view: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,7 +30,7 @@ def shown(view: Mapping[str, Any]) -> dict[str, Any]:
             found |= _of_card(key, msgspec.convert(msgspec.to_builtins(cell), CardNow))
         elif cell is not None and key.startswith("chart."):
             found |= _of_chart(key, msgspec.convert(msgspec.to_builtins(cell), ChartNow))
-        elif isinstance(cell, msgspec.Struct) or key.startswith(("answer", "actor.", "arrow.", "cost")):
+        elif isinstance(cell, msgspec.Struct) or key.startswith(("answer", "actor.", "arrow.", "cost", "head.")):
             found |= _fields(key, msgspec.convert(msgspec.to_builtins(cell), KINDS[key.partition(".")[0]]))
         else:
             found[key] = cell

@@ -1,8 +1,8 @@
 """The Generator page as cells: the answer, who is sick, room in the caches, the heat map, and what is unknown."""
 
-import json
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -39,12 +39,15 @@ def rows(found: dict[str, Any], prefix: str) -> list[Any]:
 def test_what_does_not_work_is_said_first(reader: MemoryReader) -> None:
     found = cells(reader)
     expected = {
-        "gn.head": "", "gn.num": "vllm-3", "gn.tail": " is hung (1 of 8)", "gn.s": "critical",
+        "head.generator.before": "", "head.generator.figure": "vllm-3", "head.generator.after": " is hung (1 of 8)",
+        "head.generator.state": "critical",
         "card.ge_up.figure": "7", "card.ge_up.note": "of 8 · 1 hung", "card.ge_up.word": "Critical",
         "card.ge_kv.note": "fullest 95%", "card.ge_prefix.figure": "63", "card.ge_ttft.note": "p50 0.8 s",
     }  # fmt: skip
     assert {key: found[key] for key in expected} == expected
-    assert found["gn.text"].startswith("5 min means: 426 requests running · 31.5 waiting · KV cache 91% full · 48")
+    assert found["head.generator.text"].startswith(
+        "5 min means: 426 requests running · 31.5 waiting · KV cache 91% full · 48"
+    )
     assert rows(found, "gs.") == [["7", "up", "ok"], ["1", "hung", "critical"]]
 
 
@@ -62,17 +65,21 @@ def test_verdict_answers_where_all_work(reader: MemoryReader) -> None:
         gone = actors.one(name, "", "not_applicable", target=actors.FROZEN, **labels)
         reader.silence(actors.RUN, gone)
     found = cells(reader)
-    assert (found["gn.head"], found["gn.num"], found["gn.s"]) == (
+    assert (found["head.generator.before"], found["head.generator.figure"], found["head.generator.state"]) == (
         "The engines are the limit: ",
         "KV capacity",
         "critical",
     )
     reader.set_verdict(actors.RUN, actors.VERDICT | {"outcome": "trainer_bound", "cause": "compute"})
     found = cells(reader)
-    assert (found["gn.head"], found["gn.num"], found["gn.s"]) == ("The engines are not the limit", "", "ok")
-    assert found["gn.text"].startswith("The run is trainer-bound (compute) · 5 min means: ")
+    assert (found["head.generator.before"], found["head.generator.figure"], found["head.generator.state"]) == (
+        "The engines are not the limit",
+        "",
+        "ok",
+    )
+    assert found["head.generator.text"].startswith("The run is trainer-bound (compute) · 5 min means: ")
     reader.set_verdict(actors.RUN, None)
-    assert cells(reader)["gn.head"] == "The KV cache is "
+    assert cells(reader)["head.generator.before"] == "The KV cache is "
 
 
 def test_the_sick_are_named_with_numbers(reader: MemoryReader) -> None:
@@ -117,7 +124,7 @@ def test_words_where_nobody_is_sick(reader: MemoryReader) -> None:
     bare = cells(reader, actors.BARE)
     assert bare["gx.none"] == bare["ge.none"].replace("has told", "tells") == "No engine has reported yet."
     assert bare["gh.none"] == "No engine has reported yet: add the engines' /metrics as targets."
-    assert bare["gn.head"] == "No engine is monitored" and bare["gn.s"] == "unknown"
+    assert bare["head.generator.before"] == "No engine is monitored" and bare["head.generator.state"] == "unknown"
     assert bare["card.ge_running.figure"] == "–" and bare["card.ge_running.note"] == "no engine is a target yet"
     assert bare["chart.gload.state"] == "unknown" and bare["chart.gload.why"] == actors.NO_ENGINES
 
@@ -195,7 +202,7 @@ def test_a_thousand_engines_are_64_rows_and_the_outliers_are_among_them(reader: 
     assert [row["name"] for row in found["gh.names"]][:4] == ["vllm-3", "vllm-5", "vllm-6", "vllm-797"]
     assert found["gh.more"] == "64 of 1,008 engines shown, outliers first"
     assert found["ge.more"] == "and 944 more, all up and without outliers"
-    assert len(json.dumps(found)) < 30_000
+    assert len(msgspec.json.encode(of_page(by_key("generator"), Scope(reader, actors.RUN)))) < 30_000
 
 
 def test_table_says_what_is_told_and_nothing_else(reader: MemoryReader) -> None:

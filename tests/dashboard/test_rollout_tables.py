@@ -77,7 +77,7 @@ def test_hostile_names_are_data(reader: MemoryReader) -> None:
     reader.put_rollouts(made.ASYNC, *rows)
     found = view(reader, search="state=infra_error")
     assert ids(found)[: len(names)] == names
-    assert json.loads(json.dumps(found))["rt.order"] == found["rt.order"]
+    assert json.loads(json.dumps(found["rt.order"])) == found["rt.order"]
 
 
 def test_lives_of_one_id_are_two_rows(reader: MemoryReader) -> None:

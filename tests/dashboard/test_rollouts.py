@@ -16,6 +16,7 @@ from dashboard.pages.rollouts.data import recipe
 from dashboard.pages.rollouts.filters import CENSUS, RolloutQuery, parse
 from dashboard.shell.page import Scope
 from dashboard.state.deltas import SentViews
+from dashboard.widgets.base import Part
 from server.query.types import CensusState, FunnelBar, RolloutFilter
 from tests.dashboard import fake
 from tests.dashboard import fake_rollouts as made
@@ -61,12 +62,14 @@ def test_in_flight_is_every_state_before_the_end() -> None:
 
 def test_head_says_how_far_behind_and_in_what_parts(reader: MemoryReader) -> None:
     found = view(reader)
-    assert [found[f"ro.{key}"] for key in ("mode", "head", "num", "tail")] == [
+    assert [found["ro.mode"], *(found[f"head.rollouts.{key}"] for key in ("before", "figure", "after"))] == [
         "ok", "Trained rollouts are ", "2.4 versions", " behind",
     ]  # fmt: skip
-    assert found["ro.text"] == "p95 5 · max 6 · bound 6 · in flight: 2.7 ± 1 (estimate)"
-    assert [found[f"ro.w.{part}"] for part in ("in_flight", "in_group", "in_queue")] == [62.5, 20.8, 16.7]
-    assert found["ro.split.n"] == "1.5 in flight + 0.5 in group + 0.4 in queue"
+    assert found["head.rollouts.text"] == "p95 5 · max 6 · bound 6 · in flight: 2.7 ± 1 (estimate)"
+    assert found["head.rollouts.split"] == [
+        Part("in_flight", "In flight", 0.625), Part("in_group", "In group", 0.208), Part("in_queue", "In queue", 0.167),
+    ]  # fmt: skip
+    assert found["ro.parts"] == "1.5 in flight + 0.5 in group + 0.4 in queue"
 
 
 def test_cards_say_their_numbers_and_what_stands_beside(reader: MemoryReader) -> None:
@@ -89,26 +92,28 @@ def test_cards_say_their_numbers_and_what_stands_beside(reader: MemoryReader) ->
 
 def test_unknown_says_what_to_log(reader: MemoryReader) -> None:
     found = view(reader, made.BARE)
-    assert found["ro.mode"] == "none" and found["ro.head"] == "No rollout records"
+    assert found["ro.mode"] == "none" and found["head.rollouts.before"] == "No rollout records"
     assert found["card.ro_policy.note"] == found["card.ro_env.note"] == made.TOLD
     assert found["card.ro_infra.note"] == "log the exit"
     assert "rt.order" not in found and "ro.f.in" not in found
     reader.put_rollouts(made.BARE, made.made("one", "generating", 5))
     late = view(reader, made.BARE)
-    assert (late["ro.mode"], late["ro.head"], late["ro.text"]) == (
+    assert (late["ro.mode"], late["head.rollouts.before"], late["head.rollouts.text"]) == (
         "ok", "Staleness unknown", "Push rollouts, or log version_start and version_consumed",
     )  # fmt: skip
 
 
 def test_synchronous_run_is_fresh_by_definition(reader: MemoryReader) -> None:
     found = view(reader, made.SYNC)
-    assert found["ro.head"] == "Every rollout is fresh" and "0 by definition" in str(found["ro.text"])
+    assert found["head.rollouts.before"] == "Every rollout is fresh" and "0 by definition" in str(
+        found["head.rollouts.text"]
+    )
     assert found["card.ro_policy.figure"] == "0" and found["card.ro_policy.note"] == "synchronous: by definition"
     assert found["hs.none"] == "Synchronous: staleness is 0 by definition." and found["hl.none"] == ""
     # Records that say otherwise are believed.
     reader.append(made.SYNC, made.of("staleness_versions", "versions", level="trajectory", stat="mean"),
                   [(made.NOW, 0.5)])  # fmt: skip
-    assert view(reader, made.SYNC)["ro.num"] == "0.5 versions"
+    assert view(reader, made.SYNC)["head.rollouts.figure"] == "0.5 versions"
 
 
 def test_funnel_has_exact_numbers_and_marks_what_is_derived(reader: MemoryReader) -> None:

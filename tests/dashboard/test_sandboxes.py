@@ -49,10 +49,10 @@ def test_a_good_p95_hides_nothing(reader: MemoryReader) -> None:
     found = cells(reader)
     expected = {
         "sb.mode": "ok",
-        "sb.head": "The oldest pending sandbox has waited ",
-        "sb.num": "62 min",
-        "sb.s": "critical",
-        "sb.text": "Sandboxes that started took 38 s (p95). Pending ones are not in that figure. 960 live",
+        "head.sandboxes.before": "The oldest pending sandbox has waited ",
+        "head.sandboxes.figure": "62 min",
+        "head.sandboxes.state": "critical",
+        "head.sandboxes.text": "Sandboxes that started took 38 s (p95). Pending ones are not in that figure. 960 live",
         "card.sb_running.figure": "780",
         # No band judges how many run: "OK" would say that one does.
         "card.sb_running.word": "",
@@ -288,12 +288,18 @@ def test_healthy_says_what_runs(reader: MemoryReader) -> None:
     oldest = wall.signal_of("sandbox_oldest_pending_seconds", "seconds")
     reader.append(wall.WALL, oldest, [(wall.NOW + 1, 24.0)])
     found = cells(reader)
-    assert (found["sb.num"] + found["sb.tail"], found["sb.s"]) == ("780 sandboxes running", "ok")
-    assert found["sb.text"] == "960 live · oldest pending 24 s · spin-up p95 38 s"
+    assert (found["head.sandboxes.figure"] + found["head.sandboxes.after"], found["head.sandboxes.state"]) == (
+        "780 sandboxes running",
+        "ok",
+    )
+    assert found["head.sandboxes.text"] == "960 live · oldest pending 24 s · spin-up p95 38 s"
     lost = wall.signal_of("sandboxes_unreachable", "sandboxes", "watch")
     reader.append(wall.WALL, lost, [(wall.NOW + 1, 3.0)])
     found = cells(reader)
-    assert found["sb.text"].endswith(" · 3 running but unreachable") and found["sb.s"] == "watch"
+    assert (
+        found["head.sandboxes.text"].endswith(" · 3 running but unreachable")
+        and found["head.sandboxes.state"] == "watch"
+    )
 
 
 @pytest.mark.parametrize(

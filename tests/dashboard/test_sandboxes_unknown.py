@@ -21,14 +21,14 @@ def reader() -> MemoryReader:
 
 def test_a_run_that_needs_none(reader: MemoryReader) -> None:
     found = cells(reader, wall.MATH)
-    assert (found["sb.mode"], found["sb.head"]) == ("na", "This run uses no sandboxes")
-    assert found["sb.text"] == "Not applicable: this task uses no sandbox."
+    assert (found["sb.mode"], found["head.sandboxes.before"]) == ("na", "This run uses no sandboxes")
+    assert found["head.sandboxes.text"] == "Not applicable: this task uses no sandbox."
     assert not [key for key in found if key.startswith(("card.", "h.", "sb.p.", "sb.funnel"))]
 
 
 def test_nobody_tells_of_any(reader: MemoryReader) -> None:
     found = cells(reader, wall.BARE)
-    assert (found["sb.mode"], found["sb.head"]) == ("none", "No sandbox provider is configured")
+    assert (found["sb.mode"], found["head.sandboxes.before"]) == ("none", "No sandbox provider is configured")
     assert found["sb.toml"].startswith("[[run.no-provider.target]]\ncollector = ")
 
 
@@ -47,7 +47,7 @@ def test_a_provider_that_never_answered_is_no_missing_provider() -> None:
     made.silence(wall.WALL, fake.signal("sandboxes", state="unknown", why="no provider has answered for 310 s"))
     made.set_targets(wall.WALL, fake.target("prime", "sandbox", "prime_sandboxes", up=False, error="401"))
     found = cells(made)
-    assert (found["sb.mode"], found["sb.head"], found["sb.s"]) == (
+    assert (found["sb.mode"], found["head.sandboxes.before"], found["head.sandboxes.state"]) == (
         "ok",
         "No provider has answered for 310 s",
         "unknown",
@@ -88,7 +88,11 @@ def test_a_provider_that_is_configured_is_no_missing_one(
     made.set_targets(wall.WALL, *targets)
     found = cells(made)
     # Nothing was known last.
-    assert (found["sb.head"], found["sb.text"], found["sb.mode"]) == (head, "ConnectError", "ok")
+    assert (found["head.sandboxes.before"], found["head.sandboxes.text"], found["sb.mode"]) == (
+        head,
+        "ConnectError",
+        "ok",
+    )
     notes = {found[f"card.{card.key}.note"] for card in sandboxes_data.CARDS}
     tips = {found[f"card.{card.key}.why"] for card in sandboxes_data.CARDS}
     assert (notes, tips, found["chart.boxes.why"]) == ({head}, {f"{head}: ConnectError"}, f"{head}: ConnectError")
@@ -104,12 +108,12 @@ def test_one_that_answered_once_speaks_for_itself() -> None:
         wall.WALL, structs.replace(NEVER, error="401"), fake.target("e2b", "sandbox", "e2b", up=False, error="503")
     )
     found = cells(made)
-    assert (found["sb.head"], found["sb.text"]) == ("No provider has answered for 310 s", "")
+    assert (found["head.sandboxes.before"], found["head.sandboxes.text"]) == ("No provider has answered for 310 s", "")
     # Names of our own tables help nobody.
     assert COUNTS not in json.dumps(found)
     assert found["card.sb_failed.note"] == found["card.sb_failed.why"] == "no sandbox of this run reported yet"
     made.put_boxes(wall.WALL, wall.ready(1, 60, 20))
-    assert cells(made)["sb.text"] == "The last known values are below."
+    assert cells(made)["head.sandboxes.text"] == "The last known values are below."
 
 
 def test_no_share_of_what_had_ended_before_anybody_watched(reader: MemoryReader) -> None:
@@ -165,4 +169,4 @@ def test_known_zeros_are_zeros() -> None:
 def test_of_a_run_that_is_over(reader: MemoryReader) -> None:
     reader.change(wall.WALL, lifecycle="finished")
     found = cells(reader)
-    assert found["sb.num"] + found["sb.tail"] == "780 sandboxes were running at the end"
+    assert found["head.sandboxes.figure"] + found["head.sandboxes.after"] == "780 sandboxes were running at the end"

@@ -38,11 +38,12 @@ def rows(found: dict[str, Any], prefix: str) -> list[Any]:
 def test_what_the_trainer_does(reader: MemoryReader) -> None:
     found = cells(reader)
     expected = {
-        "tn.head": "The trainer waits ", "tn.num": "60%", "tn.tail": " of each step", "tn.s": "critical",
-        "tn.text": "Not the limit: the run is generator-bound (KV capacity) · "
+        "head.trainer.before": "The trainer waits ", "head.trainer.figure": "60%",
+        "head.trainer.after": " of each step", "head.trainer.state": "critical",
+        "head.trainer.text": "Not the limit: the run is generator-bound (KV capacity) · "
         "Training 6.3 samples/s; it could handle 15.8",
         "tn.sync": "", "tn.step": "Last 10 steps, mean 40.5 s",
-        "tn.w.wait": 59.3, "tn.l.wait": "Wait 59%", "tn.w.compute": 34.6, "tn.w.eval": 0, "tn.l.eval": "",
+        "head.trainer.split.wait": "Wait 59%", "head.trainer.split.compute": "Train 35%",
         "tl.words": "Step 140 took 70 s, 75% above the median of 40 s", "tl.s": "watch",
         "card.tr_step.figure": "40.5", "card.tr_step.note": "last 70 s · median 40 s", "card.tr_step.word": "Watch",
         "card.tr_mfu.figure": "22", "card.tr_mfu.note": "while computing", "card.tr_sync.note": "of the step 3.7%",
@@ -53,12 +54,11 @@ def test_what_the_trainer_does(reader: MemoryReader) -> None:
 
 def test_a_trainer_that_is_the_limit_and_one_with_broken_gradients(reader: MemoryReader) -> None:
     reader.set_verdict(actors.RUN, actors.VERDICT | {"outcome": "trainer_bound", "cause": "compute"})
-    assert cells(reader)["tn.text"].startswith("The trainer is the limit: compute · Training")
+    assert cells(reader)["head.trainer.text"].startswith("The trainer is the limit: compute · Training")
     reader.append(actors.RUN, actors.one("gradient_nonfinite_steps", "steps", "critical"), [(actors.NOW, 2.0)])
     found = cells(reader)
-    assert (found["tn.head"] + found["tn.num"] + found["tn.tail"], found["tn.s"]) == (
-        "Non-finite gradients in 2 of the last 10 steps", "critical",
-    )  # fmt: skip
+    sentence = "".join(found[f"head.trainer.{part}"] for part in ("before", "figure", "after"))
+    assert (sentence, found["head.trainer.state"]) == ("Non-finite gradients in 2 of the last 10 steps", "critical")
 
 
 def test_steps_one_by_one(reader: MemoryReader) -> None:
@@ -150,22 +150,30 @@ def test_restarts_checkpoints_and_versions(reader: MemoryReader) -> None:
 
 def test_a_synchronous_run_has_no_wait(reader: MemoryReader) -> None:
     found = cells(reader, actors.SYNC)
-    assert (found["tn.head"], found["tn.num"], found["tn.s"]) == ("Generation takes ", "40%", "ok")
+    assert (found["head.trainer.before"], found["head.trainer.figure"], found["head.trainer.state"]) == (
+        "Generation takes ",
+        "40%",
+        "ok",
+    )
     assert found["tn.sync"] == (
         "Wait: not applicable. Synchronous run: the trainer and the generator take turns, so neither waits for a queue."
     )
-    assert found["card.tr_wait.state"] == "not_applicable" and found["tn.l.wait"] == "Generate 40%"
+    assert found["card.tr_wait.state"] == "not_applicable" and found["head.trainer.split.wait"] == "Generate 40%"
     assert found["chart.tphase.0.label"] == "generation"
     assert [row[0] for row in rows(found, "tl.")] == ["Generation", "Compute", "Weight sync"]
 
 
 def test_nothing_known_is_said_and_never_zero(reader: MemoryReader) -> None:
     found = cells(reader, actors.BARE)
-    assert (found["tn.head"], found["tn.s"], found["tl.words"]) == ("No trainer is monitored", "unknown", "")
-    assert found["tn.text"] == "Add the trainer's run directory or its metrics."
+    assert (found["head.trainer.before"], found["head.trainer.state"], found["tl.words"]) == (
+        "No trainer is monitored",
+        "unknown",
+        "",
+    )
+    assert found["head.trainer.text"] == "Add the trainer's run directory or its metrics."
     assert found["ts.none"] == found["tt.none"] == "No step has been logged yet."
     assert found["card.tr_mfu.figure"] == "–" and found["card.tr_mfu.why"] == actors.NO_MFU
-    assert found["chart.tmfu.why"] == actors.NO_MFU and found["tn.split.s"] == "unknown"
+    assert found["chart.tmfu.why"] == actors.NO_MFU and found["head.trainer.split"] == []
 
 
 def test_steps_are_read_when_one_came(reader: MemoryReader) -> None:

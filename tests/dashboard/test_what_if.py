@@ -11,6 +11,7 @@ from server.query.what_if import FIGURES, MOST, Figure
 from tests.dashboard import fake_what_if as fakes
 from tests.dashboard.fake import POOR
 from tests.dashboard.memory_reader import MemoryReader
+from tests.dashboard.shown import shown
 
 
 @pytest.fixture
@@ -19,11 +20,11 @@ def reader() -> MemoryReader:
 
 
 def cells(reader: MemoryReader, search: str = "", run: str = fakes.LONG) -> dict[str, Any]:
-    return what_if_data.cells(Scope(reader, run, search=search))
+    return shown(what_if_data.cells(Scope(reader, run, search=search)))
 
 
 def head(found: dict[str, Any]) -> str:
-    return "".join(found[f"wi.{part}"] for part in ("head", "num", "tail"))
+    return "".join(found[f"head.what_if.{part}"] for part in ("before", "figure", "after"))
 
 
 def rows(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -102,10 +103,10 @@ def test_what_is_not_known(reader: MemoryReader) -> None:
     assert found["wi.m.0"].endswith("[run.NAME.facts], or send rollout records")
     poor = cells(reader, "move_gpus=8", POOR)
     assert (poor["wi.mode"], head(poor)) == ("none", "Current rates are unknown")
-    assert poor["wi.text"].startswith("Needed: how many samples the trainer takes per second: log step time")
+    assert poor["head.what_if.text"].startswith("Needed: how many samples the trainer takes per second: log step time")
     assert poor["wi.sl.move_gpus"]["needs"] == "the trainer's GPUs: state trainer_gpus in [run.NAME.facts]"
     math = cells(reader, run=fakes.MATH)
-    assert (math["wi.mode"], math["wi.text"]) == (
+    assert (math["wi.mode"], math["head.what_if.text"]) == (
         "apart", "Synchronous run: trainer and generator take turns, so neither waits for the other at a queue.",
     )  # fmt: skip
 

@@ -202,17 +202,17 @@ function engine({ name, state: words, health, running, waiting, kv, tokens, pree
 const LISTS = [["gen-states", "gs.", health], ["gen-sick", "gx.", complaint], ["gen-room", "gk.", room], ["engines", "ge.", engine]];
 
 drawers.push((cells) => {
-  if (!("gn.head" in state.view)) return;
+  if (!("head.generator" in state.view)) return;
   for (const [name, prefix, row] of LISTS) {
     const el = document.querySelector(`[data-rows=${name}]`);
-    if (!el || !("gn.head" in cells || touched(cells, prefix))) continue;
+    if (!el || !("head.generator" in cells || touched(cells, prefix))) continue;
     const found = list(prefix), table = el.closest("table");
     el.replaceChildren(...found.map(row));
     if (table) table.hidden = !found.length;
   }
   readable(box(), draw, look);
   fitted(document.querySelector("[data-draw=speed]"), speed);
-  if ("gc" in cells || "gn.head" in cells) speed();
+  if ("gc" in cells || "head.generator" in cells) speed();
   if ("gh.metric" in cells) choose();
   if (Object.keys(cells).some((key) => key.startsWith("gh."))) draw();
 });

@@ -17,7 +17,7 @@ function draw(bar, parts) {
 
 drawers.push((cells) => {
   for (const bar of all("[data-split]")) {
-    const [cell, name] = bar.dataset.split.split(".");
+    const [, cell, name] = bar.dataset.split.match(/(.*)\.(.*)/);
     if (cells[cell]) draw(bar, state.view[cell][name] || []);
   }
 });

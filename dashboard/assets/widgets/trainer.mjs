@@ -163,7 +163,7 @@ function heads() {
 const LISTS = [["last-step", "tl.", pair], ["learning", "th.", learnt], ["life", "tv.", happened], ["steps", "tt.", step]];
 
 drawers.push((cells) => {
-  if (!("tn.head" in state.view)) return;
+  if (!("head.trainer" in state.view)) return;
   const begun = "tt.phases" in cells;
   for (const [name, prefix, row] of LISTS) {
     const el = document.querySelector(`[data-rows=${name}]`);

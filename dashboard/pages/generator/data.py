@@ -10,7 +10,7 @@ from dashboard.state.format import number, text, tight
 from dashboard.state.signal_lookup import want
 from dashboard.state.status import StatusFacts, View, first_clause, joined
 from dashboard.widgets import card, chart
-from dashboard.widgets.base import state_word
+from dashboard.widgets.base import Headline, Quantity, state_word
 from dashboard.widgets.card import Card, CardNow
 from dashboard.widgets.chart import Panel, PanelLine
 from server.query.types import SignalNow
@@ -196,46 +196,48 @@ def cells(scope: Scope) -> View:
 
 
 def _head(facts: StatusFacts, fleet: list[Engine]) -> View:
-    """Keys ``gn.*``: the answer in one line, and what it rests on."""
-    head, num, tail, state = _answer(facts, fleet)
+    """The answer in one line, what it rests on, and what to try."""
     advice = next(iter(facts.status.verdict.advice), None) if facts.present else None
     return {
-        "gn.head": head, "gn.num": num, "gn.tail": tail, "gn.s": state, "gn.text": _measured(facts, fleet),
+        "head.generator": structs.replace(_answer(facts, fleet), text=_measured(facts, fleet)),
         "gn.next": f"Try next: {advised(advice)}" if advice else "",
         "gn.try": simulated(advice) if advice else "",
     }  # fmt: skip
 
 
-def _answer(facts: StatusFacts, fleet: list[Engine]) -> tuple[str, str, str, str]:
+def _answer(facts: StatusFacts, fleet: list[Engine]) -> Headline:
     dead = [one for one in fleet if one.state in ("down", "hung")]
     if dead and facts.current:
         states = " or ".join(state for state in ("down", "hung") if any(one.state == state for one in dead))
         verb = "is" if len(dead) == 1 else "are"
-        return "", _names(dead), f" {verb} {states} ({len(dead)} of {len(fleet)})", "critical"
+        after = f" {verb} {states} ({len(dead)} of {len(fleet)})"
+        return Headline(figure=Quantity(text=_names(dead)), after=after, state="critical")
     verdict = facts.status.verdict
     outcome, cause = verdict.outcome, verdict.cause
     be = "were" if facts.over else "are"
     if outcome == "generator_bound":
         tail = because(cause)
-        return f"The engines {be} the limit" + (": " if tail else ""), tail, "", "critical"
+        before = f"The engines {be} the limit" + (": " if tail else "")
+        return Headline(before, Quantity(text=tail) if tail else None, state="critical")
     if outcome != "unknown":
-        return f"The engines {be} not the limit", "", "", "ok"
+        return Headline(f"The engines {be} not the limit", state="ok")
     return _unjudged(facts, fleet)
 
 
-def _unjudged(facts: StatusFacts, fleet: list[Engine]) -> tuple[str, str, str, str]:
+def _unjudged(facts: StatusFacts, fleet: list[Engine]) -> Headline:
     """No verdict: what is measured, and no more."""
     kv, running = facts.find("kv_cache_usage_ratio"), facts.value("generator_requests_now", state="running")
     if kv is not None and kv.value is not None and kv.state in ("watch", "critical"):
-        return "The KV cache is ", text(kv.value, "ratio"), " full", kv.state
+        return Headline("The KV cache is ", Quantity(kv.value, "ratio"), " full", state=kv.state)
     if running is not None:
         verb = "ran" if facts.over else "run"
         many = f"{len(fleet)} engines" if len(fleet) != 1 else "The engine"
-        return f"{many} {verb if len(fleet) != 1 or facts.over else 'runs'} ", number(running), " requests", "ok"
+        before = f"{many} {verb if len(fleet) != 1 or facts.over else 'runs'} "
+        return Headline(before, Quantity(running), " requests", state="ok")
     silence = facts.silence("generator_requests_now")
     if silence:
-        return silence[0].upper() + silence[1:], "", "", "unknown"
-    return "No engine is monitored", "", "", "unknown"
+        return Headline(silence[0].upper() + silence[1:], state="unknown")
+    return Headline("No engine is monitored", state="unknown")
 
 
 def _names(found: list[Engine]) -> str:

@@ -9,7 +9,7 @@ from dashboard.pages.generator.engines import HEATS
 from dashboard.shell.page import Json, Load, Page, simulate, t
 from dashboard.state import deltas
 from dashboard.widgets import card, chart
-from dashboard.widgets.base import html
+from dashboard.widgets.base import headline, html
 from server.query.types import Delta, Status
 
 _COLUMNS = ("Engine", "State", "Running", "Waiting", "KV cache", "Tokens/s", "Preempted/min", "Weights", "Last read")
@@ -36,14 +36,14 @@ def points(delta: Delta, status: Status) -> Json:
 
 
 def _head() -> Any:
-    title = html.H1([t(html.Span, "gn.head"), t(html.B, "gn.num", "num"), t(html.Span, "gn.tail")])
+    title = headline("head.generator")
     states = html.Ul(className="states", **{"data-rows": "gen-states"})
     side = [t(html.P, "gs.kinds", "meta"), states, t(html.P, "gs.weights", "note")]
     advice = html.P([t(html.Span, "gn.next"), simulate("gn.try")], className="text advice")
     return html.Section(
-        [html.Div([title, t(html.P, "gn.text", "text"), advice]), html.Div(side)],
+        [html.Div([title, t(html.P, "head.generator.text", "text"), advice]), html.Div(side)],
         className="banner card actor-head",
-        **{"data-s": "gn.s"},
+        **{"data-s": "head.generator.state"},
     )
 
 

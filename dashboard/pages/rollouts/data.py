@@ -14,7 +14,7 @@ from dashboard.state.format import money, number, text
 from dashboard.state.signal_lookup import want
 from dashboard.state.status import RECORDS, StatusFacts, View, first_clause, joined
 from dashboard.widgets import card
-from dashboard.widgets.base import absent
+from dashboard.widgets.base import Headline, Part, Quantity, absent
 from dashboard.widgets.card import Card
 from server.query import RolloutGroupRow
 from server.query.types import Cells, SignalInfo, SignalNow
@@ -96,8 +96,14 @@ def _head(facts: StatusFacts, infos: Mapping[str, SignalInfo], records: RolloutR
     flight = f"{live:,} in flight now" if census else ""
     down = facts.down(RECORDS)[1]
     flight = joined(flight, f"record sources: {down}" if down else "")
-    found = _headline(facts, infos, has_records)
-    return found | _split(facts) | {"ro.live": flight if not facts.over else "", "ro.s": _judged(facts)}
+    parts = {name: value for name in _PARTS if (value := facts.value("staleness_part_versions", part=name)) is not None}
+    return {
+        "head.rollouts": structs.replace(
+            _headline(facts, infos, has_records), split=_split(parts), state=_judged(facts)
+        ),
+        "ro.live": flight if not facts.over else "",
+        "ro.parts": " + ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in parts.items()),
+    }
 
 
 def _judged(facts: StatusFacts) -> str:
@@ -105,28 +111,20 @@ def _judged(facts: StatusFacts) -> str:
     return found.state if found else "unknown"
 
 
-def _headline(facts: StatusFacts, infos: Mapping[str, SignalInfo], has_records: bool) -> View:
+def _headline(facts: StatusFacts, infos: Mapping[str, SignalInfo], has_records: bool) -> Headline:
     mean = _MEAN.explain(facts.signals)
     if not has_records and (mean is None or mean.value is None):
-        return _line(
-            "No rollout records",
-            "",
-            "",
-            "Rollout records show why rollouts are late or wasted. See below how to send them.",
-        )
+        sentence = "Rollout records show why rollouts are late or wasted. See below how to send them."
+        return Headline("No rollout records", text=sentence)
     if mean is None or mean.value is None:
         why = mean.why if mean else absent(_STALE, infos)
-        return _line("Staleness unknown", "", "", why[:1].upper() + why[1:])
+        return Headline("Staleness unknown", text=why[:1].upper() + why[1:])
     if facts.synchronous and not mean.value:
         sentence = "Synchronous: staleness is 0 by definition. The policy that generated a rollout trains on it."
-        return _line(f"Every rollout {'was' if facts.over else 'is'} fresh", "", "", sentence)
-    figure = f"{number(mean.value)} version{'' if mean.value == 1 else 's'}"
+        return Headline(f"Every rollout {'was' if facts.over else 'is'} fresh", text=sentence)
+    figure = Quantity(mean.value, "version" if mean.value == 1 else "versions")
     verb = "were" if facts.over else "are"
-    return _line(f"Trained rollouts {verb} ", figure, " behind", _beside(facts))
-
-
-def _line(head: str, num: str, tail: str, note: str) -> View:
-    return {"ro.head": head, "ro.num": num, "ro.tail": tail, "ro.text": note}
+    return Headline(f"Trained rollouts {verb} ", figure, " behind", _beside(facts))
 
 
 def _beside(facts: StatusFacts) -> str:
@@ -139,24 +137,13 @@ def _beside(facts: StatusFacts) -> str:
     )
 
 
-def _part(facts: StatusFacts, part: str) -> float | None:
-    return facts.value("staleness_part_versions", part=part)
-
-
-def _split(facts: StatusFacts) -> View:
-    """Widths and labels of the bar of three parts; ``ro.split.s`` is "unknown" where one is missing."""
-    parts = {name: _part(facts, name) for name in _PARTS}
-    measured = {name: value for name, value in parts.items() if value is not None}
-    total = sum(measured.values())
-    found: View = {"ro.split.s": "known" if total > 0 and len(measured) == len(_PARTS) else "unknown"}
-    for name in _PARTS:
-        value = measured.get(name, 0.0)
-        label = name.replace("_", " ").removeprefix("in ")
-        found[f"ro.w.{name}"] = round(100 * value / total, 1) if total > 0 else 0
-        found[f"ro.l.{name}"] = f"In {label} {number(value)}" if value else ""
-    # In the bar a word that has no room is left out.
-    found["ro.split.n"] = " + ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in measured.items())
-    return found
+def _split(parts: Mapping[str, float]) -> tuple[Part, ...]:
+    """Where staleness arises; nothing where a part is missing."""
+    total = sum(parts.values())
+    if total <= 0 or len(parts) < len(_PARTS):
+        return ()
+    return tuple(Part(name, f"In {name.replace('_', ' ').removeprefix('in ')}", round(value / total, 3))
+                 for name, value in parts.items())  # fmt: skip
 
 
 # ---- cards

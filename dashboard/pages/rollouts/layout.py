@@ -9,7 +9,7 @@ from dashboard.pages.rollouts.filters import PARAMETERS
 from dashboard.shell.page import Json, Load, Page, t
 from dashboard.state import deltas
 from dashboard.widgets import card
-from dashboard.widgets.base import html
+from dashboard.widgets.base import headline, html, split_bar
 from server.query.types import Delta, Status
 
 # (heading, sort key; "" for a column that cannot be sorted by)
@@ -50,16 +50,12 @@ def points(delta: Delta, status: Status) -> Json:
 
 
 def _head() -> Any:
-    title = html.H1([t(html.Span, "ro.head"), t(html.B, "ro.num", "num"), t(html.Span, "ro.tail")])
-    slices = [
-        html.Span(t(html.Span, f"ro.l.{part}"), className=f"slice {part}", **{"data-w": f"ro.w.{part}"})
-        for part in ("in_flight", "in_group", "in_queue")
-    ]
-    parts = [t(html.P, "ro.live", "meta"), html.Div(slices, className="split", **{"data-s": "ro.split.s"})]
+    title = headline("head.rollouts")
+    parts = [t(html.P, "ro.live", "meta"), split_bar("head.rollouts.split")]
     return html.Section(
-        [html.Div([title, t(html.P, "ro.text", "text")]), html.Div([*parts, t(html.P, "ro.split.n", "note")])],
+        [html.Div([title, t(html.P, "head.rollouts.text", "text")]), html.Div([*parts, t(html.P, "ro.parts", "note")])],
         className="banner card ro-head",
-        **{"data-s": "ro.s"},
+        **{"data-s": "head.rollouts.state"},
     )
 
 

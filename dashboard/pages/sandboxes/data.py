@@ -14,7 +14,7 @@ from dashboard.state.format import money, text
 from dashboard.state.signal_lookup import want
 from dashboard.state.status import LAST, StatusFacts, View, first_clause, joined, worst
 from dashboard.widgets import card, chart
-from dashboard.widgets.base import absent
+from dashboard.widgets.base import Headline, Quantity, absent
 from dashboard.widgets.card import Card, CardNow
 from dashboard.widgets.chart import Panel, PanelLine
 from server.query import Reader
@@ -152,7 +152,7 @@ def cells(scope: Scope) -> View:
     """All texts of the page. Its ``sb.mode`` is ``na`` (uses none), ``none`` (none is reported) or ``ok``."""
     facts, infos, boxes = scope.facts, scope.reader.signals.infos, records(scope)
     shown = mode(facts, boxes)
-    found: View = {"sb.mode": shown} | _head(facts, boxes, shown) | _sources(facts)
+    found: View = {"sb.mode": shown, "head.sandboxes": _head(facts, boxes, shown), **_sources(facts)}
     if shown != "ok":
         return found
     cards, charts = card.bind_all(CARDS, facts, infos), chart.bind_all(PANELS, facts, infos)
@@ -182,32 +182,28 @@ def mode(facts: StatusFacts, boxes: SandboxRecords) -> str:
 # ---- head
 
 
-def _head(facts: StatusFacts, boxes: SandboxRecords, shown: str) -> View:
+def _head(facts: StatusFacts, boxes: SandboxRecords, shown: str) -> Headline:
     why = facts.find("sandboxes")
     reason = why.why if why is not None else ""
     if shown == "na":
-        headline = (
-            "This run uses no sandboxes",
-            "",
-            "",
-            f"Not applicable: {reason or 'has_sandbox = 0 in its facts'}.",
-        )
-        return _head_cells(headline, "not_applicable")
+        sentence = f"Not applicable: {reason or 'has_sandbox = 0 in its facts'}."
+        return Headline("This run uses no sandboxes", text=sentence, state="not_applicable")
     if shown == "none":
-        return _head_cells(("No sandbox provider is configured", "", "", "No data on this run's sandboxes."), "unknown")
+        return Headline("No sandbox provider is configured", text="No data on this run's sandboxes.", state="unknown")
     running, oldest = facts.value("sandboxes", state="running"), facts.find(_OLDEST)
     if running is None:
         message, error = unanswered(facts)
         begin = message or first_clause(reason) or "No current sandbox data"
         last = "The last known values are below." if _once(facts, boxes) else ""
         # A target's name keeps its case; a reason starts with a capital letter.
-        return _head_cells((message or begin[0].upper() + begin[1:], "", "", joined(error, last)), "unknown")
+        return Headline(message or begin[0].upper() + begin[1:], text=joined(error, last), state="unknown")
     if oldest is not None and oldest.value is not None and oldest.state in ("watch", "critical") and not facts.over:
-        headline = ("The oldest pending sandbox has waited ", text(oldest.value, "seconds"), "", _behind(facts))
-        return _head_cells(headline, oldest.state)
+        figure = Quantity(oldest.value, "seconds")
+        return Headline("The oldest pending sandbox has waited ", figure, text=_behind(facts), state=oldest.state)
     tail = " sandboxes were running at the end" if facts.over else " sandboxes running"
-    headline = ("", f"{running:,.0f}", tail, joined(_live(facts), _spin(facts), _unreachable(facts)))
-    return _head_cells(headline, worst((facts.state("sandboxes_unreachable"), facts.state(_SPIN, **_P95))))
+    state = worst((facts.state("sandboxes_unreachable"), facts.state(_SPIN, **_P95)))
+    beside = joined(_live(facts), _spin(facts), _unreachable(facts))
+    return Headline(figure=Quantity(running), after=tail, text=beside, state=state)
 
 
 def unanswered(facts: StatusFacts) -> tuple[str, str]:
@@ -225,11 +221,6 @@ def _once(facts: StatusFacts, boxes: SandboxRecords) -> bool:
     """Was anything ever known of its sandboxes?"""
     mine = (signal for signal in facts.signals if signal.signal.startswith("sandbox"))
     return boxes.any or any(signal.value is not None or LAST in signal.why for signal in mine)
-
-
-def _head_cells(headline: tuple[str, str, str, str], state: str) -> View:
-    head, num, tail, note = headline
-    return {"sb.head": head, "sb.num": num, "sb.tail": tail, "sb.text": note, "sb.s": state}
 
 
 def _behind(facts: StatusFacts) -> str:

@@ -8,7 +8,7 @@ from dashboard.pages.sandboxes.data import CARDS, PANELS, SPARKS, cells
 from dashboard.shell.page import Json, Load, Page, t
 from dashboard.state import deltas
 from dashboard.widgets import card, chart
-from dashboard.widgets.base import html
+from dashboard.widgets.base import headline, html
 from server.query.types import Delta, Status
 
 
@@ -32,12 +32,12 @@ def points(delta: Delta, status: Status) -> Json:
 
 
 def _head() -> Any:
-    title = html.H1([t(html.Span, "sb.head"), t(html.B, "sb.num", "num"), t(html.Span, "sb.tail")])
+    title = headline("head.sandboxes")
     sources = [html.Ul(className="brief", **{"data-rows": "box-sources"}), t(html.P, "sb.src.more", "note")]
     return html.Section(
-        [html.Div([title, t(html.P, "sb.text", "text"), t(html.P, "sb.rest", "note")]), html.Div(sources)],
+        [html.Div([title, t(html.P, "head.sandboxes.text", "text"), t(html.P, "sb.rest", "note")]), html.Div(sources)],
         className="banner card boxes-head",
-        **{"data-s": "sb.s"},
+        **{"data-s": "head.sandboxes.state"},
     )
 
 

@@ -12,7 +12,7 @@ from dashboard.state.format import text
 from dashboard.state.signal_lookup import want
 from dashboard.state.status import StatusFacts, View, joined, worst
 from dashboard.widgets import card, chart
-from dashboard.widgets.base import state_word
+from dashboard.widgets.base import Headline, Part, Quantity, state_word
 from dashboard.widgets.card import Card, CardNow
 from dashboard.widgets.chart import Panel, PanelLine
 from server.query.types import StepInfo
@@ -151,36 +151,39 @@ def cells(scope: Scope) -> View:
     if note := _mfu(facts):
         cards["tr_mfu"] = structs.replace(cards["tr_mfu"], note=note)
     cards["tr_step"] = _step(cards["tr_step"], facts, found)
-    view = card.cells(cards) | chart.cells(chart.bind_all(PANELS, facts, infos)) | _head(facts, found) | _split(facts)
+    view = card.cells(cards) | chart.cells(chart.bind_all(PANELS, facts, infos)) | _head(facts, found)
     view |= steps.one_by_one(found) | steps.last_against_usual(found) | steps.table(found)
     return view | steps.learning(found) | steps.incarnations(scope, found)
 
 
 def _head(facts: StatusFacts, found: Sequence[StepInfo]) -> View:
-    """Keys ``tn.*``: the answer in one line; in a synchronous run what there is instead of a wait."""
-    head, num, tail, state = _answer(facts, found)
-    return {"tn.head": head, "tn.num": num, "tn.tail": tail, "tn.s": state, "tn.text": _beside(facts, found),
-            "tn.sync": _of_mode(facts)}  # fmt: skip
+    """The answer in one line with the mean step by phase; in a synchronous run what there is instead of a wait."""
+    step = facts.say("trainer_step_seconds")
+    return {
+        "head.trainer": structs.replace(_answer(facts), text=_beside(facts, found), split=_split(facts)),
+        "tn.sync": _of_mode(facts),
+        "tn.step": f"Last 10 steps, mean {step}" if step else "Step time unknown",
+    }
 
 
-def _answer(facts: StatusFacts, found: Sequence[StepInfo]) -> tuple[str, str, str, str]:
+def _answer(facts: StatusFacts) -> Headline:
     wait, step = facts.find("trainer_wait_ratio"), facts.value("trainer_step_seconds")
     generation = facts.value("trainer_phase_seconds", phase="generation")
     broken = facts.value("gradient_nonfinite_steps")
     if broken:
-        return "Non-finite gradients in ", f"{broken:.0f}", " of the last 10 steps", "critical"
+        return Headline("Non-finite gradients in ", Quantity(broken), " of the last 10 steps", state="critical")
     if wait is not None and wait.value is not None:
         verb = "waited" if facts.over else "waits"
-        return f"The trainer {verb} ", text(wait.value, "ratio"), " of each step", wait.state
+        return Headline(f"The trainer {verb} ", Quantity(wait.value, "ratio"), " of each step", state=wait.state)
     if generation is not None and step:
         verb = "took" if facts.over else "takes"
-        return f"Generation {verb} ", text(generation / step, "ratio"), " of each step", "ok"
+        return Headline(f"Generation {verb} ", Quantity(generation / step, "ratio"), " of each step", state="ok")
     if step is not None:
-        return f"A step {'took' if facts.over else 'takes'} ", text(step, "seconds"), "", "ok"
+        return Headline(f"A step {'took' if facts.over else 'takes'} ", Quantity(step, "seconds"), state="ok")
     silence = facts.silence("trainer_step_seconds")
     if silence:
-        return silence[0].upper() + silence[1:], "", "", "unknown"
-    return ("No step yet" if facts.kinds("trainer") else "No trainer is monitored"), "", "", "unknown"
+        return Headline(silence[0].upper() + silence[1:], state="unknown")
+    return Headline("No step yet" if facts.kinds("trainer") else "No trainer is monitored", state="unknown")
 
 
 def _beside(facts: StatusFacts, found: Sequence[StepInfo]) -> str:
@@ -214,26 +217,22 @@ def _of_mode(facts: StatusFacts) -> str:
     return f"Wait: not applicable. {wait.why[:1].upper()}{wait.why[1:]}."
 
 
-_SLICES = (("wait", "Wait"), ("compute", "Train"), ("weight_sync", "Sync"), ("checkpoint", "Checkpoint"),
-           ("eval", "Evaluate"), ("other", "Other"))  # fmt: skip
+_SLICES = {"wait": "Wait", "compute": "Train", "weight_sync": "Sync", "checkpoint": "Checkpoint", "eval": "Evaluate",
+           "other": "Other"}  # fmt: skip
 
 
-def _split(facts: StatusFacts) -> View:
-    """Keys ``tn.w.PHASE`` and ``tn.l.PHASE``: shares of the mean step."""
+def _split(facts: StatusFacts) -> tuple[Part, ...]:
+    """Shares of the mean step by phase; none until at least two are known."""
     seconds = {"wait": facts.value("trainer_phase_seconds", phase="wait|generation"),
                "compute": facts.value("trainer_phase_seconds", phase="compute")}  # fmt: skip
-    seconds |= {key: facts.value(_OVERHEAD, phase=key) for key, _ in _SLICES[2:]}
+    seconds |= {key: facts.value(_OVERHEAD, phase=key) for key in list(_SLICES)[2:]}
     measured = {key: value for key, value in seconds.items() if value is not None}
     total = sum(measured.values())
-    step = facts.say("trainer_step_seconds")
-    cells: View = {"tn.split.s": "known" if len(measured) > 1 and total > 0 else "unknown"}
+    if len(measured) < 2 or total <= 0:
+        return ()
     generates = facts.value("trainer_phase_seconds", phase="generation") is not None
-    for key, label in _SLICES:
-        share = measured[key] / total if key in measured and total > 0 else None
-        word = "Generate" if key == "wait" and generates else label
-        cells[f"tn.w.{key}"] = round(100 * share, 1) if share is not None else 0
-        cells[f"tn.l.{key}"] = f"{word} {text(share, 'ratio')}" if share is not None else ""
-    return cells | {"tn.step": f"Last 10 steps, mean {step}" if step else "Step time unknown"}
+    words = {**_SLICES, "wait": "Generate"} if generates else _SLICES
+    return tuple(Part(key, words[key], round(value / total, 3)) for key, value in measured.items())
 
 
 def _mfu(facts: StatusFacts) -> str:

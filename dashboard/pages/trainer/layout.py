@@ -9,7 +9,7 @@ from dashboard.pages.trainer.steps import PHASES
 from dashboard.shell.page import Json, Load, Page, t
 from dashboard.state import deltas
 from dashboard.widgets import card, chart
-from dashboard.widgets.base import html
+from dashboard.widgets.base import headline, html, split_bar
 from server.query.types import Delta, Status
 
 _SLICES = ("wait", "compute", "weight_sync", "checkpoint", "eval", "other")
@@ -40,17 +40,16 @@ def points(delta: Delta, status: Status) -> Json:
 
 
 def _head() -> Any:
-    title = html.H1([t(html.Span, "tn.head"), t(html.B, "tn.num", "num"), t(html.Span, "tn.tail")])
-    left = [title, t(html.P, "tn.text", "text"), t(html.P, "tn.sync", "note")]
-    slices = [
-        html.Span(t(html.Span, f"tn.l.{key}"), className=f"slice {key}", **{"data-w": f"tn.w.{key}"}) for key in _SLICES
-    ]
+    title = headline("head.trainer")
+    left = [title, t(html.P, "head.trainer.text", "text"), t(html.P, "tn.sync", "note")]
     right = [
         t(html.P, "tn.step", "meta"),
-        html.Div(slices, className="split", **{"data-s": "tn.split.s"}),
+        split_bar("head.trainer.split"),
         t(html.P, "tl.words", "note"),
     ]
-    return html.Section([html.Div(left), html.Div(right)], className="banner card actor-head", **{"data-s": "tn.s"})
+    return html.Section(
+        [html.Div(left), html.Div(right)], className="banner card actor-head", **{"data-s": "head.trainer.state"}
+    )
 
 
 def _one_by_one() -> Any:

@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
+from msgspec import structs
+
 from dashboard.shell.page import Json, Scope
 from dashboard.state.format import DASH, number, text
 from dashboard.state.status import View
+from dashboard.widgets.base import Headline, Quantity
 from server.query.what_if import Changes, Figure, OutOfRange, Range, RunSituation, WhatIfEstimate, changes_of
 
 ASKS = (
@@ -102,40 +105,40 @@ def _head(answer: WhatIfEstimate, refused: str, today: str) -> View:
     found = answer
     now, then = found.now.figures["wait_ratio"], found.then.figures["wait_ratio"]
     mode = "apart" if answer.inputs.apart else "none" if now.value is None else "then" if found.changes else "now"
-    head, figure, tail = _sentence(found, mode, now, then, today)
     limits = found.now.limiter, found.then.limiter
     return {
-        "wi.mode": mode, "wi.head": head, "wi.num": figure, "wi.tail": tail, "wi.text": _about(answer, mode, now),
+        "wi.mode": mode,
+        "head.what_if": structs.replace(_sentence(found, mode, now, then, today), text=_about(answer, mode, now)),
         "wi.refused": f"Not possible: {refused}. Showing the current values." if refused else "",
         "wi.limit.now": _limit(found.now), "wi.limit.then": _limit(found.then) if found.changes else "",
         "wi.flip": "flipped" if found.changes and limits[0] != limits[1] and all(limits) else "same",
     }  # fmt: skip
 
 
-def _sentence(found: WhatIfEstimate, mode: str, now: Figure, then: Figure, today: str) -> tuple[str, str, str]:
+def _sentence(found: WhatIfEstimate, mode: str, now: Figure, then: Figure, today: str) -> Headline:
     if mode == "apart":
-        return "No estimate for this run", "", ""
+        return Headline("No estimate for this run")
     if mode == "none":
-        return "Current rates are unknown", "", ""
+        return Headline("Current rates are unknown")
     if mode == "now":
-        return today, text(now.value, "ratio"), " of each step"
+        return Headline(today, Quantity(now.value, "ratio"), " of each step")
     if then.value is None:
-        return "Projected trainer wait: ", "unknown", ""
+        return Headline("Projected trainer wait: ", Quantity(text="unknown"))
     return _projection(now, then)
 
 
-def _projection(now: Figure, then: Figure) -> tuple[str, str, str]:
+def _projection(now: Figure, then: Figure) -> Headline:
     """``Trainer wait could drop from 63% to`` ``as little as 0%`` ``(best case)``: a bound is not an estimate."""
     wait, projected, today = now.value or 0.0, then.value or 0.0, text(now.value, "ratio")
-    figure = text(projected, "ratio")
+    figure = Quantity(projected, "ratio")
     if abs(projected - wait) < LITTLE and not then.bound:
-        return "Trainer wait would stay at ", today, ""
+        return Headline("Trainer wait would stay at ", Quantity(wait, "ratio"))
     direction = "drop" if projected < wait else "rise"
     if _beyond(now, then):
         extreme, case = ("as little as", "best case") if direction == "drop" else ("as much as", "worst case")
-        return f"Trainer wait could {direction} from {today} to {extreme} ", figure, f" ({case})"
+        return Headline(f"Trainer wait could {direction} from {today} to {extreme} ", figure, f" ({case})")
     bound = f"{then.bound} " if then.bound else ""
-    return f"Trainer wait would {direction} from {today} to {bound}", figure, ""
+    return Headline(f"Trainer wait would {direction} from {today} to {bound}", figure)
 
 
 def _beyond(now: Figure, then: Figure) -> bool:

@@ -4,7 +4,7 @@ from typing import Any
 
 from dashboard.pages.what_if.data import ASKS, EXPLAINED, TITLES, cells
 from dashboard.shell.page import Page, t
-from dashboard.widgets.base import html
+from dashboard.widgets.base import headline, html
 
 
 def tree() -> list[Any]:
@@ -18,11 +18,11 @@ def tree() -> list[Any]:
 
 
 def _head() -> Any:
-    title = html.H1([t(html.Span, "wi.head"), t(html.B, "wi.num", "num"), t(html.Span, "wi.tail")])
+    title = headline("head.what_if")
     chip = html.Span("Estimate", className="chip")
     return html.Section(
         [
-            html.Div([html.Div([chip], className="row"), title, t(html.P, "wi.text", "text")]),
+            html.Div([html.Div([chip], className="row"), title, t(html.P, "head.what_if.text", "text")]),
             t(html.P, "wi.refused", "error"),
         ],
         className="banner card wi-head",
