@@ -22,12 +22,12 @@ from dashboard.shell.page import STATUS_SECONDS, Json, Load, Page, RuleCache, Sc
 from dashboard.state import url as state_url
 from dashboard.state.cache import TimedCache
 from dashboard.state.deltas import SentViews
-from dashboard.state.format import system
 from dashboard.state.run_state import cell as state_cell
 from dashboard.state.run_state import word as state_word
-from dashboard.state.status import StatusFacts, View, joined
 from dashboard.state.url import Address, Span
 from dashboard.widgets.base import html
+from dashboard.widgets.format import system
+from dashboard.widgets.status import StatusFacts, View, joined
 from server.query import Reader
 from server.query.run_state import RunState, UnknownRun
 from server.query.types import RunInfo, mode_words

@@ -168,8 +168,8 @@ RULES: dict[str, Row] = {
     "server.main": Row({"collectors.*", "dashboard.*", "migrations.*", "server.*"}, None, "the composition root"),
     "server": Row(set(), set(), "the root holds packages and main.py"),
     # ---- layer 3
-    "dashboard.state": Row({"server.query"}, None, "what a browser shows, for any page"),
-    "dashboard.widgets": Row({"dashboard.state", "server.query"}, None, "kinds of widgets know no page"),
+    "dashboard.widgets": Row({"server.query"}, None, "kinds of widgets know no page"),
+    "dashboard.state": Row({"dashboard.widgets", "server.query"}, None, "what a browser shows, for any page"),
     "dashboard.shell": Row({"dashboard.state", "dashboard.widgets", "server.query"}, None, "the frame around any page"),
     "dashboard.charts": Row(
         {"dashboard.shell", "dashboard.state", "dashboard.widgets", "server.query"}, None, "charts of any page"

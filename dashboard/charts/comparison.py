@@ -11,9 +11,9 @@ from dashboard.charts.step_axis import MOST, Steps
 from dashboard.shell import theme
 from dashboard.shell.page import Load
 from dashboard.state import deltas
-from dashboard.state.format import milliseconds, short
 from dashboard.state.url import AGO, points
 from dashboard.widgets.chart import Panel
+from dashboard.widgets.format import milliseconds, short
 from server.query.types import RunInfo, Series, SignalNow
 
 _DASHES = ("dash", "dot")

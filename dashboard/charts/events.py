@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from dashboard.charts.time_columns import Grid, grid
 from dashboard.state.cache import TimedCache
-from dashboard.state.status import View
 from dashboard.state.url import Span
+from dashboard.widgets.status import View
 from server.query import Reader
 from server.query.types import AlertInfo, EventInfo
 

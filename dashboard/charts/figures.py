@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from dashboard.shell import theme
-from dashboard.state.format import escape, milliseconds, short
 from dashboard.state.url import Span
 from dashboard.widgets.chart import Panel, PanelLine
+from dashboard.widgets.format import escape, milliseconds, short
 from server.query.types import Series
 
 Figure = dict[str, Any]

@@ -6,9 +6,9 @@ candidates the one with the fewest extra labels wins, then the first by name.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from dashboard.state.signal_lookup import Signals, Want, want
 from dashboard.widgets.card import Card
 from dashboard.widgets.chart import Panel, PanelLine
+from dashboard.widgets.signal_lookup import Signals, Want, want
 from server.query.types import SignalNow
 
 STEPS = "last 10 steps"

@@ -15,8 +15,8 @@ from math import floor
 
 from dashboard.charts.time_columns import grid
 from dashboard.state.cache import TimedCache
-from dashboard.state.status import View
 from dashboard.state.url import Span
+from dashboard.widgets.status import View
 from server.query import Reader
 from server.query.types import StepAt
 

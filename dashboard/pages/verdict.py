@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from dashboard.charts.time_columns import grid
 from dashboard.state.cache import TimedCache
-from dashboard.state.format import number, tight
-from dashboard.state.status import View, joined
 from dashboard.state.url import Span
+from dashboard.widgets.format import number, tight
+from dashboard.widgets.status import View, joined
 from server.query import Reader
 from server.query.types import Advice, Contradiction, Limiter, Verdict, VerdictSpan
 

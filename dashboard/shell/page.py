@@ -13,9 +13,9 @@ from typing import Any
 
 from dashboard.state.cache import TimedCache
 from dashboard.state.past import status_at
-from dashboard.state.status import StatusFacts, View
 from dashboard.state.url import Address, Span
 from dashboard.widgets.base import html
+from dashboard.widgets.status import StatusFacts, View
 from server.query import Reader
 from server.query.run_state import RunState
 from server.query.types import AlertInfo, Delta, RuleInfo, RunInfo, SilenceInfo, Status

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dashboard.state.format import milliseconds, short
-from dashboard.state.status import Cell, View
+from dashboard.widgets.format import milliseconds, short
+from dashboard.widgets.status import Cell, View
 from server.query.types import Delta, Series
 
 Json = dict[str, Any]

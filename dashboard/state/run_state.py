@@ -1,7 +1,7 @@
 """The run's one state (`server.query.run_state`) as text: the same in header, banner, Runs and the run menu."""
 
-from dashboard.state.format import text
-from dashboard.state.status import View, joined
+from dashboard.widgets.format import text
+from dashboard.widgets.status import View, joined
 from server.query.run_state import RunState, StateName
 
 WORDS: dict[StateName, str] = {

@@ -7,8 +7,8 @@ from typing import Any
 from dash import html as _html
 from msgspec import Struct
 
-from dashboard.state.format import STATE_WORDS, number
-from dashboard.state.status import StatusFacts
+from dashboard.widgets.format import STATE_WORDS, number
+from dashboard.widgets.status import StatusFacts
 from server.query.types import SignalInfo
 
 Infos = Mapping[str, SignalInfo]

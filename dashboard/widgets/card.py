@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from dashboard.state.format import number, text
-from dashboard.state.signal_lookup import Want
-from dashboard.state.status import StatusFacts, View, first_clause, joined, worst
 from dashboard.widgets.base import Infos, absent, drift_text, html, state_word
 from dashboard.widgets.chart import fixed_limit
+from dashboard.widgets.format import number, text
+from dashboard.widgets.signal_lookup import Want
+from dashboard.widgets.status import StatusFacts, View, first_clause, joined, worst
 from server.query.types import SignalInfo, SignalNow
 
 

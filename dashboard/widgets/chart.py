@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from msgspec import Struct, structs
 
-from dashboard.state.format import number, text
-from dashboard.state.signal_lookup import Want
-from dashboard.state.status import StatusFacts, View, joined
 from dashboard.widgets.base import Infos, absent, drift_text, html, state_word
+from dashboard.widgets.format import number, text
+from dashboard.widgets.signal_lookup import Want
+from dashboard.widgets.status import StatusFacts, View, joined
 from server.query.types import RuleInfo, SignalInfo, SignalNow
 
 

@@ -17,10 +17,10 @@ from dashboard.pages.sandboxes.data import PANELS as SANDBOX_PANELS
 from dashboard.pages.sandboxes.data import SPARKS as SANDBOX_CARDS
 from dashboard.pages.trainer.data import CARDS as TRAINER_CARDS
 from dashboard.pages.trainer.data import PANELS as TRAINER_PANELS
-from dashboard.state.format import text
 from dashboard.state.run_state import WORDS
 from dashboard.widgets.card import Card
 from dashboard.widgets.chart import Panel
+from dashboard.widgets.format import text
 from server.query.run_state import STATES
 from tests.contradictions.snapshot import Snapshot
 

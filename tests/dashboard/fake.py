@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from functools import cache
 
-from dashboard.state.format import series_name
+from dashboard.widgets.format import series_name
 from server.query.types import SignalInfo, SignalNow, SignalState, TargetTrust
 from tests.dashboard.memory_reader import MemoryReader, Point
 

@@ -4,7 +4,7 @@ import math
 
 from msgspec import structs
 
-from dashboard.state.format import series_name
+from dashboard.widgets.format import series_name
 from server.query.types import EngineInfo, SignalInfo, SignalNow, SignalState, StepInfo
 from tests.dashboard import fake
 from tests.dashboard.fake import Curve, noise, signal

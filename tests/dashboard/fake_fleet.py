@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from dashboard.state.format import series_name
+from dashboard.widgets.format import series_name
 from server.query.types import AlertInfo, SignalInfo, SignalNow, SignalState, TargetTrust
 from server.verdict.model import Outcome, Verdict
 from tests.dashboard.fake import NOW, noise, signal

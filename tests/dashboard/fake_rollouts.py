@@ -8,7 +8,7 @@ import math
 from msgspec import structs
 
 from collectors.model import Consumption, Sandbox, Span, Turn
-from dashboard.state.format import series_name
+from dashboard.widgets.format import series_name
 from server.query.types import (
     EventInfo,
     FunnelBar,

@@ -5,7 +5,7 @@ from functools import cache
 
 from msgspec import structs
 
-from dashboard.state.format import series_name
+from dashboard.widgets.format import series_name
 from server.query.types import SignalInfo, SignalNow, SignalState
 from server.store.types import SandboxRow
 from tests.dashboard import fake

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from dashboard.state.status import LAST
+from dashboard.widgets.status import LAST
 from server.query import runs as fleet_query
 from server.query import what_if
 from server.query.preflight import PreflightInfo

@@ -8,10 +8,10 @@ import msgspec
 from dashboard.pages.overview.banner import Answer
 from dashboard.pages.overview.cost import Cost
 from dashboard.pages.overview.flow import Actor, Arrow
-from dashboard.state.format import parts, text
 from dashboard.widgets.base import Headline, Quantity
 from dashboard.widgets.card import CardNow
 from dashboard.widgets.chart import ChartNow
+from dashboard.widgets.format import parts, text
 
 KINDS: Mapping[str, type[msgspec.Struct]] = {
     "answer": Answer,

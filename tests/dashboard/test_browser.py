@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page
 
 from dashboard.charts.panels import PANELS
 from dashboard.shell import layout as shell_layout
-from dashboard.state import format as fmt
+from dashboard.widgets import format as fmt
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 from tests.dashboard.new_pages import LOOKS, new_pages

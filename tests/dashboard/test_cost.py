@@ -3,8 +3,8 @@
 import pytest
 
 from dashboard.pages.overview.cost import CAUSES, Cause, Cost, cost
-from dashboard.state.status import StatusFacts
 from dashboard.widgets.base import Quantity
+from dashboard.widgets.status import StatusFacts
 from server.query.types import SignalNow, Status
 from server.signals import cost as signals_cost
 from server.verdict.model import Verdict

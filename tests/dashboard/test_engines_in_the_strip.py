@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from dashboard.pages.overview.flow import flow
-from dashboard.state.status import StatusFacts
+from dashboard.widgets.status import StatusFacts
 from server.query.types import SignalNow, Status, TargetTrust
 from server.verdict.model import Verdict
 from tests.dashboard.fake import by_name

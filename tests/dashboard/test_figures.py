@@ -9,9 +9,9 @@ import pytest
 from dashboard.charts.figures import figure, layout, limit_line
 from dashboard.charts.panels import PANELS
 from dashboard.shell import theme
-from dashboard.state.signal_lookup import Want
 from dashboard.state.url import Span
 from dashboard.widgets.chart import Panel, PanelLine
+from dashboard.widgets.signal_lookup import Want
 from server.query.types import Series
 
 SPAN = Span(1000.0, 2000.0, follow=True)

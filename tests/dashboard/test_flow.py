@@ -3,7 +3,7 @@
 import pytest
 
 from dashboard.pages.overview.flow import flow
-from dashboard.state.status import LAST, StatusFacts
+from dashboard.widgets.status import LAST, StatusFacts
 from server.query.types import SignalNow, Status, TargetTrust
 from server.verdict.model import Verdict
 from tests.dashboard.fake import by_name

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from dashboard.callbacks import range_links
-from dashboard.state import format as fmt
 from dashboard.state.url import Address
+from dashboard.widgets import format as fmt
 from server.query.types import RunInfo
 
 

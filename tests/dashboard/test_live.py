@@ -13,8 +13,8 @@ from dashboard.charts.panels import CARDS, PANELS, names_by_slot
 from dashboard.pages import by_key
 from dashboard.shell.page import Scope
 from dashboard.state.deltas import SentViews
-from dashboard.state.signal_lookup import Want
-from dashboard.state.status import LAST
+from dashboard.widgets.signal_lookup import Want
+from dashboard.widgets.status import LAST
 from server.query.run_state import RunState
 from server.query.types import RunSummary, SignalNow
 from server.signals.model import LAST_VALUE

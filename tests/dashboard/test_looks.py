@@ -7,7 +7,7 @@ from dashboard.callbacks import tick
 from dashboard.shell.page import RuleCache, Scope
 from dashboard.state.cache import TimedCache
 from dashboard.state.deltas import SentViews
-from dashboard.state.signal_lookup import Signals, want
+from dashboard.widgets.signal_lookup import Signals, want
 from tests.dashboard import fake
 from tests.dashboard.memory_reader import MemoryReader
 

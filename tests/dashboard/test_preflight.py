@@ -10,7 +10,7 @@ from msgspec import structs
 
 from dashboard.pages.sources import setup as preflight_data
 from dashboard.shell.page import Scope
-from dashboard.state.status import View
+from dashboard.widgets.status import View
 from server.config.settings import parse_preflight
 from server.lib.errors import Problems
 from server.query.preflight import CheckInfo, PreflightInfo

@@ -12,8 +12,8 @@ from dashboard.pages.overview.data import view
 from dashboard.shell.page import Scope
 from dashboard.shell.theme import DARK, LIGHT
 from dashboard.state.cache import TimedCache
-from dashboard.state.status import StatusFacts
 from dashboard.state.url import Span
+from dashboard.widgets.status import StatusFacts
 from server.verdict.model import VERDICT_OUTCOMES, Advice, Contradiction, Verdict
 from tests.dashboard import fake
 from tests.dashboard.fake import NOW, RICH

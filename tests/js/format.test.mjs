@@ -1,4 +1,4 @@
-// Numbers worked out by hand; `tests/dashboard/test_browser.py` compares the module with `dashboard/state/format.py`.
+// Numbers worked out by hand; `tests/dashboard/test_browser.py` compares the module with `dashboard/widgets/format.py`.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { age, clock, id, money, number, span, text } from "../../dashboard/assets/core/format.mjs";

@@ -1,4 +1,4 @@
-// Numbers as `dashboard/state/format.py` writes them, for values under the cursor; a test compares the two.
+// Numbers as `dashboard/widgets/format.py` writes them, for values under the cursor; a test compares the two.
 
 const trim = (text) => (text.includes(".") ? text.replace(/0+$/, "").replace(/\.$/, "") : text);
 const group = (text) => text.replace(/\B(?=(\d{3})+(?!\d))/g, ",");

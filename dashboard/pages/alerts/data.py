@@ -13,8 +13,8 @@ from msgspec import structs
 from dashboard.charts.panels import PANELS
 from dashboard.shell.page import Json
 from dashboard.state import url as state_url
-from dashboard.state.format import text, tight
-from dashboard.state.status import View, joined
+from dashboard.widgets.format import text, tight
+from dashboard.widgets.status import View, joined
 from server.query.run_state import LIVE, RunState
 from server.query.types import AlertInfo, DeliveryInfo, RuleInfo, SilenceInfo
 

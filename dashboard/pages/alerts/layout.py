@@ -4,8 +4,8 @@ from typing import Any
 
 from dashboard.pages.alerts.data import board
 from dashboard.shell.page import Page, Scope, t
-from dashboard.state.status import View
 from dashboard.widgets.base import html
+from dashboard.widgets.status import View
 from server.query.run_state import LIVE
 
 HISTORY, DELIVERIES = 50, 30

@@ -6,13 +6,13 @@ from dashboard.pages.generator import engines
 from dashboard.pages.generator.engines import Engine
 from dashboard.pages.verdict import advised, because, named, simulated
 from dashboard.shell.page import Scope
-from dashboard.state.format import number, text, tight
-from dashboard.state.signal_lookup import want
-from dashboard.state.status import StatusFacts, View, first_clause, joined
 from dashboard.widgets import card, chart
 from dashboard.widgets.base import Headline, Quantity, state_word
 from dashboard.widgets.card import Card, CardNow
 from dashboard.widgets.chart import Panel, PanelLine
+from dashboard.widgets.format import number, text, tight
+from dashboard.widgets.signal_lookup import want
+from dashboard.widgets.status import StatusFacts, View, first_clause, joined
 from server.query.types import SignalNow
 
 _TTFT, _ITL, _E2E = "time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_seconds"

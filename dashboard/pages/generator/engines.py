@@ -12,8 +12,8 @@ from msgspec import structs
 
 from dashboard.charts.time_columns import Grid, grid
 from dashboard.shell.page import Scope
-from dashboard.state.format import number, short, text
-from dashboard.state.status import StatusFacts, View, engine_name
+from dashboard.widgets.format import number, short, text
+from dashboard.widgets.status import StatusFacts, View, engine_name
 from server.query.types import MOST_ENGINES, EngineInfo, EngineMetric
 
 KEEP_SECONDS = 4.0

@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import structs
 
 from dashboard.shell.page import Json, Scope
-from dashboard.state.format import system, text
-from dashboard.state.status import View
+from dashboard.widgets.format import system, text
+from dashboard.widgets.status import View
 from server.query.signals import Coverage, coverage
 from server.query.types import SignalInfo
 

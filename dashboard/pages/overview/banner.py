@@ -7,10 +7,10 @@ import msgspec
 from msgspec import Struct, structs
 
 from dashboard.pages import verdict
-from dashboard.state.format import money, parts, text, tight
 from dashboard.state.run_state import WORDS, progress
-from dashboard.state.status import StatusFacts, joined
 from dashboard.widgets.base import Part, Quantity
+from dashboard.widgets.format import money, parts, text, tight
+from dashboard.widgets.status import StatusFacts, joined
 from server.query.types import CAUSES, RunSummary, Verdict
 
 PHASES: Mapping[str, str] = {"wait": "Wait", "compute": "Train", "overhead": "Overhead"}

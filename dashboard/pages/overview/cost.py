@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from dashboard.state.format import money, text
-from dashboard.state.status import StatusFacts, first_clause, joined
 from dashboard.widgets.base import Quantity, state_word
+from dashboard.widgets.format import money, text
+from dashboard.widgets.status import StatusFacts, first_clause, joined
 
 CAUSES: Mapping[str, str] = {
     "trainer_wait": "Trainer waits",

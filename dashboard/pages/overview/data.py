@@ -8,10 +8,10 @@ from dashboard.charts.panels import CARDS, PANELS
 from dashboard.pages.overview.banner import banner
 from dashboard.pages.overview.cost import cost
 from dashboard.pages.overview.flow import flow
-from dashboard.state.status import StatusFacts, View
 from dashboard.widgets import card, chart
 from dashboard.widgets.base import Infos
 from dashboard.widgets.card import CardNow
+from dashboard.widgets.status import StatusFacts, View
 
 
 def view(facts: StatusFacts, infos: Infos) -> View:

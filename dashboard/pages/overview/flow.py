@@ -6,9 +6,9 @@ from typing import Literal
 from msgspec import Struct, structs
 
 from dashboard.pages.overview.banner import split
-from dashboard.state.format import STATE_WORDS, system, text
-from dashboard.state.status import StatusFacts, View, engine_name, first_clause, joined, worst
 from dashboard.widgets.base import Quantity, state_word
+from dashboard.widgets.format import STATE_WORDS, system, text
+from dashboard.widgets.status import StatusFacts, View, engine_name, first_clause, joined, worst
 from server.query.types import SignalNow, mode_words
 
 # Engine states shown by name; engines that are down are counted with their targets.

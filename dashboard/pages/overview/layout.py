@@ -9,9 +9,9 @@ from dashboard.pages.overview.cost import CAUSES
 from dashboard.pages.overview.data import view
 from dashboard.shell.page import Json, Load, Page, Scope, t
 from dashboard.state import deltas
-from dashboard.state.status import View
 from dashboard.widgets import card, chart
 from dashboard.widgets.base import figure_of, html, split_bar
+from dashboard.widgets.status import View
 from server.query.types import Delta, Status
 
 # Which page an actor opens.

@@ -10,12 +10,12 @@ from dashboard.pages.rollouts.filters import CENSUS, EXITS, WAITS, parse
 from dashboard.pages.rollouts.records import RolloutRecords, detail, tables
 from dashboard.pages.sandboxes.data import HERE
 from dashboard.shell.page import Scope
-from dashboard.state.format import money, number, text
-from dashboard.state.signal_lookup import want
-from dashboard.state.status import RECORDS, StatusFacts, View, first_clause, joined
 from dashboard.widgets import card
 from dashboard.widgets.base import Headline, Part, Quantity, absent
 from dashboard.widgets.card import Card
+from dashboard.widgets.format import money, number, text
+from dashboard.widgets.signal_lookup import want
+from dashboard.widgets.status import RECORDS, StatusFacts, View, first_clause, joined
 from server.query import RolloutGroupRow
 from server.query.types import Cells, SignalInfo, SignalNow
 

@@ -10,7 +10,7 @@ from msgspec import structs
 from dashboard.charts.time_columns import Grid, grid
 from dashboard.pages.rollouts.filters import CENSUS, RolloutQuery
 from dashboard.shell.page import Json, Scope
-from dashboard.state.status import View, joined
+from dashboard.widgets.status import View, joined
 from server.query import RolloutGroupRow, RolloutRow, Turn
 from server.query.types import Cells, CensusState, Funnel, RolloutDetail, RolloutFilter, RolloutPage
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dashboard.pages.alerts.data import NOT_EVALUATED, firing, worst
 from dashboard.pages.verdict import because, colour, confidence, word
 from dashboard.shell.page import Json, Scope
-from dashboard.state.format import DASH, system, text, tight
 from dashboard.state.run_state import TONES, progress
 from dashboard.state.run_state import word as state_word
-from dashboard.state.signal_lookup import Want, want
-from dashboard.state.status import View, joined
+from dashboard.widgets.format import DASH, system, text, tight
+from dashboard.widgets.signal_lookup import Want, want
+from dashboard.widgets.status import View, joined
 from server.query.run_state import StateName
 from server.query.types import AlertInfo, RunNow, SignalInfo, SignalNow, Verdict, mode_words
 

@@ -10,13 +10,13 @@ from dashboard.pages.sandboxes.records import SandboxRecords, records
 from dashboard.pages.sandboxes.tables import STATE_WORDS, by_cause, tables
 from dashboard.pages.sources.setup import toml_key
 from dashboard.shell.page import Scope
-from dashboard.state.format import money, text
-from dashboard.state.signal_lookup import want
-from dashboard.state.status import LAST, StatusFacts, View, first_clause, joined, worst
 from dashboard.widgets import card, chart
 from dashboard.widgets.base import Headline, Quantity, absent
 from dashboard.widgets.card import Card, CardNow
 from dashboard.widgets.chart import Panel, PanelLine
+from dashboard.widgets.format import money, text
+from dashboard.widgets.signal_lookup import want
+from dashboard.widgets.status import LAST, StatusFacts, View, first_clause, joined, worst
 from server.query import Reader
 from server.query.types import SignalInfo
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from dashboard.pages.sandboxes.records import SandboxRecords, over_at
 from dashboard.shell.page import Json
-from dashboard.state.format import number, text
-from dashboard.state.status import StatusFacts, View, first_clause, joined
+from dashboard.widgets.format import number, text
+from dashboard.widgets.status import StatusFacts, View, first_clause, joined
 from server.query import SandboxRow
 from server.query.types import SignalInfo
 

@@ -8,8 +8,8 @@ from urllib.parse import parse_qs
 
 from dashboard.pages.sources import setup
 from dashboard.shell.page import Json, Scope
-from dashboard.state.format import system
-from dashboard.state.status import LAST, View, joined
+from dashboard.widgets.format import system
+from dashboard.widgets.status import LAST, View, joined
 from server.query.signals import coverage
 from server.query.types import SignalInfo, SignalNow, Status, TargetTrust
 

@@ -6,8 +6,8 @@ from math import isfinite
 from typing import Any
 
 from dashboard.shell.page import Scope
-from dashboard.state.format import text
-from dashboard.state.status import View, joined
+from dashboard.widgets.format import text
+from dashboard.widgets.status import View, joined
 from server.query.preflight import CheckInfo, PreflightInfo
 
 GROUPS: Mapping[str, tuple[str, str, str]] = {

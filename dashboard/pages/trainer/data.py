@@ -8,13 +8,13 @@ from dashboard.charts.panels import LENGTH, REWARD, STALENESS
 from dashboard.pages.trainer import steps
 from dashboard.pages.verdict import because, named
 from dashboard.shell.page import Scope
-from dashboard.state.format import text
-from dashboard.state.signal_lookup import want
-from dashboard.state.status import StatusFacts, View, joined, worst
 from dashboard.widgets import card, chart
 from dashboard.widgets.base import Headline, Part, Quantity, state_word
 from dashboard.widgets.card import Card, CardNow
 from dashboard.widgets.chart import Panel, PanelLine
+from dashboard.widgets.format import text
+from dashboard.widgets.signal_lookup import want
+from dashboard.widgets.status import StatusFacts, View, joined, worst
 from server.query.types import StepInfo
 
 _OVERHEAD = "trainer_overhead_seconds"

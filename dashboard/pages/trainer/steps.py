@@ -5,8 +5,8 @@ from statistics import median
 from typing import Any
 
 from dashboard.shell.page import Scope
-from dashboard.state.format import number, short, text
-from dashboard.state.status import View, joined
+from dashboard.widgets.format import number, short, text
+from dashboard.widgets.status import View, joined
 from server.query.types import EventInfo, StepInfo
 
 READ, ROWS = 40, 20

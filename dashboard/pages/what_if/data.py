@@ -7,9 +7,9 @@ from urllib.parse import parse_qs
 from msgspec import structs
 
 from dashboard.shell.page import Json, Scope
-from dashboard.state.format import DASH, number, text
-from dashboard.state.status import View
 from dashboard.widgets.base import Headline, Quantity
+from dashboard.widgets.format import DASH, number, text
+from dashboard.widgets.status import View
 from server.query.what_if import Changes, Figure, OutOfRange, Range, RunSituation, WhatIfEstimate, changes_of
 
 ASKS = (

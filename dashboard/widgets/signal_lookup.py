@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 
-from dashboard.state.format import series_name
+from dashboard.widgets.format import series_name
 from server.query.types import SignalNow
 
 Labels = tuple[tuple[str, str], ...]

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from dashboard.state.format import system, text
-from dashboard.state.signal_lookup import Signals, Want
+from dashboard.widgets.format import system, text
+from dashboard.widgets.signal_lookup import Signals, Want
 from server.query.run_state import OVER
 from server.query.types import SignalNow, Status, TargetTrust
 
