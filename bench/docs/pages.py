@@ -81,11 +81,13 @@ SHARED_OPTIONS = {"config", "store", "verbose", "log_format"}
 SERVING_OPTIONS = {"host", "port", "role", "no_browser"}
 HTTP_GROUPS: Mapping[str, str] = {
     "Health": r"/healthz|/readyz|/metrics$",
-    "Runs and signals": r"/api/v1/(runs$|targets|runs/\{run\}/(status|signals|series|verdicts|what-if|engines|steps))",
+    "Runs and signals": (
+        r"/api/v1/((runs|metrics)$|targets|runs/\{run\}/(status|signals|series|verdicts|what-if|engines|steps))"
+    ),
     "Rollouts": r"/api/v1/runs/\{run\}/(rollouts|groups|funnel|census|cells|events)",
     "Sandboxes and preflight": r"/api/v1/runs/\{run\}/(sandboxes|preflight)",
     "Alerts": r"/api/v1/(alerts|rules|silences|notifications|heartbeat)",
-    "Push": r"/api/v1/(write|metrics|readings)|/v1/metrics",
+    "Push": r"/api/v1/(write|readings)|/v1/metrics",
     "Other": r"",
 }
 

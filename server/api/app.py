@@ -41,7 +41,7 @@ from server.query import (
     UnknownRun,
     VerdictSpan,
 )
-from server.query.types import SeriesNow, format_name, parse_name
+from server.query.types import MetricInfo, SeriesNow, format_name, parse_name
 from server.store import StoreError
 from server.store.writer import DatabaseError, is_transient
 
@@ -212,6 +212,17 @@ def _runs(api: FastAPI, reader: Reader) -> None:
             now.setdefault(row.signal, {})[name] = SeriesNow(row.value, row.state)
         infos = reader.signals.infos.items()
         return encoded([structs.replace(info, series=now.get(name, {})) for name, info in infos])
+
+    @api.get("/api/v1/metrics", tags=["metrics"], responses=answers(list[MetricInfo]) | errors(404, 503))
+    def catalogue(
+        run: Annotated[str | None, Query(description="add the series of this run")] = None,
+    ) -> Response:
+        """Every metric that collectors report and that can be pushed: name, unit, kind, what one value covers, actor.
+
+        With `run` also its series of each metric (target, labels, time of the newest sample), and the metrics about
+        reading its targets.
+        """
+        return encoded(reader.metrics.all(run))
 
     @api.get("/api/v1/targets", tags=["targets"], responses=answers(list[TargetTrust]) | errors(404, 503))
     def targets(run: str | None = None) -> Response:

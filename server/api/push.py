@@ -13,12 +13,11 @@ from typing import Any, get_args
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
-from collectors.catalog import METRICS, Metric
 from collectors.model import Lifecycle, Mode, ScrapeError
 from collectors.otlp_names import Maps
 from server.api.gate import PUSH_BYTES
 from server.api.responses import UploadAnswer, errors
-from server.api.schema import Responses, answers, encoded
+from server.api.schema import Responses
 from server.ingest.readings import PUSHED
 from server.lib.clock import Clock
 from server.lib.errors import ConfigError
@@ -97,11 +96,6 @@ def add_pushes(api: FastAPI, store: Store, clock: Clock, admitted: Admitted, map
     async def write(request: Request) -> Response:
         """Accepts metrics in exposition text, by canonical name; bad lines are listed by number, the others stored."""
         return await taken(door.text, request)
-
-    @api.get("/api/v1/metrics", tags=["pushes"], responses=answers(list[Metric]))
-    def vocabulary() -> Response:
-        """Every metric that can be pushed: name, unit, kind, what one value covers, and its actor."""
-        return encoded(list(METRICS.values()))
 
     @api.post("/v1/metrics", tags=["pushes"], responses=OTLP)
     async def metrics(request: Request) -> Response:

@@ -13,6 +13,7 @@ from server.lib.clock import Clock
 from server.query import what_if
 from server.query.alerts import AlertReader, alert_now
 from server.query.engines import EngineReader
+from server.query.metrics import MetricReader
 from server.query.preflight import PreflightInfo
 from server.query.rollouts import RolloutReader
 from server.query.run_state import RunState, one_state, position, state_of, stored_run
@@ -60,6 +61,7 @@ class Reader:
     Attributes:
         runs: the list of runs, their states, and events.
         signals: definitions, history, and points since a cursor.
+        metrics: what targets report, below the level of signals.
         steps: the trainer's steps, and series over steps.
         verdicts: history of the verdict.
         engines, sandboxes, rollouts: their records.
@@ -74,6 +76,7 @@ class Reader:
         self._preflight = preflight or _not_configured
         self.runs = RunReader(store, clock)
         self.signals = SignalReader(store, clock)
+        self.metrics = MetricReader(store)
         self.steps = StepReader(store)
         self.verdicts = VerdictReader(store, clock)
         self.engines = EngineReader(store, clock)

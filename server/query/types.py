@@ -124,6 +124,49 @@ class SignalInfo(Struct, frozen=True):
     series: Mapping[str, SeriesNow] = {}
 
 
+class MetricSeries(Struct, frozen=True):
+    """One series of a metric as a target reports it.
+
+    Attributes:
+        name: as the parameter `metric` of `/series` takes it: the metric with its labels, `target`, and `axis` of a
+            value that comes with a step.
+        ts: when its newest sample was true; None: none is stored any more.
+    """
+
+    name: str
+    target: str
+    labels: Mapping[str, str]
+    axis: str
+    ts: float | None
+
+
+class MetricInfo(Struct, frozen=True):
+    """A metric that collectors report: what it is, and the series that a run has of it.
+
+    Attributes:
+        unit: the base unit; "" for a pure number.
+        kind: Prometheus' type: ``gauge``, ``counter`` or ``histogram``.
+        reduction: what one value covers: ``instant``, ``cumulative``, ``per_step`` or ``window_delta``.
+        actor: the actor that it describes; "" for a number about reading any target.
+        lowest, highest: values outside are refused; None: no bound.
+        newest: time of the newest sample of all series; None without any.
+        series: of a run: its series by target and labels, at most `LISTED_SERIES`.
+        unlisted: how many more there are.
+    """
+
+    name: str
+    unit: str
+    kind: str
+    reduction: str
+    actor: str
+    help: str
+    lowest: float | None = None
+    highest: float | None = None
+    newest: float | None = None
+    series: tuple[MetricSeries, ...] = ()
+    unlisted: int = 0
+
+
 class SignalNow(Struct, frozen=True):
     """A signal's newest value.
 

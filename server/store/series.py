@@ -4,13 +4,32 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, text
 
 from server.store.bulk import labels_hash, pack_labels, unpack_labels, upsert
 from server.store.engine import Engines
-from server.store.runs import ensure_run, one_run
-from server.store.tables import runs, series
+from server.store.runs import ensure_run, one_run, rolled_until
+from server.store.tables import SLOT_MS, runs, series
 from server.store.types import SeriesKey
+
+# Closed minutes are in the rollups, newer samples in rows: one seek per series and table, however long the run is.
+_NEWEST = """SELECT s.id,
+  (SELECT r.last_ts FROM rollups r WHERE r.tier = 60000 AND r.series = s.id ORDER BY r.bucket DESC LIMIT 1),
+  (SELECT h.ts FROM hist_last h WHERE h.series = s.id),
+  (SELECT t.ts FROM step_values v JOIN steps t
+      ON t.run = s.run AND t.axis = s.axis AND t.incarnation = v.incarnation AND t.step = v.step
+    WHERE v.series = s.id ORDER BY v.incarnation DESC, v.step DESC LIMIT 1),
+  {row}
+ FROM series s WHERE s.run = :run AND s.target <> ''"""
+_NEWEST_ROW = {
+    "sqlite": f"""(WITH RECURSIVE slots(slot) AS (
+      SELECT min(slot) FROM samples WHERE slot >= :start / {SLOT_MS}
+      UNION ALL
+      SELECT (SELECT min(x.slot) FROM samples x WHERE x.slot > slots.slot) FROM slots
+       WHERE slots.slot < :last / {SLOT_MS}
+    ) SELECT max((SELECT max(x.ts) FROM samples x WHERE x.slot = slots.slot AND x.series = s.id)) FROM slots)""",
+    "postgresql": "(SELECT max(x.ts) FROM samples x WHERE x.series = s.id AND x.ts >= :start AND x.ts <= :last)",
+}
 
 COLUMNS = ("run", "target", "metric", "labels_hash", "axis", "labels", "unit")
 
@@ -79,6 +98,32 @@ class SeriesStore:
         query = select(c.metric).distinct().join(runs, runs.c.id == c.run).where(runs.c.name == run, c.target != "")
         with self._engines.reading() as connection:
             return frozenset(connection.execute(query).scalars())
+
+    def reported(self, run: str, metric: str | None = None) -> list[tuple[int, SeriesKey]]:
+        """(id, key) of the series that targets of a run reported: of one metric or of all, sorted by key."""
+        c = series.c
+        query = select(c.id, c.target, c.metric, c.labels, c.axis).join(runs, runs.c.id == c.run)
+        query = query.where(runs.c.name == run, c.target != "")
+        if metric is not None:
+            query = query.where(c.metric == metric)
+        with self._engines.reading() as connection:
+            rows = connection.execute(query).all()
+        found = [(number, SeriesKey(name, m, unpack_labels(labels), axis)) for number, name, m, labels, axis in rows]
+        return sorted(found, key=lambda row: (row[1].metric, row[1].target, row[1].labels, row[1].axis))
+
+    def newest(self, run: str) -> dict[int, int]:
+        """Series -> time of the newest sample, histogram or step of each that targets of a run reported."""
+        with self._engines.reading() as connection:
+            row = one_run(connection, run)
+            if row is None or row.first_ts is None:
+                return {}
+            rolled = rolled_until(connection, row.id)
+            values = {"run": row.id, "start": row.first_ts if rolled is None else rolled, "last": row.last_ts}
+            sql = text(_NEWEST.format(row=_NEWEST_ROW[connection.dialect.name]))
+            found = {
+                number: [ts for ts in times if ts is not None] for number, *times in connection.execute(sql, values)
+            }
+        return {number: max(times) for number, times in found.items() if times}
 
     def find(self, run: str, key: SeriesKey) -> int | None:
         """The id of a series; None if nothing was ever written for it. Never makes one."""

@@ -32,7 +32,8 @@ ANSWERS = [
     f"{RUN}/series?by=step", f"{RUN}/series?since=0:0", f"{RUN}/verdicts", "/api/v1/alerts?history=10",
     "/api/v1/rules?run=run", "/api/v1/notifications", "/api/v1/silences", f"{RUN}/sandboxes", f"{RUN}/rollouts",
     f"{RUN}/groups", f"{RUN}/events", f"{RUN}/funnel", f"{RUN}/census", f"{RUN}/cells?kind=seconds",
-    f"{RUN}/rollouts/a", "/api/v1/metrics", f"{RUN}/engines", f"{RUN}/steps", f"{RUN}/what-if",
+    f"{RUN}/rollouts/a", "/api/v1/metrics", "/api/v1/metrics?run=run", f"{RUN}/engines", f"{RUN}/steps",
+    f"{RUN}/what-if",
 ]  # fmt: skip
 
 

@@ -14,7 +14,6 @@ from fastapi import FastAPI
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-from collectors.catalog import METRICS
 from collectors.otlp_names import Maps
 from server.api import push as api_push
 from server.api.app import close_api, create_api
@@ -285,12 +284,6 @@ def test_what_is_unknown_is_still_answered_with_success(web: Web) -> None:
     json = one_point("their.own")
     assert web.otlp(json, "?run=r", **{"content-type": otlp.JSON, "content-encoding": ""}).json() == {}
     assert waiting(web) == [("otlp", "trainer", 60.0, 1)]
-
-
-def test_the_vocabulary_can_be_asked_for(web: Web) -> None:
-    found = web("GET", "/api/v1/metrics").json()
-    assert [row["name"] for row in found] == list(METRICS)
-    assert found[0].keys() == {"name", "unit", "kind", "reduction", "actor", "help", "lowest", "highest"}
 
 
 def test_the_loop_turns_while_a_body_is_parsed(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
