@@ -221,13 +221,13 @@ def shown(page: Page, scope: Scope) -> View:
 
 def cells(page: Page, scope: Scope) -> View:
     """The page's own texts and the shell's."""
-    count: View = {"n.firing": firing(evaluated(scope.alerts, scope.states)) or ""}
+    count: View = {"header.firing": firing(evaluated(scope.alerts, scope.states)) or ""}
     if page.whole:
         # Nothing of one run is read: what it is about is every run's.
         return _plain(page.cells(scope)) | {"life": ""} | count
     status = scope.status
     count |= chip([*status.trust, *status.gone], unread(status))
-    count["n.boxes"] = "This run uses no sandboxes" if scope.facts.number("has_sandbox") == 0 else ""
+    count["header.boxes"] = "This run uses no sandboxes" if scope.facts.number("has_sandbox") == 0 else ""
     shell: View = {"life": status.lifecycle, "newest": scope.facts.newest()} | state_cell(
         status.state, status.lifecycle
     )

@@ -99,7 +99,7 @@ def lane() -> Any:
     `assets/widgets/verdicts.mjs` and `events.mjs` fill it.
     """
     head = html.Div(
-        [html.H2("Events"), html.P(className="legend keys"), t(html.Span, "v.note", "note")], className="row"
+        [html.H2("Events"), html.P(className="legend keys"), t(html.Span, "verdicts.note", "note")], className="row"
     )
     rows = [html.Ol(className="pins"), html.Ol(className="ribbon"), html.Div(className="density")]
     drawn = html.Div([*rows, html.I(className="cross")], className="lane-rows")

@@ -1,8 +1,9 @@
 """What happened in the time shown, as cells: for the lane above the charts, and for the pins of a chart's own alerts.
 
-``w.N``: weight updates, [[seconds into column N, version or None], ...]; so a tick sends the newest column, and that
-when there is a new version. ``w.e.N``: other events, [[seconds, kind, text], ...]. ``w.a.N``: alerts that began to
-fire, [[seconds, name, severity, signal], ...]. `assets/widgets/events.mjs` draws them.
+``weight_updates.N``: weight updates, [[seconds into column N, version or None], ...]; so a tick sends the newest
+column, and that when there is a new version. ``other_events.N``: other events, [[seconds, kind, text], ...].
+``fired_alerts.N``: alerts that began to fire, [[seconds, name, severity, signal], ...]. `assets/widgets/events.mjs`
+draws them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,14 +50,19 @@ def events(reader: Reader, run: str, now: Sequence[AlertInfo], span: Span, share
 
 
 def cells(found: Sequence[EventInfo], columns: Grid) -> View:
-    """``w.width``: of a column, seconds; ``w.n``: number of weight updates; ``w.whole``: all of them are sent."""
+    """``weight_updates.width``: of a column, seconds; ``.n``: number of weight updates; ``.whole``: all are sent."""
     updates = [event for event in found if event.kind == _PUBLISHED]
     others = [event for event in found if event.kind in _LABELS][-_MOST:]
     whole = len(updates) <= MOST_UPDATES
-    sent = _columns("w", [(one.ts, [one.version]) for one in updates], columns)
+    sent = _columns("weight_updates", [(one.ts, [one.version]) for one in updates], columns)
     view: View = {key: rows if whole else rows[:_PER_COLUMN] for key, rows in sent.items()}
-    view |= _columns("w.e", [(one.ts, [one.kind, _text(one)]) for one in others], columns)
-    return view | {"w.width": columns.width, "w.n": len(updates), "w.whole": int(whole), "w.note": _note(updates)}
+    view |= _columns("other_events", [(one.ts, [one.kind, _text(one)]) for one in others], columns)
+    return view | {
+        "weight_updates.width": columns.width,
+        "weight_updates.n": len(updates),
+        "weight_updates.whole": int(whole),
+        "weight_updates.note": _note(updates),
+    }
 
 
 def _text(event: EventInfo) -> str:
@@ -66,7 +72,7 @@ def _text(event: EventInfo) -> str:
 def _alerts(found: Iterable[AlertInfo], columns: Grid) -> View:
     at = [(one.fired_at, [one.name, one.severity, one.signal]) for one in found if one.fired_at is not None]
     inside = [(ts, row) for ts, row in at if columns.start <= ts < columns.end]
-    return dict(_columns("w.a", sorted(inside)[-_MOST:], columns))
+    return dict(_columns("fired_alerts", sorted(inside)[-_MOST:], columns))
 
 
 def _columns(prefix: str, rows: Sequence[tuple[float, Sequence[str | int | None]]], columns: Grid) -> Rows:

@@ -4,8 +4,8 @@ A step's number is at its end, when it is reported; times during the step lie be
 and its own. After a restart numbers come a second time: what is shown is how each step was done last, and the time of
 the lost work has no position.
 
-``st.N``: [[seconds into column N, step], ...]; where it does not go on from the one before, two numbers more: how many
-seconds it took, and where it began. `assets/widgets/step_axis.mjs` places points by them.
+``step_axis.N``: [[seconds into column N, step], ...]; where it does not go on from the one before, two numbers more:
+how many seconds it took, and where it began. `assets/widgets/step_axis.mjs` places points by them.
 """
 
 from bisect import bisect_left
@@ -94,6 +94,8 @@ def cells(reader: Reader, run: str, span: Span, shared: TimedCache) -> View:
         number = floor(one.end / columns.width)
         goes_on = last is not None and (last.end, last.step) == (one.begin, one.low)
         apart = [] if goes_on else [round(one.end - one.begin, 3), one.low]
-        found.setdefault(f"st.{number}", []).append([round(one.end - number * columns.width, 3), one.step, *apart])
+        found.setdefault(f"step_axis.{number}", []).append(
+            [round(one.end - number * columns.width, 3), one.step, *apart]
+        )
         last = one
-    return {**found, "st.width": columns.width}
+    return {**found, "step_axis.width": columns.width}

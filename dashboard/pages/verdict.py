@@ -159,8 +159,8 @@ def ribbon(reader: Reader, run: str, span: Span, shared: TimedCache) -> View:
 
 
 def ribbon_cells(spans: Sequence[VerdictSpan]) -> View:
-    """``v.rows``: [[start, end or None, colour, word, cause, summary], ...], oldest first; ``v.note``: how
-    many; ``v.s``: ``none`` where there are none."""
+    """``verdicts.rows``: [[start, end or None, colour, word, cause, summary], ...], oldest first; ``.note``: how
+    many; ``verdicts.s``: ``none`` where there are none."""
     shown = spans[-MOST:]
     rows = [
         [one.start, one.end, colour(one.outcome), word(one.outcome, one.cause), _cause(one), tight(one.summary)]
@@ -172,7 +172,11 @@ def ribbon_cells(spans: Sequence[VerdictSpan]) -> View:
     several = f"{more}{changes:,} change{plural}"
     count = several if changes > 0 else "no change"
     replayed = "partly reconstructed from logs" if any(one.replayed for one in shown) else ""
-    return {"v.rows": rows, "v.note": joined(count, replayed) if rows else "", "v.s": "some" if rows else "none"}
+    return {
+        "verdicts.rows": rows,
+        "verdicts.note": joined(count, replayed) if rows else "",
+        "verdicts.s": "some" if rows else "none",
+    }
 
 
 def _cause(one: VerdictSpan) -> str:

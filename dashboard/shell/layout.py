@@ -92,16 +92,16 @@ def _link(page: Page, base: str) -> Any:
     name = "thumb" if page.key in _THUMB else "apart" if page.key == "runs" else ""
     # Pages about one run have nothing to show before the first run.
     names = {"data-nav": page.key, "data-whole": "1" if page.whole else ""}
-    tip = {"data-h": "n.boxes"} if page.key == "sandboxes" else {}
+    tip = {"data-h": "header.boxes"} if page.key == "sandboxes" else {}
     return html.A([page.title, *_count(page)], href=base + page.path, className=name, **names, **tip)
 
 
 def _sources(base: str) -> Any:
     """How many targets answer; the page behind it has the same numbers (`dashboard.pages.sources.data.chip`)."""
-    words = [t(html.B, "n.src"), html.Span(" sources"), t(html.Span, "n.src.w")]
+    words = [t(html.B, "header.src"), html.Span(" sources"), t(html.Span, "header.src.w")]
     return html.A(
         [html.Span(className="dot"), html.Span(words)],
-        href=base + "sources", id="sources", className="tool", **{"data-nav": "sources", "data-s": "n.src.s"},
+        href=base + "sources", id="sources", className="tool", **{"data-nav": "sources", "data-s": "header.src.s"},
     )  # fmt: skip
 
 
@@ -116,10 +116,10 @@ def _help(base: str) -> Any:
 
 def _count(page: Page) -> list[Any]:
     if page.key == "sources":
-        return [t(html.Span, "n.src", "note")]
+        return [t(html.Span, "header.src", "note")]
     if page.key != "alerts":
         return []
-    return [html.Span([t(html.B, "n.firing"), html.Span(" firing", className="sr")], className="count")]
+    return [html.Span([t(html.B, "header.firing"), html.Span(" firing", className="sr")], className="count")]
 
 
 def _live() -> Any:

@@ -37,4 +37,4 @@ def cell(state: RunState, lifecycle: str) -> View:
     """Key ``rs``, which the header shows: to the second, as finer times would be sent on every tick."""
     since = None if state.since is None else round(state.since)
     found = {"name": state.name, "word": word(state, lifecycle), "since": since, "says": progress(state)}
-    return {"rs": {key: value for key, value in found.items() if value not in (None, "")}}
+    return {"run_state": {key: value for key, value in found.items() if value not in (None, "")}}

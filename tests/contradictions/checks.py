@@ -39,7 +39,7 @@ DRAWN: dict[str, tuple[tuple[Card, ...], tuple[Panel, ...]]] = {
     "rollouts": (ROLLOUT_CARDS, ()),
     "sandboxes": (SANDBOX_CARDS, SANDBOX_PANELS),
 }
-HEADLINES = ("answer.", "head.", "gn.", "tn.")
+HEADLINES = ("answer.", "head.", "generator.", "trainer.")
 """Beginnings of the keys of sentences about the run."""
 PRESENT_TENSE = re.compile(
     r"\b(is|are|has waited|waits|runs|holds|spends|takes|could be|can|today|now)\b", re.IGNORECASE
@@ -53,12 +53,12 @@ def one_state(shown: Snapshot) -> Iterator[str]:
     state, lifecycle = shown.state, str(shown.status["lifecycle"])
     word = lifecycle.capitalize() if state == "finished" else WORDS[state]  # type: ignore[index]
     for page, load in shown.pages.items():
-        if page not in WHOLE_PAGES and (found := load["view"].get("rs", {})).get("word") != word:
+        if page not in WHOLE_PAGES and (found := load["view"].get("run_state", {})).get("word") != word:
             yield f"header of {page}: {found}, API: {state}"
     runs = [run["state"]["name"] for run in shown.runs if run["name"] == shown.run]
     if runs != [state]:
         yield f"/api/v1/runs: {runs}, status: {state}"
-    row = shown.text("runs", "rn.0")["state"]
+    row = shown.text("runs", "runs.0")["state"]
     if (row["name"], row["word"]) != (state, word):
         yield f"Runs: {row}, API: {state}"
     metrics = {labels["state"]: value for name, labels, value in shown.metrics if name == "rollscope_run_data_state"}
@@ -92,7 +92,7 @@ def no_current_verdict(shown: Snapshot) -> Iterator[str]:
     head = next(line for line in shown.cli.splitlines() if line.startswith("verdict: "))
     if not head.startswith(tuple(f"verdict: {one}" for one in allowed)):
         yield f"rollscope status: {head!r} while {shown.state}"
-    row = shown.text("runs", "rn.0")
+    row = shown.text("runs", "runs.0")
     if row["colour"] not in ("none", "stalled") or (row["since"] is not None and shown.state != "stale"):
         yield f"Runs: {row['verdict']} since {row['since']} while {shown.state}"
     for key in ("answer.usd", "answer.advice", "answer.cause"):
@@ -128,7 +128,7 @@ def limit_applies(shown: Snapshot) -> Iterator[str]:
     if actor and shown.text("overview", f"actor.{actor}.state") == "not_applicable":
         yield f"the banner marks {actor} as the limit, and its box is not applicable"
     outcomes = {shown.verdict.get("outcome"), *(one["outcome"] for one in shown.verdict.get("limiters", ()))}
-    if shown.text("sandboxes", "sb.mode") == "na" and "sandbox_bound" in outcomes:
+    if shown.text("sandboxes", "sandboxes.mode") == "na" and "sandbox_bound" in outcomes:
         yield "the verdict names sandboxes, and the Sandboxes page states that this run uses none"
 
 
@@ -184,12 +184,12 @@ def headline_equals_card(shown: Snapshot) -> Iterator[str]:
     if shown.value("trainer_wait_ratio") is None:
         return
     stated = {
-        "Runs": shown.text("runs", "rn.0")["wait"]["text"],
+        "Runs": shown.text("runs", "runs.0")["wait"]["text"],
         "Trainer card": shown.text("trainer", "card.tr_wait.figure") + shown.text("trainer", "card.tr_wait.unit"),
     }
     if "trainer wait" in shown.text("trainer", "head.trainer.before"):
         stated["Trainer headline"] = shown.text("trainer", "head.trainer.figure")
-    if shown.text("what-if", "wi.mode") == "now":
+    if shown.text("what-if", "what_if.mode") == "now":
         stated["What-if"] = shown.text("what-if", "head.what_if.figure")
     before, below = (
         shown.text("overview", "answer.before"),
@@ -248,10 +248,13 @@ def one_count_of_alerts(shown: Snapshot) -> Iterator[str]:
     is_evaluated = shown.state not in ("catching_up", "not_collected")
     firing = sum(one["state"] == "firing" and not one["muted"] for one in shown.alerts)
     counted = firing if is_evaluated else 0
-    counts = {f"header of {page}": load["view"].get("n.firing") or 0 for page, load in shown.pages.items()}
-    counts["Runs"] = shown.text("runs", "rn.0")["fire"]
-    counts["Alerts, list"] = len(shown.text("alerts", "al.firing")) if is_evaluated else 0
-    for place, words in (("Alerts", shown.text("alerts", "al.head")), ("Overview", shown.text("overview", "o.sum"))):
+    counts = {f"header of {page}": load["view"].get("header.firing") or 0 for page, load in shown.pages.items()}
+    counts["Runs"] = shown.text("runs", "runs.0")["fire"]
+    counts["Alerts, list"] = len(shown.text("alerts", "alerts.firing")) if is_evaluated else 0
+    for place, words in (
+        ("Alerts", shown.text("alerts", "alerts.head")),
+        ("Overview", shown.text("overview", "brief_alerts.sum")),
+    ):
         found = re.match(r"(\d+) .*firing", words)
         counts[place] = int(found[1]) if found else 0
         if not is_evaluated and words != "Not evaluated now":
@@ -276,9 +279,9 @@ def one_count_of_targets(shown: Snapshot) -> Iterator[str]:
     up, targets = sum(one["up"] for one in shown.status["trust"]), len(shown.status["trust"])
     exported = [value for name, _, value in shown.metrics if name == "rollscope_target_up"]
     words = {
-        "Runs": shown.text("runs", "rn.0")["up"],
-        "Sources": shown.text("sources", "tg.head"),
-        "Header": shown.text("overview", "n.src"),
+        "Runs": shown.text("runs", "runs.0")["up"],
+        "Sources": shown.text("sources", "targets.head"),
+        "Header": shown.text("overview", "header.src"),
     }
     if (sum(exported), len(exported)) != (up, targets):
         yield f"/metrics: {sum(exported):.0f} of {len(exported)} up, API: {up} of {targets}"
@@ -304,9 +307,9 @@ def same_signal_same_figure(shown: Snapshot) -> Iterator[str]:
 
 def census_fits_sandboxes(shown: Snapshot) -> Iterator[str]:
     """No more rollouts generate than have a running sandbox, where each rollout needs one."""
-    if shown.text("sandboxes", "sb.mode") != "ok" or shown.text("rollouts", "ro.mode") != "ok":
+    if shown.text("sandboxes", "sandboxes.mode") != "ok" or shown.text("rollouts", "rollouts.mode") != "ok":
         return
-    rows = [value for key, value in shown.pages["rollouts"]["view"].items() if re.fullmatch(r"ro\.c\.\d+", key)]
+    rows = [value for key, value in shown.pages["rollouts"]["view"].items() if re.fullmatch(r"census\.\d+", key)]
     # A label states that the number is of all rollouts in flight.
     count = {row["state"]: row["rollouts"] for row in rows if row and not row["label"]}
     running = shown.value('sandboxes{state="running"}')
@@ -317,8 +320,8 @@ def census_fits_sandboxes(shown: Snapshot) -> Iterator[str]:
 
 def finished_has_no_open_health(shown: Snapshot) -> Iterator[str]:
     """A finished run has no target that counts as down."""
-    if shown.state == "finished" and shown.text("runs", "rn.0")["down"]:
-        yield f"Runs: {shown.text('runs', 'rn.0')['down']} targets down of a finished run"
+    if shown.state == "finished" and shown.text("runs", "runs.0")["down"]:
+        yield f"Runs: {shown.text('runs', 'runs.0')['down']} targets down of a finished run"
 
 
 CHECKS: tuple[Check, ...] = (

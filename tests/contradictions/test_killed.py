@@ -34,9 +34,9 @@ def test_a_killed_collector_is_seen_everywhere(tmp_path: Path) -> None:
         program.end(signal.SIGKILL)
     shown = _seen(store, time.time() + PROMISED_SECONDS)
     assert shown.state == "not_collected"
-    assert shown.text("overview", "rs")["word"] == "Not collected"
+    assert shown.text("overview", "run_state")["word"] == "Not collected"
     assert shown.text("overview", "answer.chip") == "Not collected"
-    state = shown.text("runs", "rn.0")["state"]
+    state = shown.text("runs", "runs.0")["state"]
     assert (state["name"], state["word"]) == ("not_collected", "Not collected")
     assert shown.runs[0]["state"]["name"] == "not_collected"
     assert ("rollscope_run_data_state", {"run": "r1", "state": "not_collected"}, 1.0) in shown.metrics

@@ -108,7 +108,7 @@ def test_two_values_of_one_quantity_are_found() -> None:
 
 
 PLANTED: dict[Check, tuple[str, dict[str, Any]]] = {
-    checks.one_state: ("live", {"trainer:rs": {"name": "stale", "word": "Stale"}}),
+    checks.one_state: ("live", {"trainer:run_state": {"name": "stale", "word": "Stale"}}),
     checks.one_banner: (
         "catching up", {"overview:answer.chip": "Generator-bound", "overview:answer.chip_state": "generator"},
     ),
@@ -144,15 +144,15 @@ PLANTED: dict[Check, tuple[str, dict[str, Any]]] = {
         },
     ),
     checks.past_tense: ("finished", {"what-if:head.what_if.before": "Now the trainer waits "}),
-    checks.one_count_of_alerts: ("live", {"generator:n.firing": 77}),
-    checks.one_count_of_targets: ("live", {"overview:n.src": "1/99"}),
+    checks.one_count_of_alerts: ("live", {"generator:header.firing": 77}),
+    checks.one_count_of_targets: ("live", {"overview:header.src": "1/99"}),
     checks.same_signal_same_figure: ("live", {"trainer:card.tr_wait.figure": "11"}),
     checks.census_fits_sandboxes: (
         "live",
-        {"sandboxes:sb.mode": "ok", 'signal:sandboxes{state="running"}': 3.0,
-         "rollouts:ro.c.2": {"state": "generating", "rollouts": 960, "label": ""}},
+        {"sandboxes:sandboxes.mode": "ok", 'signal:sandboxes{state="running"}': 3.0,
+         "rollouts:census.2": {"state": "generating", "rollouts": 960, "label": ""}},
     ),
-    checks.finished_has_no_open_health: ("finished", {"runs:rn.0": {"down": 2}}),
+    checks.finished_has_no_open_health: ("finished", {"runs:runs.0": {"down": 2}}),
 }  # fmt: skip
 """Check -> (moment, statements that contradict the others): ``page:key``, ``signal:name`` or ``verdict:field``."""
 

@@ -19,6 +19,6 @@ def view(reader: MemoryReader, run: str = made.ASYNC, search: str = "", span: Sp
     return shown(of_page(page, Scope(reader, run, span=span, search=search)))
 
 
-def ids(found: dict[str, Any], prefix: str = "rt") -> list[str]:
-    name = "rollout_id" if prefix == "rt" else "group_id"
+def ids(found: dict[str, Any], prefix: str = "rollout_rows") -> list[str]:
+    name = "rollout_id" if prefix == "rollout_rows" else "group_id"
     return [found[f"{prefix}.r.{handle}"][name] for handle in found[f"{prefix}.order"]]

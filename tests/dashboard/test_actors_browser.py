@@ -114,7 +114,7 @@ def test_another_map_is_another_address_and_the_cursor_reads_it(open_page: Open)
     page = open_page("generator")
     until(page, DRAWN)
     page.get_by_role("button", name="Preempted", exact=True).click()
-    until(page, "() => RS.view['gh.metric'] === 'preemptions' && RS.view['gh.top'] === 6")
+    until(page, "() => RS.view['engine_heat.metric'] === 'preemptions' && RS.view['engine_heat.top'] === 6")
     assert "heat=preemptions" in page.url
     assert page.get_by_role("button", name="Preempted", exact=True).get_attribute("aria-pressed") == "true"
     at = 1000 * (actors.NOW - 600)
@@ -129,7 +129,7 @@ def test_another_map_is_another_address_and_the_cursor_reads_it(open_page: Open)
     link = page.url
     page.goto("about:blank")
     page.goto(link)
-    until(page, "() => window.RS && RS.view['gh.metric'] === 'preemptions'")
+    until(page, "() => window.RS && RS.view['engine_heat.metric'] === 'preemptions'")
     # Of another page it is no question.
     page.get_by_role("link", name="Trainer", exact=True).click()
     until(page, "() => RS.boot.key === 'trainer'")
@@ -155,7 +155,7 @@ def test_generator_is_live(open_page: Open, reader: MemoryReader) -> None:
     assert cells_of(page, "engines", 1)[:3] == ["vllm-0", "up", "99 of 128 outlier"]
     until(page, "() => document.querySelector('#gen-room b').textContent === '455'")
     # The newest column has come, in the row that has moved to the top.
-    until(page, "at => (RS.view['gh.' + at] || [])[1] === 0.99", int((reader.clock - 1) // 60))
+    until(page, "at => (RS.view['engine_heat.' + at] || [])[1] === 0.99", int((reader.clock - 1) // 60))
     assert page.evaluate("window.same") == 1
     reader.set_targets(actors.RUN, fake.target("vllm-0", "generator", "vllm", up=False, error="connection refused"))
     until(page, "() => document.querySelector('.actor-head h1').textContent.includes('vllm-0, vllm-3')")

@@ -29,17 +29,17 @@ def cells(reader: MemoryReader, key: str = "alerts", everything: bool = False, *
 
 
 def row(found: dict[str, Any], alert: Any, part: str = "") -> Any:
-    return found[f"a.{alerts_data.key(alert)}{part}"]
+    return found[f"alert.{alerts_data.key(alert)}{part}"]
 
 
 def test_lists_hold_each_alert_once_the_gravest_first(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert found["al.firing"] == [alerts_data.key(fake_alerts.STARVED), alerts_data.key(fake_alerts.FULL)]
-    assert found["al.pending"] == [alerts_data.key(fake_alerts.WAITS)]
-    assert set(found["al.muted"]) == {alerts_data.key(fake_alerts.STALE), alerts_data.key(fake_alerts.DOWN)}
-    assert len(found["al.history"]) == 5
-    assert (found["al.head"], found["n.firing"], found["al.s"]) == ("2 alerts firing", 2, "critical")
-    assert found["al.sub"] == "1 pending · 2 muted · 17 rules active · 8 without data"
+    assert found["alerts.firing"] == [alerts_data.key(fake_alerts.STARVED), alerts_data.key(fake_alerts.FULL)]
+    assert found["alerts.pending"] == [alerts_data.key(fake_alerts.WAITS)]
+    assert set(found["alerts.muted"]) == {alerts_data.key(fake_alerts.STALE), alerts_data.key(fake_alerts.DOWN)}
+    assert len(found["alerts.history"]) == 5
+    assert (found["alerts.head"], found["header.firing"], found["alerts.s"]) == ("2 alerts firing", 2, "critical")
+    assert found["alerts.sub"] == "1 pending · 2 muted · 17 rules active · 8 without data"
 
 
 def test_value_stands_beside_the_limit_in_the_same_unit(reader: MemoryReader) -> None:
@@ -121,31 +121,31 @@ def test_muted_says_by_whom_and_until_when(reader: MemoryReader) -> None:
 def test_what_is_silenced_is_among_the_muted(reader: MemoryReader) -> None:
     name = reader.put_silence({"alertname": "TrainerStarved", "run": fake.RICH}, fake.NOW, fake.NOW + 60, "bob", "")
     found = cells(reader)
-    assert (found["al.firing"], found["n.firing"]) == ([alerts_data.key(fake_alerts.FULL)], 1)
+    assert (found["alerts.firing"], found["header.firing"]) == ([alerts_data.key(fake_alerts.FULL)], 1)
     assert row(found, fake_alerts.STARVED, ".x")["silence"] == name
     reader.end_silence("5ile-0001")
-    assert set(cells(reader)["al.firing"]) == {alerts_data.key(fake_alerts.FULL), alerts_data.key(fake_alerts.DOWN)}
+    assert set(cells(reader)["alerts.firing"]) == {alerts_data.key(fake_alerts.FULL), alerts_data.key(fake_alerts.DOWN)}
     # What inhibits is not ended with a silence.
-    assert alerts_data.key(fake_alerts.STALE) in cells(reader)["al.muted"]
+    assert alerts_data.key(fake_alerts.STALE) in cells(reader)["alerts.muted"]
 
 
 def test_a_thousand_alerts_are_a_number(reader: MemoryReader) -> None:
     reader.set_alerts(*(fake_alerts.alert("TargetDown", 0.0, "", 600, target=f"e-{i}") for i in range(1000)))
     found = cells(reader)
-    assert (len(found["al.firing"]), found["n.firing"]) == (alerts_data.MOST, 1000)
-    assert found["al.firing.more"] == "and 900 more; /api/v1/alerts lists all"
+    assert (len(found["alerts.firing"]), found["header.firing"]) == (alerts_data.MOST, 1000)
+    assert found["alerts.firing.more"] == "and 900 more; /api/v1/alerts lists all"
 
 
 def test_resolved_says_how_long_and_why(reader: MemoryReader) -> None:
     found = cells(reader)
-    first, last = (found[f"a.{found['al.history'][i]}"] for i in (0, -1))
+    first, last = (found[f"alert.{found['alerts.history'][i]}"] for i in (0, -1))
     assert (first["name"], first["lasted"], first["ended"]) == ("Sandbox spin up slow", "13 min", fake.NOW - 5400)
     assert (last["lasted"], last["why"]) == ("25 min", "the run is paused")
 
 
 def test_rules_say_whether_they_can_fire(reader: MemoryReader) -> None:
     found = cells(reader)
-    named = {found[f"r.{i}"]["name"]: found[f"r.{i}"] for i in range(len(fake_alerts.RULES))}
+    named = {found[f"rules.{i}"]["name"]: found[f"rules.{i}"] for i in range(len(fake_alerts.RULES))}
     now = {name: (rule["now"], rule["state"]) for name, rule in named.items()}
     assert now["TrainerStarved"] == ("1 firing", "critical")
     assert now["TargetDown"] == ("1 muted", "unknown")
@@ -158,12 +158,12 @@ def test_rules_are_read_now_and_then(reader: MemoryReader) -> None:
     """To know which can fire costs a look at every series of the run: not on each tick of each browser."""
     now = [100.0]
     rules = RuleCache(lambda: now[0])
-    assert cells(reader, rule_cache=rules)["r.0"]["now"] == "active"
+    assert cells(reader, rule_cache=rules)["rules.0"]["now"] == "active"
     reader.rule_rows = [structs.replace(reader.rule_rows[0], why="no source: nothing counted yet")]
     now[0] += 30
-    assert cells(reader, rule_cache=rules)["r.0"]["now"] == "active"
+    assert cells(reader, rule_cache=rules)["rules.0"]["now"] == "active"
     now[0] += 1
-    assert cells(reader, rule_cache=rules)["r.0"]["now"] == "no source: nothing counted yet"
+    assert cells(reader, rule_cache=rules)["rules.0"]["now"] == "no source: nothing counted yet"
 
 
 @pytest.mark.parametrize(
@@ -179,47 +179,55 @@ def test_how_to_add_a_receiver(reader: MemoryReader, receivers: Any, sent: bool,
     if not sent:
         reader.delivery_rows = []
     found = cells(reader, receivers=receivers)
-    assert (found["d.none"], found["d.how"]) == (none, how)
+    assert (found["deliveries.none"], found["deliveries.how"]) == (none, how)
 
 
 def test_nothing_fires(reader: MemoryReader) -> None:
     reader.set_alerts()
     found = cells(reader)
-    assert (found["al.head"], found["al.s"], found["n.firing"]) == ("No active alerts", "ok", "")
-    assert found["al.none"] == "17 rules active. 8 lack data; see Rules."
+    assert (found["alerts.head"], found["alerts.s"], found["header.firing"]) == ("No active alerts", "ok", "")
+    assert found["alerts.none"] == "17 rules active. 8 lack data; see Rules."
     reader.rule_rows = [rule for rule in reader.rule_rows if rule.why]
-    assert cells(reader)["al.none"].startswith("No rule has data yet")
+    assert cells(reader)["alerts.none"].startswith("No rule has data yet")
     reader.rule_rows = []
-    assert cells(reader)["al.none"] == "There are no rules, so no alert can fire."
+    assert cells(reader)["alerts.none"] == "There are no rules, so no alert can fire."
 
 
 def test_all_runs_or_one(reader: MemoryReader) -> None:
     other = fake_alerts.alert("RunStalled", 1200.0, "seconds", 900, run=fake.POOR)
     reader.set_alerts(*reader.alert_rows, other)
-    assert cells(reader)["n.firing"] == 2
-    assert cells(reader, everything=True)["n.firing"] == 3
+    assert cells(reader)["header.firing"] == 2
+    assert cells(reader, everything=True)["header.firing"] == 3
     assert row(cells(reader, everything=True), other)["run"] == fake.POOR
 
 
 def test_brief_shows_what_fires_before_what_is_over(reader: MemoryReader) -> None:
     found = cells(reader, "overview")
-    states = [found[f"a.{name}"]["state"] for name in found["o.al"]]
+    states = [found[f"alert.{name}"]["state"] for name in found["brief_alerts.al"]]
     assert states == ["firing", "firing", "pending", "resolved", "resolved"]
-    assert (found["o.sum"], found["o.s"], found["o.more"]) == ("2 firing", "critical", {"hidden": 0, "note": "2 muted"})
+    assert (found["brief_alerts.sum"], found["brief_alerts.s"], found["brief_alerts.more"]) == (
+        "2 firing",
+        "critical",
+        {"hidden": 0, "note": "2 muted"},
+    )
     many = [fake_alerts.alert("TargetDown", 0.0, "", 600 + i, target=f"e-{i}") for i in range(9)]
     reader.silence_rows = []
     reader.set_alerts(*many)
     found = cells(reader, "overview")
     # Alerts of one rule are one row, that of the newest.
     newest = alerts_data.key(min(many, key=lambda alert: reader.clock - alert.active_at))
-    assert (found["o.al"][0], found["o.n"], found["o.more"]) == (
+    assert (found["brief_alerts.al"][0], found["brief_alerts.n"], found["brief_alerts.more"]) == (
         newest, {newest: 9}, {"hidden": 0, "note": ""},
     )  # fmt: skip
     names = [rule.name for rule in reader.alerts.rules()[:9]]
     reader.set_alerts(*(fake_alerts.alert(name, 0.0, "", 600 + i) for i, name in enumerate(names)))
     found = cells(reader, "overview")
-    assert (len(found["o.al"]), found["o.n"], found["o.more"]) == (6, {}, {"hidden": 3, "note": ""})
-    assert [found[f"a.{name}"]["alert"] for name in found["o.al"]] == names[:6]
+    assert (len(found["brief_alerts.al"]), found["brief_alerts.n"], found["brief_alerts.more"]) == (
+        6,
+        {},
+        {"hidden": 3, "note": ""},
+    )
+    assert [found[f"alert.{name}"]["alert"] for name in found["brief_alerts.al"]] == names[:6]
 
 
 def test_severity_of_ones_own_is_shown_and_not_judged(reader: MemoryReader) -> None:
@@ -257,7 +265,7 @@ def test_idle_tick_carries_nothing(reader: MemoryReader) -> None:
     reader.set_alerts(*(louder if a is fake_alerts.STARVED else a for a in reader.alert_rows))
     third = callbacks.tick(look, views, pull(second["have"]))
     name = alerts_data.key(louder)
-    assert third["view"] == {f"a.{name}.v": "81%", f"a.{name}.n": "The trainer waits 81%."}
+    assert third["view"] == {f"alert.{name}.v": "81%", f"alert.{name}.n": "The trainer waits 81%."}
     assert len(json.dumps(third)) < 250
 
 
@@ -266,8 +274,8 @@ def test_one_that_ends_does_not_send_its_neighbours(reader: MemoryReader) -> Non
     have = views.remember(cells(reader))
     reader.set_alerts(*(a for a in reader.alert_rows if a is not fake_alerts.STARVED))
     changed = views.changes(have, cells(reader))[0]
-    assert changed["al.firing"] == [alerts_data.key(fake_alerts.FULL)]
-    assert {key for key in changed if key.startswith("a.") and changed[key] is not None} == set()
+    assert changed["alerts.firing"] == [alerts_data.key(fake_alerts.FULL)]
+    assert {key for key in changed if key.startswith("alert.") and changed[key] is not None} == set()
 
 
 # Pages.

@@ -257,7 +257,7 @@ def test_all_runs(open_page: Open, reader: MemoryReader) -> None:
     page = open_page(f"alerts?run={fake.RICH}")
     assert page.locator("h1:visible").inner_text() == "2 alerts firing"
     page.get_by_role("button", name="All runs").click()
-    until(page, "() => document.querySelector('h1 [data-t=\"al.head\"]').textContent === '3 alerts firing'")
+    until(page, "() => document.querySelector('h1 [data-t=\"alerts.head\"]').textContent === '3 alerts firing'")
     assert page.title() == "(3) Alerts · all runs · Rollscope"
     assert card(page, stalled).locator(".chips li").last.inner_text() == f"run={fake.POOR}"
     assert page.get_by_role("button", name="All runs").get_attribute("aria-pressed") == "true"

@@ -48,7 +48,7 @@ def test_what_does_not_work_is_said_first(reader: MemoryReader) -> None:
     assert found["head.generator.text"].startswith(
         "5 min means: 426 requests running · 31.5 waiting · KV cache 91% full · 48"
     )
-    assert rows(found, "gs.") == [["7", "up", "ok"], ["1", "hung", "critical"]]
+    assert rows(found, "engine_states.") == [["7", "up", "ok"], ["1", "hung", "critical"]]
 
 
 def test_engines_held_for_a_weight_update_are_up(reader: MemoryReader) -> None:
@@ -84,12 +84,17 @@ def test_verdict_answers_where_all_work(reader: MemoryReader) -> None:
 
 def test_the_sick_are_named_with_numbers(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert rows(found, "gx.") == [
+    assert rows(found, "outliers.") == [
         ["vllm-3", "no tokens for over a minute with requests running", "critical"],
         ["vllm-5", "tokens/s per request 40, median 120 (33%)", "watch"],
         ["vllm-6", "running 6, median 60 (10%)", "watch"],
     ]
-    assert (found["gx.p"], found["gx.s"], found["gx.none"], found["gx.more"]) == ("3 of 8", "critical", "", "")
+    assert (found["outliers.p"], found["outliers.s"], found["outliers.none"], found["outliers.more"]) == (
+        "3 of 8",
+        "critical",
+        "",
+        "",
+    )
 
 
 def fleet(*found: EngineInfo) -> list[engines.Engine]:
@@ -122,8 +127,10 @@ def test_words_where_nobody_is_sick(reader: MemoryReader) -> None:
     )
     assert engines._none(fleet(actors.engine(1))) == "Only one engine: nothing to compare."
     bare = cells(reader, actors.BARE)
-    assert bare["gx.none"] == bare["ge.none"].replace("has told", "tells") == "No engine has reported yet."
-    assert bare["gh.none"] == "No engine has reported yet: add the engines' /metrics as targets."
+    assert (
+        bare["outliers.none"] == bare["engine_rows.none"].replace("has told", "tells") == "No engine has reported yet."
+    )
+    assert bare["engine_heat.none"] == "No engine has reported yet: add the engines' /metrics as targets."
     assert bare["head.generator.before"] == "No engine is monitored" and bare["head.generator.state"] == "unknown"
     assert bare["card.ge_running.figure"] == "–" and bare["card.ge_running.note"] == "no engine is a target yet"
     assert bare["chart.gload.state"] == "unknown" and bare["chart.gload.why"] == actors.NO_ENGINES
@@ -152,45 +159,51 @@ def test_states_of_engines(reader: MemoryReader) -> None:
 
 def test_room_in_the_caches_and_when_it_ends(reader: MemoryReader) -> None:
     found = cells(reader)
-    ceiling = rows(found, "gk.")[0]
+    ceiling = rows(found, "kv_room.")[0]
     assert ceiling[:2] == ["KV ceiling", "504"] and ceiling[2] == 100.0
-    assert [row[0] for row in rows(found, "gk.")] == [
+    assert [row[0] for row in rows(found, "kv_room.")] == [
         "KV ceiling", "running now", "running and waiting", "configured in flight",
     ]  # fmt: skip
-    assert rows(found, "gk.")[3] == ["configured in flight", "480", 95.2, "load"]
-    assert found["gk.next"] == "Reached in 2.25 h (95% interval: 80 min to 5 h)"
-    assert (found["gk.why"], found["gk.s"]) == ("At 3,100 tokens a sequence", "watch")
+    assert rows(found, "kv_room.")[3] == ["configured in flight", "480", 95.2, "load"]
+    assert found["kv_room.next"] == "Reached in 2.25 h (95% interval: 80 min to 5 h)"
+    assert (found["kv_room.why"], found["kv_room.s"]) == ("At 3,100 tokens a sequence", "watch")
     zero = actors.one(
         "kv_concurrency_limit_forecast_seconds", "seconds", why="crossed: 470 fit, against 480", bound="mid"
     )
     reader.append(actors.RUN, zero, [(actors.NOW, 0.0)])
     reader.append(actors.RUN, actors.one("kv_concurrency_limit", "requests"), [(actors.NOW, 470.0)])
     found = cells(reader)
-    assert (found["gk.next"], found["gk.why"], found["gk.s"]) == ("Already reached", "470 fit, against 480", "critical")
-    assert rows(found, "gk.")[3] == ["configured in flight", "480", 100.0, "over"]
-    assert cells(reader, actors.BARE)["gk.none"] == "KV ceiling not reported"
+    assert (found["kv_room.next"], found["kv_room.why"], found["kv_room.s"]) == (
+        "Already reached",
+        "470 fit, against 480",
+        "critical",
+    )
+    assert rows(found, "kv_room.")[3] == ["configured in flight", "480", 100.0, "over"]
+    assert cells(reader, actors.BARE)["kv_room.none"] == "KV ceiling not reported"
 
 
 def test_heat_map_has_a_column_a_minute_and_the_sick_first(reader: MemoryReader) -> None:
     found = cells(reader)
-    names = [row["name"] for row in found["gh.names"]]
+    names = [row["name"] for row in found["engine_heat.names"]]
     assert names == ["vllm-3", "vllm-5", "vllm-6", "vllm-0", "vllm-1", "vllm-2", "vllm-4", "vllm-7"]
-    assert [row["state"] for row in found["gh.names"]][:4] == ["hung", "odd", "odd", "up"]
-    columns = {key: cell for key, cell in found.items() if key.startswith("gh.") and key[3:].isdigit()}
+    assert [row["state"] for row in found["engine_heat.names"]][:4] == ["hung", "odd", "odd", "up"]
+    columns = {
+        key: cell for key, cell in found.items() if key.startswith("engine_heat.") and key.rpartition(".")[2].isdigit()
+    }
     # Ten minutes are stored, the rest of the hour is blank, not zero.
-    assert len(columns) == 11 and found["gh.width"] == 60 and found["gh.top"] == 1.0
-    last = columns[f"gh.{int((actors.NOW - 60) // 60)}"]
+    assert len(columns) == 11 and found["engine_heat.width"] == 60 and found["engine_heat.top"] == 1.0
+    last = columns[f"engine_heat.{int((actors.NOW - 60) // 60)}"]
     assert last == pytest.approx([0.8, 0.8, 0.1, 0.8, 0.8, 0.8, 0.8, 0.8], abs=0.02)
 
 
 def test_heat_map_of_something_else(reader: MemoryReader) -> None:
     found = cells(reader, search="?heat=preemptions")
-    column = found[f"gh.{int((actors.NOW - 60) // 60)}"]
+    column = found[f"engine_heat.{int((actors.NOW - 60) // 60)}"]
     # In the order of the rows; the last engine is not reported.
-    assert column == [3, 5, 6, 0, 1, 2, 4, None] and found["gh.top"] == 6
-    assert (found["gh.metric"], found["gh.unit"]) == ("preemptions", "per minute")
-    assert cells(reader, search="?heat=waiting")["gh.none"] == "No engine reported waiting in this range."
-    assert cells(reader, search="?heat=<script>")["gh.metric"] == "kv"
+    assert column == [3, 5, 6, 0, 1, 2, 4, None] and found["engine_heat.top"] == 6
+    assert (found["engine_heat.metric"], found["engine_heat.unit"]) == ("preemptions", "per minute")
+    assert cells(reader, search="?heat=waiting")["engine_heat.none"] == "No engine reported waiting in this range."
+    assert cells(reader, search="?heat=<script>")["engine_heat.metric"] == "kv"
 
 
 def test_a_thousand_engines_are_64_rows_and_the_outliers_are_among_them(reader: MemoryReader) -> None:
@@ -198,16 +211,16 @@ def test_a_thousand_engines_are_64_rows_and_the_outliers_are_among_them(reader: 
     many[777] = actors.engine(797, mean_running=3.0, tokens_per_second=360.0)
     reader.put_engines(actors.RUN, *many)
     found = cells(reader)
-    assert len(rows(found, "ge.")) == len(found["gh.names"]) == 64
-    assert [row["name"] for row in found["gh.names"]][:4] == ["vllm-3", "vllm-5", "vllm-6", "vllm-797"]
-    assert found["gh.more"] == "64 of 1,008 engines shown, outliers first"
-    assert found["ge.more"] == "and 944 more, all up and without outliers"
+    assert len(rows(found, "engine_rows.")) == len(found["engine_heat.names"]) == 64
+    assert [row["name"] for row in found["engine_heat.names"]][:4] == ["vllm-3", "vllm-5", "vllm-6", "vllm-797"]
+    assert found["engine_heat.more"] == "64 of 1,008 engines shown, outliers first"
+    assert found["engine_rows.more"] == "and 944 more, all up and without outliers"
     assert len(msgspec.json.encode(of_page(by_key("generator"), Scope(reader, actors.RUN)))) < 30_000
 
 
 def test_table_says_what_is_told_and_nothing_else(reader: MemoryReader) -> None:
     reader.put_engines(actors.RUN, EngineInfo('vllm-7{engine="1"}', "vllm-7", {"engine": "1"}, last_ts=actors.NOW - 1))
-    found = {row[0]: row for row in rows(cells(reader), "ge.")}
+    found = {row[0]: row for row in rows(cells(reader), "engine_rows.")}
     assert found["vllm-0"] == [
         "vllm-0", "up", "ok", "61 of 128", "4", "81%", "7,200", "1.5", "v412", round(actors.NOW - 3), [],
     ]  # fmt: skip
@@ -228,22 +241,28 @@ def test_an_engine_that_changes_is_all_that_a_tick_sends(reader: MemoryReader) -
     before = cells(reader)
     reader.put_engines(actors.RUN, actors.engine(0, running=99.0))
     after = cells(reader)
-    assert [key for key in after if before[key] != after[key]] == ["ge.3"]
+    assert [key for key in after if before[key] != after[key]] == ["engine_rows.3"]
 
 
 def test_the_speed_of_an_engine_against_its_requests(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert (found["gc"], found["gc.none"][:35], found["gn.try"]) == (None, "No request runs.", "")
+    assert (found["engine_speed"], found["engine_speed.none"][:35], found["generator.try"]) == (
+        None,
+        "No request runs.",
+        "",
+    )
     reader.set_verdict(actors.RUN, actors.VERDICT | {"engine_speed": actors.SPEED, "advice": [actors.MORE]})
     found = cells(reader)
-    drawn = found["gc"]
+    drawn = found["engine_speed"]
     assert (drawn["most"], drawn["fitted"], len(drawn["x"])) == (128, True, 33)
     # 60 / (0.017 (1 + 60 / 80)) and 120 / (0.017 (1 + 120 / 80)).
     assert drawn["marks"] == [["now", 60.0, 2016.8], ["best", 120.0, 2823.5]]
     assert [row[-1] for row in drawn["laws"]] == [1997.5, 2895.9, 3871.0]
-    assert "fitted to the points" in found["gc.note"] and "axis ends at the seats" in found["gc.note"]
-    assert found["gn.next"] == "Try next: Raise the rollouts in flight from 480 to 960. Gain 1.1× to 1.6×."
-    assert found["gn.try"] == "concurrency=960"
+    assert (
+        "fitted to the points" in found["engine_speed.note"] and "axis ends at the seats" in found["engine_speed.note"]
+    )
+    assert found["generator.next"] == "Try next: Raise the rollouts in flight from 480 to 960. Gain 1.1× to 1.6×."
+    assert found["generator.try"] == "concurrency=960"
     unknown = actors.SPEED | {"alone": None, "points": [], "fitted": False}
     reader.set_verdict(actors.RUN, actors.VERDICT | {"engine_speed": unknown})
-    assert cells(reader)["gc.none"].startswith("No point yet")
+    assert cells(reader)["engine_speed.none"].startswith("No point yet")

@@ -218,7 +218,10 @@ def test_a_finished_run_is_summed_up_in_the_past_tense(reader: MemoryReader) -> 
     assert found["answer.text"] == f"{expected} At the end: sandbox-bound (quota)."
     # Nothing speaks of it as if it went on.
     assert (found["answer.why"], found["answer.advice"], found["answer.gap"]) == (None, [], [])
-    assert (found["rs"], found["n.src.s"]) == ({"name": "finished", "word": "Finished", "since": round(end)}, "unknown")
+    assert (found["run_state"], found["header.src.s"]) == (
+        {"name": "finished", "word": "Finished", "since": round(end)},
+        "unknown",
+    )
 
 
 def test_a_run_that_catches_up_has_no_verdict(reader: MemoryReader) -> None:
@@ -244,8 +247,12 @@ def test_a_run_that_catches_up_has_no_verdict(reader: MemoryReader) -> None:
     assert (found["answer.why"], found["answer.advice"], found["answer.gap"]) == (None, [], [])
     # A number of the past is only a number; its health is about the present.
     assert (found["card.wait.figure"] != "–", found["card.wait.word"], found["actor.trainer.word"]) == (True, "", "")
-    assert (found["o.sum"], found["o.al"], found["n.firing"]) == ("Not evaluated now", [], "")
-    assert found["rs"] == {
+    assert (found["brief_alerts.sum"], found["brief_alerts.al"], found["header.firing"]) == (
+        "Not evaluated now",
+        [],
+        "",
+    )
+    assert found["run_state"] == {
         "name": "catching_up",
         "word": "Catching up",
         "since": round(at - 1200),
@@ -263,9 +270,9 @@ def test_a_run_that_is_not_collected_claims_nothing(reader: MemoryReader) -> Non
         "Not collected since ",
         since,
     )
-    assert (found["n.src"], found["n.src.w"], found["n.src.s"]) == ("3", ", not read now", "unknown")
-    assert (found["o.sum"], found["o.s"]) == ("Not evaluated now", "unknown")
-    assert found["o.more"] == {"hidden": 0, "note": "1 fired when the run was last collected"}
+    assert (found["header.src"], found["header.src.w"], found["header.src.s"]) == ("3", ", not read now", "unknown")
+    assert (found["brief_alerts.sum"], found["brief_alerts.s"]) == ("Not evaluated now", "unknown")
+    assert found["brief_alerts.more"] == {"hidden": 0, "note": "1 fired when the run was last collected"}
     assert found["answer.advice"] == []
 
 

@@ -91,12 +91,12 @@ def test_the_chip_opens_the_sources_and_setup_is_its_second_tab(open_page: Open)
     assert chip.inner_text() == "2/3 sources, 1 down" and chip.get_attribute("aria-current") == "page"
     assert page.title().endswith(f"Sources · {RICH} · Rollscope")
     page.get_by_role("link", name="Setup").click()
-    until(page, "() => RS.view['sc.tab'] === 'setup'")
+    until(page, "() => RS.view['sources.tab'] === 'setup'")
     assert where(page) == f"/sources?run={RICH}&range=6h&tab=setup"
     assert page.locator(".tabs [aria-current]").inner_text() == "Setup"
     assert page.locator(".of-list").is_hidden() and page.locator(".of-setup").is_visible()
     page.go_back()
-    until(page, "() => RS.view['sc.tab'] === 'list'")
+    until(page, "() => RS.view['sources.tab'] === 'list'")
     assert page.locator(".tabs [aria-current]").inner_text() == "Sources"
     page.get_by_role("button", name="All runs").click()
     until(page, "() => RS.boot.all && document.querySelectorAll('[data-rows=targets] tr').length > 3")
@@ -113,7 +113,7 @@ def test_the_chip_opens_the_sources_and_setup_is_its_second_tab(open_page: Open)
 )
 def test_earlier_addresses_open_the_sources(open_page: Open, old: str, new: str, tab: str) -> None:
     page = open_page(old)
-    until(page, "tab => RS.view['sc.tab'] === tab", tab)
+    until(page, "tab => RS.view['sources.tab'] === tab", tab)
     assert where(page) == new
 
 

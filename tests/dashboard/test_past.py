@@ -55,7 +55,7 @@ def test_banner_and_cards_describe_the_end_of_the_range() -> None:
         "no value at that time",
     )
     assert found["chart.steps.state"] == "unknown" and found["answer.advice"] == []
-    assert found["o.sum"] == "No active alerts now"
+    assert found["brief_alerts.sum"] == "No active alerts now"
 
 
 def test_the_present_and_a_range_that_has_just_ended_show_the_present() -> None:

@@ -31,16 +31,20 @@ def cells(reader: MemoryReader, run: str = wall.WALL) -> View:
 
 
 def rows(found: View, status: str) -> list[Any]:
-    prefix = f"pf.{status}."
+    prefix = f"preflight.{status}."
     return [found[key] for key in sorted(found, key=lambda key: (len(key), key)) if key.startswith(prefix)]
 
 
 def test_the_gravest_first_with_number_and_fix(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert (found["pf.head"], found["pf.s"], found["pf.mode"]) == ("The plan does not fit", "critical", "ok")
-    assert found["pf.text"] == "1 failed · 3 warning · 2 unknown · 6 ok"
-    assert found["pf.at"] == fakes.NOW - 60
-    assert [found[f"pf.{status}"] for status in preflight_data.GROUPS] == [
+    assert (found["preflight.head"], found["preflight.s"], found["preflight.mode"]) == (
+        "The plan does not fit",
+        "critical",
+        "ok",
+    )
+    assert found["preflight.text"] == "1 failed · 3 warning · 2 unknown · 6 ok"
+    assert found["preflight.at"] == fakes.NOW - 60
+    assert [found[f"preflight.{status}"] for status in preflight_data.GROUPS] == [
         "Does not fit · 1", "Check before launch · 3", "Unknown · 2", "OK · 6", "",
     ]  # fmt: skip
     (bad,) = rows(found, "fail")
@@ -86,48 +90,52 @@ def test_leftovers_have_their_commands_and_the_rest_is_counted(reader: MemoryRea
 
 def test_a_math_run_needs_no_sandbox(reader: MemoryReader) -> None:
     found = cells(reader, wall.MATH)
-    assert (found["pf.head"], found["pf.s"]) == ("The plan fits", "ok")
-    assert found["pf.not_applicable"] == "Not applicable · 9"
+    assert (found["preflight.head"], found["preflight.s"]) == ("The plan fits", "ok")
+    assert found["preflight.not_applicable"] == "Not applicable · 9"
     assert {row["summary"] for row in rows(found, "not_applicable")} == {"this run needs no sandbox"}
     reader.preflights[wall.MATH] = PreflightInfo("never", plan=fakes.EMPTY)
-    assert cells(reader, wall.MATH)["pf.text"].startswith(
+    assert cells(reader, wall.MATH)["preflight.text"].startswith(
         "This run uses no sandboxes: only engines, run directory and clocks"
     )
 
 
 def test_what_was_never_begun_claims_nothing(reader: MemoryReader) -> None:
     found = cells(reader, fakes.NEW)
-    assert (found["pf.mode"], found["pf.head"], found["pf.s"], found["pf.at"]) == (
+    assert (found["preflight.mode"], found["preflight.head"], found["preflight.s"], found["preflight.at"]) == (
         "none", "Not checked yet", "unknown", None,
     )  # fmt: skip
-    assert (found["pf.btn"], found["pf.busy"]) == ("Run preflight", 0)
-    assert not any(found[f"pf.{status}"] for status in preflight_data.GROUPS)
-    assert found["pf.plan.0"] == {
+    assert (found["preflight.btn"], found["preflight.busy"]) == ("Run preflight", 0)
+    assert not any(found[f"preflight.{status}"] for status in preflight_data.GROUPS)
+    assert found["preflight.plan.0"] == {
         "key": "concurrency", "title": "Concurrent sandboxes", "value": "not set", "set": False,
     }  # fmt: skip
 
 
 def test_a_run_that_is_not_configured_here(reader: MemoryReader) -> None:
     found = cells(reader, wall.BARE)
-    assert (found["pf.mode"], found["pf.head"]) == ("nc", "Not configured here")
-    assert not [key for key in found if key.startswith("pf.plan")]
+    assert (found["preflight.mode"], found["preflight.head"]) == ("nc", "Not configured here")
+    assert not [key for key in found if key.startswith("preflight.plan")]
 
 
 def test_while_it_reads_the_last_answer_stays(reader: MemoryReader) -> None:
     reader.preflights[wall.WALL] = structs.replace(fakes.FOUND, state="running", started_at=fakes.NOW - 3)
     found = cells(reader)
-    assert (found["pf.btn"], found["pf.busy"], found["pf.since"]) == ("Reading …", 1, fakes.NOW - 3)
-    assert found["pf.head"] == "The plan does not fit"
+    assert (found["preflight.btn"], found["preflight.busy"], found["preflight.since"]) == (
+        "Reading …",
+        1,
+        fakes.NOW - 3,
+    )
+    assert found["preflight.head"] == "The plan does not fit"
     broken = PreflightInfo("failed", fakes.NOW, error="it failed: OSError", plan=fakes.EMPTY)
     reader.preflights[wall.WALL] = broken
     found = cells(reader)
-    assert (found["pf.head"], found["pf.btn"]) == ("Not checked yet", "Run again")
-    assert found["pf.text"].endswith("· it failed: OSError")
+    assert (found["preflight.head"], found["preflight.btn"]) == ("Not checked yet", "Run again")
+    assert found["preflight.text"].endswith("· it failed: OSError")
 
 
 def test_the_plan_in_words(reader: MemoryReader) -> None:
     found = cells(reader)
-    rows: list[Any] = [found[key] for key in found if key.startswith("pf.plan.")]
+    rows: list[Any] = [found[key] for key in found if key.startswith("preflight.plan.")]
     plan = {row["key"]: row["value"] for row in rows}
     assert plan == {
         "concurrency": "960", "create_rate": "4", "rollout_deadline": "30 min", "run_length": "24 h",

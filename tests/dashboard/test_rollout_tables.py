@@ -25,7 +25,7 @@ def test_table_has_the_stragglers_first(reader: MemoryReader) -> None:
     rows = [row for row in reader.records(made.ASYNC).rows.values() if row.moved_at >= grid(HOUR).start]
     slow = sorted((row for row in rows if row.seconds is not None), key=lambda row: -(row.seconds or 0))
     assert ids(found) == [row.rollout_id for row in slow[:50]]
-    assert found["rt.n"] == "active in the time shown" and found["rt.timed"] == 1
+    assert found["rollout_rows.n"] == "active in the time shown" and found["rollout_rows.timed"] == 1
 
 
 @pytest.mark.parametrize(
@@ -38,17 +38,17 @@ def test_what_is_old_is_found(reader: MemoryReader, search: str, words: str) -> 
     reader.put_rollouts(made.ASYNC, old)
     assert "r-0old" not in ids(view(reader, search="state=generating,trained&sort=moved&order=asc"))
     found = view(reader, search=search + "&sort=moved&order=asc")
-    assert ids(found)[0] == "r-0old" and found["rt.n"] == words
+    assert ids(found)[0] == "r-0old" and found["rollout_rows.n"] == words
 
 
 def test_pages_follow_each_other_by_key(reader: MemoryReader) -> None:
     seen: list[str] = []
     found = view(reader, search="environment=math")
     seen += ids(found)
-    after = found["rt.after"]
+    after = found["rollout_rows.after"]
     while after:
         found = view(reader, search="environment=math&" + urlencode({"after": after}))
-        more = found["rt.more"]
+        more = found["rollout_rows.more"]
         assert more["after"] == after
         seen += [row["rollout_id"] for row in more["rows"]]
         after = more["next"]
@@ -58,16 +58,16 @@ def test_pages_follow_each_other_by_key(reader: MemoryReader) -> None:
 
 
 def test_key_of_another_order_is_an_empty_page(reader: MemoryReader) -> None:
-    assert view(reader, search="after=garbage")["rt.more"] == {"after": "garbage", "rows": [], "next": ""}
+    assert view(reader, search="after=garbage")["rollout_rows.more"] == {"after": "garbage", "rows": [], "next": ""}
 
 
 def test_groups_by_outcome(reader: MemoryReader) -> None:
     found = view(reader, search="outcome=none_solved")
-    rows = [found[f"rg.r.{handle}"] for handle in found["rg.order"]]
+    rows = [found[f"group_rows.r.{handle}"] for handle in found["group_rows.order"]]
     assert len(rows) == 12 and {row["outcome"] for row in rows} == {"none_solved"}
     names = ("reward_min", "reward_max", "reward_mean", "solve_ratio")
     assert {row[name] for row in rows for name in names} == {0.0}
-    assert found["rg.after"]
+    assert found["group_rows.after"]
 
 
 def test_hostile_names_are_data(reader: MemoryReader) -> None:
@@ -77,7 +77,7 @@ def test_hostile_names_are_data(reader: MemoryReader) -> None:
     reader.put_rollouts(made.ASYNC, *rows)
     found = view(reader, search="state=infra_error")
     assert ids(found)[: len(names)] == names
-    assert json.loads(json.dumps(found["rt.order"])) == found["rt.order"]
+    assert json.loads(json.dumps(found["rollout_rows.order"])) == found["rollout_rows.order"]
 
 
 def test_lives_of_one_id_are_two_rows(reader: MemoryReader) -> None:
@@ -90,7 +90,7 @@ def test_lives_of_one_id_are_two_rows(reader: MemoryReader) -> None:
 
 
 def test_open_rollout_has_its_timeline(reader: MemoryReader) -> None:
-    found = view(reader, search=f"rollout={made.OPEN}&life=1")["rd"]
+    found = view(reader, search=f"rollout={made.OPEN}&life=1")["rollout_detail"]
     assert [span["kind"] for span in found["spans"]] == ["queued", "boot", "prefill", "decode", "tool", "decode",
         "suspended", "decode", "scoring", "waiting_group", "in_queue"]  # fmt: skip
     first = found["versions"][0][0]
@@ -106,7 +106,7 @@ def test_a_sandbox_known_by_its_id_alone_is_shown(reader: MemoryReader) -> None:
     detail = kept[made.OPEN, 1]
     row = structs.replace(detail.rollout, sandbox_ids=("sbx-9", "sbx-1"), turns=(Turn(1, sandbox_id="sbx-t"),))
     kept[made.OPEN, 1] = structs.replace(detail, rollout=row)
-    assert view(reader, search=f"rollout={made.OPEN}&life=1")["rd"]["boxes"] == [
+    assert view(reader, search=f"rollout={made.OPEN}&life=1")["rollout_detail"]["boxes"] == [
         {"id": "sbx-9", "provider": "", "state": "provider not collected"},
         {"id": "sbx-1", "provider": "prime", "state": "terminated"},
         {"id": "sbx-t", "provider": "", "state": "provider not collected"},
@@ -118,13 +118,13 @@ def test_a_page_that_does_not_hold_all_says_so(reader: MemoryReader, monkeypatch
     monkeypatch.setattr(
         reader, "rollout_page", lambda *args, **kwargs: structs.replace(whole(*args, **kwargs), complete=False)
     )
-    assert view(reader, search="find=r-0")["rt.n"] == "any time · " + MANY
+    assert view(reader, search="find=r-0")["rollout_rows.n"] == "any time · " + MANY
 
 
 def test_nobody_by_that_name(reader: MemoryReader) -> None:
     found = view(reader, search="rollout=nobody")
-    assert found["rd.none"] == "nobody" and "rd" not in found
-    assert view(reader, search=f"rollout={made.OPEN}&life=7")["rd.none"] == made.OPEN
+    assert found["rollout_detail.none"] == "nobody" and "rollout_detail" not in found
+    assert view(reader, search=f"rollout={made.OPEN}&life=7")["rollout_detail.none"] == made.OPEN
 
 
 def test_age_of_a_state() -> None:

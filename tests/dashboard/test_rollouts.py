@@ -62,14 +62,14 @@ def test_in_flight_is_every_state_before_the_end() -> None:
 
 def test_head_says_how_far_behind_and_in_what_parts(reader: MemoryReader) -> None:
     found = view(reader)
-    assert [found["ro.mode"], *(found[f"head.rollouts.{key}"] for key in ("before", "figure", "after"))] == [
+    assert [found["rollouts.mode"], *(found[f"head.rollouts.{key}"] for key in ("before", "figure", "after"))] == [
         "ok", "Trained rollouts are ", "2.4 versions", " behind",
     ]  # fmt: skip
     assert found["head.rollouts.text"] == "p95 5 · max 6 · bound 6 · in flight: 2.7 ± 1 (estimate)"
     assert found["head.rollouts.split"] == [
         Part("in_flight", "In flight", 0.625), Part("in_group", "In group", 0.208), Part("in_queue", "In queue", 0.167),
     ]  # fmt: skip
-    assert found["ro.parts"] == "1.5 in flight + 0.5 in group + 0.4 in queue"
+    assert found["rollouts.parts"] == "1.5 in flight + 0.5 in group + 0.4 in queue"
 
 
 def test_cards_say_their_numbers_and_what_stands_beside(reader: MemoryReader) -> None:
@@ -92,13 +92,13 @@ def test_cards_say_their_numbers_and_what_stands_beside(reader: MemoryReader) ->
 
 def test_unknown_says_what_to_log(reader: MemoryReader) -> None:
     found = view(reader, made.BARE)
-    assert found["ro.mode"] == "none" and found["head.rollouts.before"] == "No rollout records"
+    assert found["rollouts.mode"] == "none" and found["head.rollouts.before"] == "No rollout records"
     assert found["card.ro_policy.note"] == found["card.ro_env.note"] == made.TOLD
     assert found["card.ro_infra.note"] == "log the exit"
-    assert "rt.order" not in found and "ro.f.in" not in found
+    assert "rollout_rows.order" not in found and "exits.in" not in found
     reader.put_rollouts(made.BARE, made.made("one", "generating", 5))
     late = view(reader, made.BARE)
-    assert (late["ro.mode"], late["head.rollouts.before"], late["head.rollouts.text"]) == (
+    assert (late["rollouts.mode"], late["head.rollouts.before"], late["head.rollouts.text"]) == (
         "ok", "Staleness unknown", "Push rollouts, or log version_start and version_consumed",
     )  # fmt: skip
 
@@ -109,7 +109,9 @@ def test_synchronous_run_is_fresh_by_definition(reader: MemoryReader) -> None:
         found["head.rollouts.text"]
     )
     assert found["card.ro_policy.figure"] == "0" and found["card.ro_policy.note"] == "synchronous: by definition"
-    assert found["hs.none"] == "Synchronous: staleness is 0 by definition." and found["hl.none"] == ""
+    assert (
+        found["staleness_heat.none"] == "Synchronous: staleness is 0 by definition." and found["length_heat.none"] == ""
+    )
     # Records that say otherwise are believed.
     reader.append(made.SYNC, made.of("staleness_versions", "versions", level="trajectory", stat="mean"),
                   [(made.NOW, 0.5)])  # fmt: skip
@@ -118,7 +120,7 @@ def test_synchronous_run_is_fresh_by_definition(reader: MemoryReader) -> None:
 
 def test_funnel_has_exact_numbers_and_marks_what_is_derived(reader: MemoryReader) -> None:
     found = view(reader)
-    bars = [found[f"ro.f.{i}"] for i in range(5)]
+    bars = [found[f"exits.{i}"] for i in range(5)]
     rows = [row for row in reader.records(made.ASYNC).rows.values() if row.moved_at >= made.NOW - 3600]
     for bar in bars[:4]:
         mine = [row for row in rows if row.state == bar["exit"]]
@@ -131,45 +133,45 @@ def test_funnel_has_exact_numbers_and_marks_what_is_derived(reader: MemoryReader
         "exit": "unrecorded", "rollouts": 0, "response_tokens": 1_204_000, "gpu_seconds": 31_000.0, "usd": 17.22,
         "derived": True, "told": 0, "bound": "",
     }  # fmt: skip
-    assert found["ro.f.in"] == 127
+    assert found["exits.in"] == 127
     # 88.95 with a record, 17.22 without one.
-    assert found["ro.f.lost"] == "$106.17 is not linked to trained rollouts; $17.22 of it is not in any record."
+    assert found["exits.lost"] == "$106.17 is not linked to trained rollouts; $17.22 of it is not in any record."
     reader.records(made.ASYNC).extra = []
-    assert view(reader)["ro.f.lost"] == "$88.95 was spent on rollouts that were not trained on."
+    assert view(reader)["exits.lost"] == "$88.95 was spent on rollouts that were not trained on."
 
 
 def test_dollars_of_which_no_record_tells_are_told_once(reader: MemoryReader) -> None:
     records = reader.records(made.ASYNC)
     records.rows = {name: row for name, row in records.rows.items() if row.state == "trained"}
-    assert view(reader)["ro.f.lost"] == "$17.22 is not linked to trained rollouts and is not in any record."
+    assert view(reader)["exits.lost"] == "$17.22 is not linked to trained rollouts and is not in any record."
 
 
 def test_funnel_says_where_records_began_after_the_tokens(reader: MemoryReader) -> None:
     records = reader.records(made.ASYNC)
-    assert view(reader)["ro.f.first"] is None
+    assert view(reader)["exits.first"] is None
     records.rows = {name: row for name, row in records.rows.items() if row.moved_at >= made.NOW - 900}
-    first = view(reader)["ro.f.first"]
+    first = view(reader)["exits.first"]
     # The column in which it ended, of the 60 of an hour.
     assert made.NOW - 960 <= first <= min(row.moved_at for row in records.rows.values() if row.response_tokens)
     # Nothing went by before them that nobody recorded.
     records.extra = []
-    assert view(reader)["ro.f.first"] is None
+    assert view(reader)["exits.first"] is None
 
 
 def test_funnel_says_what_is_missing(reader: MemoryReader) -> None:
     kept = reader.records(made.ASYNC)
     kept.why, kept.extra = "dollars are not known: set usd_per_gpu_hour", [FunnelBar("surplus", 0, 0, None, None)]
     found = view(reader, search="purpose=eval")
-    assert (found["ro.f.why"], found["ro.f.of"]) == ("Dollars are not known: set usd_per_gpu_hour.", "eval")
-    assert found["ro.f.none"] == "No rollout ended in this range." and "ro.f.0" not in found
+    assert (found["exits.why"], found["exits.of"]) == ("Dollars are not known: set usd_per_gpu_hour.", "eval")
+    assert found["exits.none"] == "No rollout ended in this range." and "exits.0" not in found
 
 
 def test_census_has_every_state_in_order(reader: MemoryReader) -> None:
     found = view(reader)
-    rows = [found[f"ro.c.{i}"] for i in range(8)]
+    rows = [found[f"census.{i}"] for i in range(8)]
     assert [row["state"] for row in rows] == list(CENSUS)
     counts = [row["rollouts"] for row in rows]
-    assert counts == [0, 0, 26, 11, 2, 80, 8, 0] and sum(counts) == found["ro.f.in"]
+    assert counts == [0, 0, 26, 11, 2, 80, 8, 0] and sum(counts) == found["exits.in"]
     assert (rows[0]["width"], rows[0]["since"], rows[5]["width"]) == (0, None, 100)
     oldest = min(row.moved_at for row in reader.records(made.ASYNC).rows.values() if row.state == "generating")
     assert rows[2]["since"] == round(oldest)
@@ -186,14 +188,14 @@ def test_one_number_of_rollouts_in_flight_is_not_called_generating() -> None:
     states = [CensusState("generating", 960, None), CensusState("waiting_group", 345, 300.0)]
     found = rollouts_data._census(records, 1000.0)
     row = {"state": "generating", "rollouts": 960, "width": 100.0, "since": None, "label": ""}
-    assert found["ro.c.2"] == row | {"label": "in flight, stage not reported"}
+    assert found["census.2"] == row | {"label": "in flight, stage not reported"}
     waiting = {"state": "waiting_group", "rollouts": 345, "width": 35.9, "since": 700, "label": ""}
-    assert found["ro.c.5"] == waiting
+    assert found["census.5"] == waiting
     # With another stage, and of records, it is what it is called.
     states = [CensusState("booting", 0, None), CensusState("generating", 960, None)]
-    assert rollouts_data._census(records, 1000.0)["ro.c.2"] == row
+    assert rollouts_data._census(records, 1000.0)["census.2"] == row
     states = [CensusState("generating", 12, 30.0)]
-    assert rollouts_data._census(records, 1000.0)["ro.c.2"] == row | {"rollouts": 12, "since": 970}
+    assert rollouts_data._census(records, 1000.0)["census.2"] == row | {"rollouts": 12, "since": 970}
 
 
 def test_heat_maps_count_every_rollout_of_the_time(reader: MemoryReader) -> None:
@@ -201,18 +203,20 @@ def test_heat_maps_count_every_rollout_of_the_time(reader: MemoryReader) -> None
     rows = reader.records(made.ASYNC).rows.values()
     first = grid(HOUR).start
     trained = [row for row in rows if row.state == "trained" and row.moved_at >= first]
-    assert found["hs.total"] == len(trained) > 500
+    assert found["staleness_heat.total"] == len(trained) > 500
     column = grid(HOUR).number(trained[0].moved_at)
     same = [row.staleness for row in trained if grid(HOUR).number(row.moved_at) == column]
-    assert found[f"hs.{column}"] == [[value, same.count(value)] for value in sorted({v for v in same if v is not None})]
-    assert found["hs.bound"] == 6.0 and found["hc.width"] == 60.0
+    assert found[f"staleness_heat.{column}"] == [
+        [value, same.count(value)] for value in sorted({v for v in same if v is not None})
+    ]
+    assert found["staleness_heat.bound"] == 6.0 and found["rollout_columns.width"] == 60.0
 
 
 def test_solve_rates_name_the_productive_share(reader: MemoryReader) -> None:
     found = view(reader)
-    solve = found["ro.solve"]
+    solve = found["rollouts.solve"]
     assert isinstance(solve, list) and sum(row["groups"] for row in solve) == 235
-    assert found["ro.solve.n"] == "34% of 235 groups have a solve rate of 20% to 80%, the useful range."
+    assert found["solve_rates.n"] == "34% of 235 groups have a solve rate of 20% to 80%, the useful range."
     assert round(100 * sum(row["groups"] for row in solve if row["productive"]) / 235) == 34
 
 
@@ -228,13 +232,13 @@ def test_solve_rates_name_the_productive_share(reader: MemoryReader) -> None:
 )
 def test_a_bar_per_number_of_solved_members(size: int | None, labels: list[str], groups: list[int]) -> None:
     found = rollouts_data._solved([(0.0, {0: 7, 3: 2}), (60.0, {5: 1, 9: 5})], size)
-    assert [row["label"] for row in found["ro.solve"]] == labels  # type: ignore[union-attr]
-    assert [row["groups"] for row in found["ro.solve"]] == groups  # type: ignore[union-attr]
+    assert [row["label"] for row in found["rollouts.solve"]] == labels  # type: ignore[union-attr]
+    assert [row["groups"] for row in found["rollouts.solve"]] == groups  # type: ignore[union-attr]
 
 
 def test_zero_advantage_by_environment_worst_first(reader: MemoryReader) -> None:
     found = view(reader)
-    assert [found[f"ro.z.{i}"] for i in range(3)] == [
+    assert [found[f"zero_causes.{i}"] for i in range(3)] == [
         {"environment": "math", "share": "61%", "width": 61.0},
         {"environment": "swe-bench", "share": "42%", "width": 42.0},
         {"environment": "terminal", "share": "40%", "width": 40.0},
@@ -256,7 +260,7 @@ def test_tick_sends_what_changed(reader: MemoryReader, monkeypatch: pytest.Monke
     monkeypatch.setattr(rollouts_records, "KEEP_SECONDS", 0)
     views = SentViews()
     first = tick(reader, views, ask="state=trained")
-    assert first["view"]["ro.mode"] == "ok"
+    assert first["view"]["rollouts.mode"] == "ok"
     idle = tick(reader, views, ask="state=trained", have=first["have"])
     assert "view" not in idle and len(json.dumps(idle)) < 120
     # One straggler comes: its row, the order, and what is counted.
@@ -265,8 +269,8 @@ def test_tick_sends_what_changed(reader: MemoryReader, monkeypatch: pytest.Monke
     answer = tick(reader, views, ask="state=trained", have=first["have"])
     news = answer["view"] | answer["fields"]
     assert ids(view(reader, search="state=trained"))[0] == "slow"
-    rows = [key for key, cell in news.items() if key.startswith("rt.r.") and cell is not None]
-    assert len(rows) == 1 and news["ro.f.0"]["rollouts"] == first["view"]["ro.f.0"]["rollouts"] + 1
+    rows = [key for key, cell in news.items() if key.startswith("rollout_rows.r.") and cell is not None]
+    assert len(rows) == 1 and news["exits.0"]["rollouts"] == first["view"]["exits.0"]["rollouts"] + 1
     assert len(json.dumps(news)) < 2000
 
 

@@ -82,7 +82,7 @@ def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) 
 def test_where_rollouts_went_in_exact_numbers(open_page: Open) -> None:
     page = open_page()
     label = page.locator(".exits svg").get_attribute("aria-label")
-    bars = [page.evaluate(f"RS.view['ro.f.{i}']") for i in range(2)]
+    bars = [page.evaluate(f"RS.view['exits.{i}']") for i in range(2)]
     (trained, tokens), (zero, zero_tokens) = ((bar["rollouts"], bar["response_tokens"]) for bar in bars)
     assert label == (
         f"trained: {trained:,} rollouts, {tokens:,} tokens · 212,401 GPU-seconds · $118.00; "
@@ -103,14 +103,14 @@ def test_where_rollouts_went_in_exact_numbers(open_page: Open) -> None:
 def test_heat_map_says_its_number_under_the_cursor(open_page: Open) -> None:
     page = open_page(size=(1440, 1700))
     at = int((made.NOW - 600) // 60)
-    cell = dict(page.evaluate("at => RS.view['hs.' + at]", at))
+    cell = dict(page.evaluate("at => RS.view['staleness_heat.' + at]", at))
     value = max(cell, key=lambda v: cell[v])
     place = page.evaluate(
-        """([at, value]) => { const m = document.querySelector('[data-draw=hs]').look;
+        """([at, value]) => { const m = document.querySelector('[data-draw=staleness_heat]').look;
         return [m.x((at + .5) * 60000 + RS.tz), m.y(value + .5)]; }""",
         [at, value],
     )
-    page.locator("[data-draw=hs]").hover(position={"x": place[0], "y": place[1]})
+    page.locator("[data-draw=staleness_heat]").hover(position={"x": place[0], "y": place[1]})
     assert page.locator(".tooltip > p").inner_text() == f"{value} versions: {cell[value]}"
     page.mouse.move(2, 2)
     assert page.locator(".tooltip").is_hidden()
@@ -126,8 +126,9 @@ def test_lines_lie_where_the_rollouts_do(open_page: Open, reader: MemoryReader) 
     page = open_page()
     middle, high = (
         page.evaluate(
-            """name => { const m = document.querySelector('[data-draw=hs]').look;
-            const y = +document.querySelector('[data-draw=hs] path.' + name).getAttribute('d').match(/ ([\\d.]+)/)[1];
+            """name => { const m = document.querySelector('[data-draw=staleness_heat]').look;
+            const path = document.querySelector('[data-draw=staleness_heat] path.' + name).getAttribute('d');
+            const y = +path.match(/ ([\\d.]+)/)[1];
             return (m.bottom - y) / m.tall; }""",
             name,
         )
@@ -135,8 +136,8 @@ def test_lines_lie_where_the_rollouts_do(open_page: Open, reader: MemoryReader) 
     )
     assert (middle, high) == (pytest.approx(2.5, abs=0.01), pytest.approx(5.5, abs=0.01))
     # 1,024 tokens begin a row: their line is in it, which goes up to 1,448.
-    assert "1,448" in page.locator("[data-draw=hl] .axes text").all_text_contents() or page.evaluate(
-        "document.querySelector('[data-draw=hl]').look.row(0)"
+    assert "1,448" in page.locator("[data-draw=length_heat] .axes text").all_text_contents() or page.evaluate(
+        "document.querySelector('[data-draw=length_heat]').look.row(0)"
     ).startswith("1,024 to 1,448")
 
 
@@ -223,7 +224,7 @@ def test_pages_follow_by_key_and_stand_still(open_page: Open, reader: MemoryRead
     assert any(call.startswith("rollouts") and call.endswith("1:" + whole[49]) for call in reader.calls)
     # News does not shift rows that are being read; the first page comes back on demand, with the news.
     reader.put_rollouts(made.ASYNC, made.made("newest", "trained", 0, seconds=90_000.0))
-    until(page, "() => RS.view['rt.r.' + RS.view['rt.order'][0]].rollout_id === 'newest'")
+    until(page, "() => RS.view['rollout_rows.r.' + RS.view['rollout_rows.order'][0]].rollout_id === 'newest'")
     assert page.evaluate(IDS) == whole[:150]
     assert page.locator("#said-rollouts").inner_text().startswith("150 rows, not live.")
     page.get_by_role("button", name="Back to the live list").click()
@@ -263,7 +264,7 @@ def test_row_opens_a_timeline_that_can_be_shared(open_page: Open, browser: Brows
     kinds = page.locator(".timeline .span").evaluate_all("all => all.map(el => el.getAttribute('class').split(' ')[1])")
     assert kinds == ["queued", "boot", "prefill", "decode", "tool", "decode", "suspended", "decode", "scoring",
                      "waiting_group", "in_queue"]  # fmt: skip
-    first = page.evaluate("RS.view.rd.versions[0][0]")
+    first = page.evaluate("RS.view.rollout_detail.versions[0][0]")
     shades = page.locator(".timeline .decode.span").evaluate_all(
         "all => all.map(el => +el.getAttribute('fill-opacity'))"
     )

@@ -43,19 +43,21 @@ def open_page(browser: Browser, serving: Serving) -> Iterator[Open]:
 def test_everything_is_live(open_page: Open, reader: MemoryReader) -> None:
     page = open_page()
     page.evaluate("window.same = 1")
-    was = page.evaluate("[RS.view['ro.f.0'].rollouts, RS.view['hs.total'], RS.view['rt.order'].length]")
+    was = page.evaluate(
+        "[RS.view['exits.0'].rollouts, RS.view['staleness_heat.total'], RS.view['rollout_rows.order'].length]"
+    )
     name = made.of("staleness_versions", "versions", level="trajectory", stat="mean")
     reader.append(made.ASYNC, name, [(reader.clock, 3.5)])
     row = made.made("fresh", "trained", 0, seconds=90_000.0, response_tokens=700, staleness=3, consumed=570)
     reader.put_rollouts(made.ASYNC, row, made.made("boots", "booting", 3))
     until(page, "() => document.querySelector('#card-ro_policy .num').textContent === '3.5'")
     # Out of sight no row is drawn anew; the news are there when it is looked at.
-    until(page, "() => RS.view['rt.r.' + RS.view['rt.order'][0]].rollout_id === 'fresh'")
+    until(page, "() => RS.view['rollout_rows.r.' + RS.view['rollout_rows.order'][0]].rollout_id === 'fresh'")
     assert page.evaluate(IDS)[0] != "fresh"
     page.locator("#ro-table").scroll_into_view_if_needed()
     until(page, f"() => ({IDS})()[0] === 'fresh' && ({IDS})().length === 50")
     until(page, "n => document.querySelector('.exits .count').textContent === n", f"{was[0] + 1:,}")
-    until(page, "n => RS.view['hs.total'] === n", was[1] + 1)
+    until(page, "n => RS.view['staleness_heat.total'] === n", was[1] + 1)
     until(page, "() => RS.all('[data-rows=ro-census] b')[1].textContent === '1'")
     # A row that changes keeps its place and the focus in it.
     page.locator("[data-rows=rollouts] th button.long").first.focus()
@@ -139,8 +141,10 @@ def test_seconds_are_not_minutes_on_an_axis(open_page: Open, reader: MemoryReade
 def test_synchronous_run(open_page: Open) -> None:
     page = open_page(made.SYNC)
     assert page.locator("h1:visible").inner_text() == "Every rollout is fresh"
-    assert page.locator("#ro-hs .note").inner_text() == "Synchronous: staleness is 0 by definition."
-    assert page.locator("#ro-hs .heat").is_hidden() and page.locator("#ro-hs .legend").is_hidden()
+    assert page.locator("#ro-staleness_heat .note").inner_text() == "Synchronous: staleness is 0 by definition."
+    assert (
+        page.locator("#ro-staleness_heat .heat").is_hidden() and page.locator("#ro-staleness_heat .legend").is_hidden()
+    )
 
 
 def test_without_records_it_says_how_to_tell(open_page: Open, reader: MemoryReader, serving: Serving) -> None:
@@ -158,7 +162,7 @@ def test_without_records_it_says_how_to_tell(open_page: Open, reader: MemoryRead
     reader.put_rollouts(made.BARE, made.made("first", "trained", 2, seconds=3.0, response_tokens=9))
     until(page, f"() => ({IDS})().join() === 'first'")
     until(page, "() => document.querySelector('.exits .count')?.textContent === '1'")
-    until(page, "() => document.querySelector('[data-draw=hl] .cells rect')")
+    until(page, "() => document.querySelector('[data-draw=length_heat] .cells rect')")
 
 
 def test_run_switch_leaves_nothing_behind(open_page: Open) -> None:

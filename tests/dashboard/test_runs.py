@@ -1,5 +1,6 @@
 """The Runs, Targets and Help pages as cells, with numbers by hand; and that a list of all runs is one read."""
 
+import re
 from typing import Any
 
 import pytest
@@ -98,14 +99,14 @@ def test_a_run_is_live_only_while_it_is_collected() -> None:
     assert (slow["state"], slow["fire"]) == (catching_up, 0)
     assert rows[fleet.DEAD]["state"] == {"name": "finished", "word": "Crashed", "tone": "critical", "says": ""}
     found = runs_data.cells(scope(reader))
-    assert (found["rn.head"], found["rn.sub"]) == (
+    assert (found["runs.head"], found["runs.sub"]) == (
         "2 live runs",
         "1 catching up · 1 not collected · 2 finished or crashed · Select two to eight runs to compare",
     )
-    assert "rs" not in found
+    assert "run_state" not in found
     for name in (fleet.SYNC, fleet.EVIL):
         reader.set_state(name, RunState("stale"))
-    assert runs_data.cells(scope(reader))["rs"] == {"name": "none", "word": "No live run"}
+    assert runs_data.cells(scope(reader))["run_state"] == {"name": "none", "word": "No live run"}
 
 
 def test_not_applicable_is_no_dash_and_no_zero() -> None:
@@ -119,7 +120,7 @@ def test_not_applicable_is_no_dash_and_no_zero() -> None:
 
 def _rows(reader: MemoryReader) -> list[dict[str, Any]]:
     cells = runs_data.cells(scope(reader))
-    return [cell(cells, key) for key in cells if key[3:].isdigit()]
+    return [cell(cells, key) for key in cells if key.rpartition(".")[2].isdigit()]
 
 
 def test_two_hundred_runs_are_one_read_for_all_browsers() -> None:
@@ -127,9 +128,9 @@ def test_two_hundred_runs_are_one_read_for_all_browsers() -> None:
     for _ in range(5):
         found = runs_data.cells(Scope(reader, fleet.STAR, True, shared=shared))
     assert reader.calls == ["fleet"]
-    assert len([key for key in found if key[3:].isdigit()]) == 206
+    assert len([key for key in found if key.rpartition(".")[2].isdigit()]) == 206
     # 3 of the story live, as do the sync and the evil one; of the others each third: 0, 3, .. 198.
-    assert found["rn.head"] == f"{4 + 67} live runs"
+    assert found["runs.head"] == f"{4 + 67} live runs"
     assert found["newest"] == round(NOW)
 
 
@@ -138,7 +139,7 @@ def test_only_what_moved_is_sent_again() -> None:
     first = views.remember(runs_data.cells(scope(reader)))
     reader.append(fleet.STAR, fleet.number(0, "reward", "reward", stat="mean"), [(NOW + 5, 0.5)])
     changed, fields = views.changes(first, runs_data.cells(scope(reader)))
-    assert (set(changed), fields) == ({"rn.at", "newest"}, {})
+    assert (set(changed), fields) == ({"runs.at", "newest"}, {})
 
 
 def test_without_a_run_these_pages_open_all_the_same() -> None:
@@ -198,17 +199,17 @@ def test_of_a_thousand_targets_the_unhealthy_are_drawn() -> None:
         rows = [fleet.target(f"r{run}", f"e{i}", i % 100 != 7, "refused" if i % 100 == 7 else "") for i in range(250)]
         reader.set_targets(f"r{run}", *rows)
     found = targets_data.cells(scope(reader, run="r0"))
-    drawn = [cell(found, key) for key in found if key[3:].isdigit()]
+    drawn = [cell(found, key) for key in found if re.fullmatch(r"targets\.\d+", key)]
     # Three of each run's 250 are down: numbers 7, 107 and 207.
     assert [row["state"] for row in drawn].count("down") == 12 and {row["state"] for row in drawn[:12]} == {"down"}
     assert [row["target"] for row in drawn[:3]] == ["e7", "e107", "e207"]
-    assert len(drawn) == targets_data.MOST == len(cell(found, "tg.n"))
-    assert found["tg.more"] == "800 more are not shown, none in worse health. Use the filter."
-    assert (found["tg.head"], found["tg.s"]) == ("988 of 1,000 targets up", "watch")
+    assert len(drawn) == targets_data.MOST == len(cell(found, "targets.n"))
+    assert found["targets.more"] == "800 more are not shown, none in worse health. Use the filter."
+    assert (found["targets.head"], found["targets.s"]) == ("988 of 1,000 targets up", "watch")
     only = targets_data.cells(scope(reader, "unhealthy=1&find=R2", run="r0"))
-    rows = [cell(only, key) for key in only if key[3:].isdigit()]
+    rows = [cell(only, key) for key in only if re.fullmatch(r"targets\.\d+", key)]
     assert [(row["run"], row["target"]) for row in rows] == [("r2", "e7"), ("r2", "e107"), ("r2", "e207")]
-    assert only["tg.head"] == "988 of 1,000 targets up" and only["tg.more"] == ""
+    assert only["targets.head"] == "988 of 1,000 targets up" and only["targets.more"] == ""
 
 
 def test_the_chip_and_the_page_count_the_same_targets() -> None:
@@ -222,17 +223,21 @@ def test_the_chip_and_the_page_count_the_same_targets() -> None:
         return build(look, deltas.SentViews(), {"path": "sources", "search": f"?run={fleet.STAR}{search}"})[0]["view"]
 
     found = opened("")
-    assert [found[key] for key in ("n.src", "n.src.w", "n.src.s")] == ["2/3", ", 1 down", "watch"]
-    assert (found["tg.head"], found["tg.s"], found["tg.sub"]) == ("2 of 3 targets up", "watch", "1 down · 1 run")
+    assert [found[key] for key in ("header.src", "header.src.w", "header.src.s")] == ["2/3", ", 1 down", "watch"]
+    assert (found["targets.head"], found["targets.s"], found["targets.sub"]) == (
+        "2 of 3 targets up",
+        "watch",
+        "1 down · 1 run",
+    )
     every = opened("&all=1")
-    assert (every["n.src"], every["tg.head"]) == ("2/3", "4 of 6 targets up")
+    assert (every["header.src"], every["targets.head"]) == ("2/3", "4 of 6 targets up")
     reader.set_state(fleet.STAR, RunState("finished"))
     over = opened("")
-    assert [over[key] for key in ("n.src", "n.src.w", "n.src.s")] == ["3", ", not read now", "unknown"]
-    assert (over["tg.head"], over["tg.s"]) == ("3 targets, not read now", "unknown")
-    assert [row["state"] for key, row in over.items() if key[3:].isdigit()] == ["unread", "up", "up"]
+    assert [over[key] for key in ("header.src", "header.src.w", "header.src.s")] == ["3", ", not read now", "unknown"]
+    assert (over["targets.head"], over["targets.s"]) == ("3 targets, not read now", "unknown")
+    assert [row["state"] for key, row in over.items() if re.fullmatch(r"targets\.\d+", key)] == ["unread", "up", "up"]
     setup = opened("&tab=setup")
-    assert setup["sc.tab"] == "setup" and "tg.head" not in setup and setup["pf.mode"] == "nc"
+    assert setup["sources.tab"] == "setup" and "targets.head" not in setup and setup["preflight.mode"] == "nc"
 
 
 def test_the_ways_back_from_an_address_that_is_wrong() -> None:
@@ -259,16 +264,16 @@ def test_the_ways_back_from_an_address_that_is_wrong() -> None:
 def test_keys_are_told_of_the_target_that_was_asked_for() -> None:
     reader = fleet.reader()
     found = targets_data.cells(scope(reader, f"of={fleet.STAR}&keys=trainer-log"))
-    assert found["tg.keys"] == {
+    assert found["targets.keys"] == {
         "run": fleet.STAR, "target": "trainer-log", "more": 0,
         "keys": [{"key": "perf/new_key", "count": 12}, {"key": "rollout/<b>x</b>", "count": 3}],
     }  # fmt: skip
-    assert "tg.keys" not in targets_data.cells(scope(reader, f"of={fleet.SLOW}&keys=nobody"))
+    assert "targets.keys" not in targets_data.cells(scope(reader, f"of={fleet.SLOW}&keys=nobody"))
 
 
 def test_coverage_says_what_to_log() -> None:
     found = targets_data.cells(scope(fleet.reader(), run=fleet.SYNC))
-    assert found["tg.c.run"] == fleet.SYNC
+    assert found["coverage.run"] == fleet.SYNC
     groups = {group: [row["signal"] for row in targets_of(found, group)] for group in targets_data.GROUPS}
     assert groups == {
         "lack": ["generator_tokens_per_second", "reward", "cost_usd_per_million_tokens"],
@@ -283,7 +288,7 @@ def test_coverage_says_what_to_log() -> None:
 
 
 def targets_of(found: Any, group: str) -> list[Any]:
-    return [found[key] for key in found if key.startswith(f"tg.c.{group}.")]
+    return [found[key] for key in found if key.startswith(f"coverage.{group}.")]
 
 
 def test_a_signal_that_had_a_value_is_silent_and_not_lacking() -> None:

@@ -206,7 +206,7 @@ def test_targets_are_filtered_and_their_keys_told_on_demand(open_page: Open, rea
     until(page, "() => document.querySelectorAll('[data-rows=targets] tr').length === 1")
     # It comes back: nothing is left to show, and the page says so.
     reader.set_targets(fleet.STAR, fleet.target(fleet.STAR, "vllm-1"))
-    until(page, "() => RS.view['tg.none'] === 'No target matches.'")
+    until(page, "() => RS.view['targets.none'] === 'No target matches.'")
     assert page.locator("[data-rows=coverage-lack] li").all_inner_texts() == ["Generation\ngenerator\nadd engines"]
     page.get_by_role("link", name="Generation").click()
     until(page, "() => document.querySelector('details.hit')?.open")
@@ -287,7 +287,7 @@ def test_a_run_is_deleted_after_a_confirmation_and_a_collected_one_cannot_be(ope
 
     page.route("**/api/v1/runs/**", answer)
     # [state, is its button enabled?] of every row: only a run that nothing collects can be deleted.
-    states = page.evaluate("() => Object.fromEntries(RS.list('rn.').map(row => [row.name, row.state.name]))")
+    states = page.evaluate("() => Object.fromEntries(RS.list('runs.').map(row => [row.name, row.state.name]))")
     buttons = page.evaluate(
         "() => RS.all('.fleet .delete').map(el => [el.closest('tr').querySelector('th a').textContent, !el.disabled])"
     )

@@ -48,7 +48,7 @@ def rows(found: dict[str, Any], prefix: str) -> list[Any]:
 def test_a_good_p95_hides_nothing(reader: MemoryReader) -> None:
     found = cells(reader)
     expected = {
-        "sb.mode": "ok",
+        "sandboxes.mode": "ok",
         "head.sandboxes.before": "The oldest pending sandbox has waited ",
         "head.sandboxes.figure": "62 min",
         "head.sandboxes.state": "critical",
@@ -71,15 +71,15 @@ def test_a_good_p95_hides_nothing(reader: MemoryReader) -> None:
         "card.sb_dangling.figure": "5",
         "card.sb_credit.figure": "6.2",
         "card.sb_credit.note": "$476.16 left · $76.80/h",
-        "sb.clock": "timed by the provider's clock",
-        "sb.split": "p95 36 s cached image · p95 3.57 min built image",
+        "sandboxes.clock": "timed by the provider's clock",
+        "sandboxes.split": "p95 36 s cached image · p95 3.57 min built image",
     }
     assert {key: found[key] for key in expected} == expected
 
 
 def test_funnel_has_exact_numbers(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert found["sb.funnel"] == [
+    assert found["sandboxes.funnel"] == [
         {"stage": "requested", "count": 2574, "share": 1.0},
         {"stage": "started", "count": 2343, "share": 0.9103},
         {"stage": "ready", "count": 2343, "share": 0.9103},
@@ -87,7 +87,10 @@ def test_funnel_has_exact_numbers(reader: MemoryReader) -> None:
         {"stage": "ended", "count": 1614, "share": 0.627},
         {"stage": "failed", "count": 51, "share": 0.0198},
     ]
-    assert (found["sb.funnel.n"], found["sb.funnel.none"]) == ("First exec: not reported by provider.", "")
+    assert (found["sandboxes.funnel.n"], found["sandboxes.funnel.none"]) == (
+        "First exec: not reported by provider.",
+        "",
+    )
 
 
 def test_first_commands_are_a_share_of_those_whose_source_tells() -> None:
@@ -97,8 +100,8 @@ def test_first_commands_are_a_share_of_those_whose_source_tells() -> None:
     made.put_boxes(wall.WALL, *told, wall.box(4, "starting", 60, provider="traces"))
     made.put_boxes(wall.WALL, *(wall.ready(n, 60, 20) for n in range(5, 11)))
     found = cells(made)
-    assert found["sb.funnel"][3] == {"stage": "first exec", "count": 3, "share": 0.75}
-    assert found["sb.funnel.n"] == "First exec: 3 of the 4 that report it."
+    assert found["sandboxes.funnel"][3] == {"stage": "first exec", "count": 3, "share": 0.75}
+    assert found["sandboxes.funnel.n"] == "First exec: 3 of the 4 that report it."
 
 
 @pytest.mark.parametrize(
@@ -113,16 +116,16 @@ def test_a_time_that_no_provider_tells_is_no_loss(started: float | None, count: 
     quiet = structs.replace(wall.ready(1, 60, 20), started_at=None)
     made.put_boxes(wall.WALL, quiet, structs.replace(wall.ready(2, 60, 20), started_at=started))
     found = cells(made)
-    assert found["sb.funnel"][:3] == [
+    assert found["sandboxes.funnel"][:3] == [
         {"stage": "requested", "count": 2, "share": 1.0},
         {"stage": "started", "count": count, "share": (count or 0) / 2},
         {"stage": "ready", "count": 2, "share": 1.0},
     ]
-    assert found["sb.funnel.n"] == f"{note} First exec: not reported by provider."
+    assert found["sandboxes.funnel.n"] == f"{note} First exec: not reported by provider."
 
 
 def test_failures_by_cause_with_the_newest_words(reader: MemoryReader) -> None:
-    found = rows(cells(reader), "sb.f.")
+    found = rows(cells(reader), "failure_causes.")
     assert [(row["cause"], row["count"], row["width"]) for row in found] == [
         ("timeout", "21", 100.0),
         ("image", "10", 47.6),
@@ -132,7 +135,7 @@ def test_failures_by_cause_with_the_newest_words(reader: MemoryReader) -> None:
     assert found[1]["detail"] == "IMAGE_PULL_FAILED: manifest for swe-bench/sympy:1.9 not found"
     newer = wall.box(8000, "failed", 30, cause="image", detail="ErrImagePull", ended_at=wall.NOW - 1)
     reader.put_boxes(wall.WALL, newer)
-    newest = rows(cells(reader), "sb.f.")[1]
+    newest = rows(cells(reader), "failure_causes.")[1]
     assert (newest["detail"], newest["at"]) == ("ErrImagePull", round(wall.NOW) - 1)
 
 
@@ -144,12 +147,12 @@ def test_a_failure_of_another_run_is_not_ours(reader: MemoryReader) -> None:
 
 def test_quota_fullest_first(reader: MemoryReader) -> None:
     found = cells(reader)
-    assert rows(found, "sb.q.") == [
+    assert rows(found, "quotas.") == [
         {"resource": "starting at once", "used": "128 of 128 · 100%", "width": 100.0, "state": "critical"},
         {"resource": "concurrent", "used": "960 of 1,000 · 96%", "width": 96.0, "state": "critical"},
         {"resource": "CPU", "used": "1,240 of 2,000 · 62%", "width": 62.0, "state": "ok"},
     ]
-    assert (found["sb.q.none"], found["sb.q.limits"]) == ("", "watch ≥ 80% · critical ≥ 90%")
+    assert (found["quotas.none"], found["quotas.limits"]) == ("", "watch ≥ 80% · critical ≥ 90%")
 
 
 def test_quota_of_several_accounts_and_half_told_ones(reader: MemoryReader) -> None:
@@ -162,7 +165,7 @@ def test_quota_of_several_accounts_and_half_told_ones(reader: MemoryReader) -> N
         ("limit", "disk_gb", "modal", 500.0),
     ):
         reader.append(wall.WALL, wall.of_quota(which, what, who), [(wall.NOW, value)])
-    table = {row["resource"]: (row["used"], row["width"], row["state"]) for row in rows(cells(reader), "sb.q.")}
+    table = {row["resource"]: (row["used"], row["width"], row["state"]) for row in rows(cells(reader), "quotas.")}
     assert table["starting at once · prime"] == ("128 of 128 · 100%", 100.0, "critical")
     assert table["starting at once · modal"] == ("14 of 128 · 11%", 10.9, "ok")
     assert table["memory · modal"] == ("96, limit not reported", 0.0, "unknown")
@@ -202,15 +205,15 @@ def test_infra_failures_stand_beside_zero_advantage(reader: MemoryReader) -> Non
         "sandboxes failed": "11%",
         "groups without a gradient": "41%",
     }
-    assert found["sb.infra"].startswith("Showing sandbox failure rate")
+    assert found["sandboxes.infra"].startswith("Showing sandbox failure rate")
     lost = wall.signal_of("sandbox_failed_rollout_ratio", "ratio")
     reader.append(wall.WALL, lost, [(wall.NOW, 0.07)])
     found = cells(reader)
-    assert found["chart.infra.0.text"] == "7%" and "false zero reward" in found["sb.infra"]
+    assert found["chart.infra.0.text"] == "7%" and "false zero reward" in found["sandboxes.infra"]
 
 
 def test_failures_name_sandbox_and_trace(reader: MemoryReader) -> None:
-    table = rows(cells(reader), "sb.x.")
+    table = rows(cells(reader), "failed_boxes.")
     assert {**table[0], "ended_at": round(table[0]["ended_at"])} == {
         "id": "sbx-02365", "name": "trace-00093d", "provider": "prime", "state": "failed", "cause": "timeout",
         "detail": "Sandbox failed to become ready within 115 s", "ended_at": round(wall.NOW - 102),
@@ -219,64 +222,64 @@ def test_failures_name_sandbox_and_trace(reader: MemoryReader) -> None:
     assert len(table) == 5 and ends == sorted(ends, reverse=True)
     made = empty()
     made.put_boxes(wall.WALL, wall.ready(1, 60, 20))
-    assert cells(made)["sb.x.none"] == "No sandbox has failed."
+    assert cells(made)["failed_boxes.none"] == "No sandbox has failed."
 
 
 def test_oldest_pending_first_whatever_was_met_last(reader: MemoryReader) -> None:
     found = cells(reader)
-    table = rows(found, "sb.p.")
+    table = rows(found, "pending.")
     assert table[0] == {
         "id": "sbx-00001", "name": "trace-000001", "provider": "prime", "state": "starting",
         "image": "swe-bench/astropy:1.3", "image_cached": False, "requested_at": wall.NOW - 3720,
         "provider_state": "PENDING",
     }  # fmt: skip
     assert [row["requested_at"] for row in table] == sorted(row["requested_at"] for row in table)
-    assert (len(table), found["sb.p.more"]) == (10, "and 170 newer")
+    assert (len(table), found["pending.more"]) == (10, "and 170 newer")
     # Met just now, asked for two hours ago: a provider that is read for the first time.
     reader.put_boxes(wall.WALL, wall.box(8002, "queued", 7200), wall.box(8003, "starting", 0, requested_at=None))
     # That of another run in the same account waits, but not for this one.
     reader.put_boxes(wall.WALL, wall.box(8004, "queued", 9000, own=False))
-    assert rows(cells(reader), "sb.p.")[0]["id"] == "sbx-08002"
+    assert rows(cells(reader), "pending.")[0]["id"] == "sbx-08002"
 
 
 def test_the_oldest_is_found_behind_a_thousand_younger(monkeypatch: pytest.MonkeyPatch) -> None:
     made = empty()
     made.put_boxes(wall.WALL, wall.box(1, "starting", 3720), *(wall.box(i, "queued", 30) for i in range(2, 2500)))
     found = cells(made)
-    assert (found["sb.p.0"]["id"], found["sb.p.more"]) == ("sbx-00001", "and 2,489 newer")
+    assert (found["pending.0"]["id"], found["pending.more"]) == ("sbx-00001", "and 2,489 newer")
     assert made.calls.count(f"sandboxes {wall.WALL}") == 3 + 3
     # Bounded; and then the page says so.
     monkeypatch.setattr(sandboxes_records, "MOST_PAGES", 2)
     found = cells(made)
-    assert found["sb.p.more"] == "and 1,990 newer · Only the newest 2,000 were read; older ones may be pending."
+    assert found["pending.more"] == "and 1,990 newer · Only the newest 2,000 were read; older ones may be pending."
 
 
 def test_dangling_name_their_run(reader: MemoryReader) -> None:
     found = cells(reader)
-    table = rows(found, "sb.d.")
+    table = rows(found, "dangling.")
     assert {**table[0], "requested_at": round(table[0]["requested_at"])} == {
         "id": "sbx-09004", "name": "", "provider": "prime", "state": "running", "run_key": "eval-tuesday",
         "requested_at": round(wall.NOW - 99_800), "started_at": None,
     }  # fmt: skip
     assert [row["run_key"] for row in table].count("") == 1
-    assert (len(table), found["sb.d.more"], found["sb.d.none"]) == (5, "", "")
+    assert (len(table), found["dangling.more"], found["dangling.none"]) == (5, "", "")
     more = (wall.box(9100 + i, "running", 50, own=False, dangling=True) for i in range(25))
     reader.put_boxes(wall.WALL, *more)
     found = cells(reader)
-    assert len(rows(found, "sb.d.")) == 10
-    assert found["sb.d.more"] == f"and 20 more: /api/v1/runs/{wall.WALL}/sandboxes?dangling=true"
+    assert len(rows(found, "dangling.")) == 10
+    assert found["dangling.more"] == f"and 20 more: /api/v1/runs/{wall.WALL}/sandboxes?dangling=true"
 
 
 def test_states_that_are_not_drawn_are_told(reader: MemoryReader) -> None:
-    assert cells(reader)["sb.rest"] == ""
+    assert cells(reader)["sandboxes.rest"] == ""
     reader.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state="unknown"), [(wall.NOW, 7.0)])
-    assert cells(reader)["sb.rest"] == "Not drawn: 7 unknown."
+    assert cells(reader)["sandboxes.rest"] == "Not drawn: 7 unknown."
 
 
 def test_a_source_that_fails_is_named_first(reader: MemoryReader) -> None:
     broken = fake.target("e2b", "sandbox", "e2b", up=False, error="throttled: asked to wait 30 s")
     reader.set_targets(wall.WALL, *reader.status(wall.WALL).trust, broken)
-    found = rows(cells(reader), "sb.src.")
+    found = rows(cells(reader), "sandbox_sources.")
     assert found[0] == {
         "target": "e2b", "kind": "e2b", "up": False, "seen_at": round(wall.NOW - 340),
         "error": "throttled: asked to wait 30 s",
@@ -314,4 +317,4 @@ def test_whose_clock_it_was(sources: tuple[str, ...], words: str) -> None:
     made = empty()
     made.put_boxes(wall.WALL, *(wall.ready(i, 60, 20, latency_source=name) for i, name in enumerate(sources)))
     made.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state="running"), [(wall.NOW, 3.0)])
-    assert cells(made)["sb.clock"] == words
+    assert cells(made)["sandboxes.clock"] == words

@@ -130,7 +130,7 @@ def test_cell_under_the_cursor_says_its_number(open_page: Open, reader: MemoryRe
     page = open_page()
     # 20 to 30 s is the sixth row from below; the column of ten minutes ago.
     at = int((wall.NOW - 600) // 60)
-    count = dict(page.evaluate("at => RS.view['h.' + at]", at))["30"]
+    count = dict(page.evaluate("at => RS.view['spin_ups.' + at]", at))["30"]
     place = page.evaluate(PLACE, at)
     page.locator(".heat").hover(position={"x": place[0], "y": place[1]})
     words = page.locator(".tooltip > p").inner_text()
@@ -196,7 +196,7 @@ def test_any_sandbox_is_found_by_its_trace(open_page: Open, reader: MemoryReader
     assert page.locator("#box-found").inner_text() == "Found"
     # News does not take the answer away.
     reader.put_boxes(wall.WALL, wall.box(8100, "failed", 9, cause="oom", ended_at=reader.clock + 1))
-    until(page, "() => RS.view['sb.x.0'].id === 'sbx-08100'")
+    until(page, "() => RS.view['failed_boxes.0'].id === 'sbx-08100'")
     assert page.evaluate(shown) == ["sbx-00010"]
     field.fill("nobody's")
     until(page, "() => document.querySelector('#box-said').textContent.startsWith('No sandboxes with')")
@@ -209,7 +209,7 @@ def test_any_sandbox_is_found_by_its_trace(open_page: Open, reader: MemoryReader
 def test_everything_is_live(open_page: Open, reader: MemoryReader) -> None:
     page = open_page()
     page.evaluate("window.same = 1")
-    before, total = page.evaluate(LINE)[-1], page.evaluate("RS.view['h.total']")
+    before, total = page.evaluate(LINE)[-1], page.evaluate("RS.view['spin_ups.total']")
     reader.clock += 600
     ended = structs.replace(
         wall.box(1, "failed", 3720), cause="timeout", ended_at=reader.clock, detail="gave up after 72 min"
@@ -226,9 +226,9 @@ def test_everything_is_live(open_page: Open, reader: MemoryReader) -> None:
     until(page, f"before => ({LINE})().at(-1) < before", before)
     until(page, "() => document.querySelector('.funnel .failed.count')?.textContent === '52'")
     # Ten minutes have left the window, one sandbox has come.
-    until(page, "total => RS.view['h.total'] < total", total)
+    until(page, "total => RS.view['spin_ups.total'] < total", total)
     column = int((wall.NOW + 570) // 60)
-    until(page, "at => JSON.stringify(RS.view['h.' + at]) === '[[\"120\",1]]'", column)
+    until(page, "at => JSON.stringify(RS.view['spin_ups.' + at]) === '[[\"120\",1]]'", column)
     until(
         page, "() => document.querySelector('[data-rows=box-causes] li').textContent.includes('gave up after 72 min')"
     )
@@ -267,7 +267,7 @@ def test_zoom_of_the_chart_is_the_heat_maps_too(open_page: Open) -> None:
 def test_range_changes_the_columns(open_page: Open) -> None:
     page = open_page()
     page.get_by_role("link", name="15m").click()
-    until(page, "() => RS.boot.end - RS.boot.start === 900 && RS.view['h.width'] === 15")
+    until(page, "() => RS.boot.end - RS.boot.start === 900 && RS.view['spin_ups.width'] === 15")
     until(page, f"() => ({CELLS})() > 0")
     assert page.locator(".scale").inner_text().endswith("in 15 s")
 
@@ -337,7 +337,10 @@ def test_run_switch_leaves_nothing_behind(open_page: Open) -> None:
     page.locator("#runs a", has_text=wall.MATH).click()
     until(page, "name => RS.boot.run === name && document.querySelector('.boxes').dataset.state === 'na'", wall.MATH)
     assert (
-        page.evaluate("Object.keys(RS.view).filter(key => key.startsWith('h.') || key.startsWith('sb.p.')).length") == 0
+        page.evaluate(
+            "Object.keys(RS.view).filter(key => key.startsWith('spin_ups.') || key.startsWith('pending.')).length"
+        )
+        == 0
     )
     page.go_back()
     until(page, f"name => RS.boot.run === name && ({CELLS})() > 100", wall.WALL)

@@ -21,15 +21,15 @@ def reader() -> MemoryReader:
 
 def test_a_run_that_needs_none(reader: MemoryReader) -> None:
     found = cells(reader, wall.MATH)
-    assert (found["sb.mode"], found["head.sandboxes.before"]) == ("na", "This run uses no sandboxes")
+    assert (found["sandboxes.mode"], found["head.sandboxes.before"]) == ("na", "This run uses no sandboxes")
     assert found["head.sandboxes.text"] == "Not applicable: this task uses no sandbox."
-    assert not [key for key in found if key.startswith(("card.", "h.", "sb.p.", "sb.funnel"))]
+    assert not [key for key in found if key.startswith(("card.", "spin_ups.", "pending.", "sandboxes.funnel"))]
 
 
 def test_nobody_tells_of_any(reader: MemoryReader) -> None:
     found = cells(reader, wall.BARE)
-    assert (found["sb.mode"], found["head.sandboxes.before"]) == ("none", "No sandbox provider is configured")
-    assert found["sb.toml"].startswith("[[run.no-provider.target]]\ncollector = ")
+    assert (found["sandboxes.mode"], found["head.sandboxes.before"]) == ("none", "No sandbox provider is configured")
+    assert found["sandboxes.toml"].startswith("[[run.no-provider.target]]\ncollector = ")
 
 
 @pytest.mark.parametrize(
@@ -47,19 +47,21 @@ def test_a_provider_that_never_answered_is_no_missing_provider() -> None:
     made.silence(wall.WALL, fake.signal("sandboxes", state="unknown", why="no provider has answered for 310 s"))
     made.set_targets(wall.WALL, fake.target("prime", "sandbox", "prime_sandboxes", up=False, error="401"))
     found = cells(made)
-    assert (found["sb.mode"], found["head.sandboxes.before"], found["head.sandboxes.state"]) == (
+    assert (found["sandboxes.mode"], found["head.sandboxes.before"], found["head.sandboxes.state"]) == (
         "ok",
         "No provider has answered for 310 s",
         "unknown",
     )
     # Absent is never zero.
     assert (found["card.sb_failed.figure"], found["card.sb_failed.state"]) == ("–", "unknown")
-    none = {key: found[key] for key in ("sb.p.none", "sb.d.none", "sb.f.none", "sb.funnel.none")}
+    none = {
+        key: found[key] for key in ("pending.none", "dangling.none", "failure_causes.none", "sandboxes.funnel.none")
+    }
     assert none == {
-        "sb.p.none": "No data on pending sandboxes.",
-        "sb.d.none": "No data on dangling sandboxes.",
-        "sb.f.none": "No failure data.",
-        "sb.funnel.none": "No sandbox of this run reported yet.",
+        "pending.none": "No data on pending sandboxes.",
+        "dangling.none": "No data on dangling sandboxes.",
+        "failure_causes.none": "No failure data.",
+        "sandboxes.funnel.none": "No sandbox of this run reported yet.",
     }
 
 
@@ -88,7 +90,7 @@ def test_a_provider_that_is_configured_is_no_missing_one(
     made.set_targets(wall.WALL, *targets)
     found = cells(made)
     # Nothing was known last.
-    assert (found["head.sandboxes.before"], found["head.sandboxes.text"], found["sb.mode"]) == (
+    assert (found["head.sandboxes.before"], found["head.sandboxes.text"], found["sandboxes.mode"]) == (
         head,
         "ConnectError",
         "ok",
@@ -97,7 +99,7 @@ def test_a_provider_that_is_configured_is_no_missing_one(
     tips = {found[f"card.{card.key}.why"] for card in sandboxes_data.CARDS}
     assert (notes, tips, found["chart.boxes.why"]) == ({head}, {f"{head}: ConnectError"}, f"{head}: ConnectError")
     assert "provider is read" not in json.dumps(found) and COUNTS not in json.dumps(found)
-    assert found["sb.q.none"] == f"{head}."
+    assert found["quotas.none"] == f"{head}."
 
 
 def test_one_that_answered_once_speaks_for_itself() -> None:
@@ -117,33 +119,35 @@ def test_one_that_answered_once_speaks_for_itself() -> None:
 
 
 def test_no_share_of_what_had_ended_before_anybody_watched(reader: MemoryReader) -> None:
-    assert cells(reader)["sb.funnel.shares"] == 1
+    assert cells(reader)["sandboxes.funnel.shares"] == 1
     reader.met_ended = 812
     found = cells(reader)
-    assert (found["card.sb_failed.figure"], found["sb.funnel.shares"]) == ("51", 0)
+    assert (found["card.sb_failed.figure"], found["sandboxes.funnel.shares"]) == ("51", 0)
     assert found["card.sb_failed.note"] == "no share: 812 ended before Rollscope started"
-    assert found["sb.funnel.n"].startswith("812 ended before Rollscope started and others may no longer be listed")
+    assert found["sandboxes.funnel.n"].startswith(
+        "812 ended before Rollscope started and others may no longer be listed"
+    )
 
 
 def test_nobody_told_a_start() -> None:
     made = empty()
     made.put_boxes(wall.WALL, wall.box(1, "queued", 60), wall.box(2, "queued", 60))
     found = cells(made)
-    assert found["sb.funnel"][:3] == [
+    assert found["sandboxes.funnel"][:3] == [
         {"stage": "requested", "count": 2, "share": 1.0},
         {"stage": "started", "count": None, "share": 0.0},
         {"stage": "ready", "count": 0, "share": 0.0},
     ]
-    assert found["sb.funnel.n"] == "No start reported yet. First exec: not reported by provider."
+    assert found["sandboxes.funnel.n"] == "No start reported yet. First exec: not reported by provider."
 
 
 def test_a_line_that_is_missing_says_why(reader: MemoryReader) -> None:
-    assert "without gradient" not in cells(reader)["sb.infra"]
+    assert "without gradient" not in cells(reader)["sandboxes.infra"]
     made = wall.reader(600)
     why = "no step for 3 h: look at the trainer"
     unknown = wall.signal_of("zero_advantage_ratio", "ratio", "unknown", basis="completed")
     made.silence(wall.WALL, structs.replace(unknown, value=None, why=why))
-    assert cells(made)["sb.infra"].endswith(" Groups without gradient: no step for 3 h.")
+    assert cells(made)["sandboxes.infra"].endswith(" Groups without gradient: no step for 3 h.")
 
 
 def test_advice_for_the_command_line_is_not_for_the_page() -> None:
@@ -151,7 +155,7 @@ def test_advice_for_the_command_line_is_not_for_the_page() -> None:
     made.put_boxes(wall.WALL, wall.ready(1, 60, 20))
     why = "no provider reports its quota: state limits with `rollscope preflight`"
     made.silence(wall.WALL, fake.signal("sandbox_quota_used_ratio", state="unknown", why=why))
-    assert cells(made)["sb.q.none"] == "No provider reports its quota."
+    assert cells(made)["quotas.none"] == "No provider reports its quota."
 
 
 def test_known_zeros_are_zeros() -> None:
@@ -161,7 +165,7 @@ def test_known_zeros_are_zeros() -> None:
     made.append(wall.WALL, wall.signal_of("sandboxes_dangling", "sandboxes"), [(wall.NOW, 0.0)])
     found = cells(made)
     assert (found["card.sb_failed.figure"], found["card.sb_dangling.figure"]) == ("0", "0")
-    assert (found["sb.f.none"], found["sb.d.none"], found["sb.p.none"]) == (
+    assert (found["failure_causes.none"], found["dangling.none"], found["pending.none"]) == (
         "No sandbox has failed.", "None.", "Nothing is pending.",
     )  # fmt: skip
 

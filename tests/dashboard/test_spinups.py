@@ -58,15 +58,22 @@ def test_columns_hold_what_became_ready() -> None:
     made.put_boxes(wall.WALL, wall.ready(9, 300, 4, own=False))
     found = cells(made)
     column = int(at // 60)
-    assert found[f"h.{column}"] == [["1", 1], ["30", 1], ["60", 2], ["+Inf", 1]]
-    assert [key for key in found if key.startswith("h.") and key[2:].isdigit()] == [f"h.{column}"]
-    assert (found["h.width"], found["h.most"], found["h.total"], found["h.none"]) == (60.0, 2, 5, "")
+    assert found[f"spin_ups.{column}"] == [["1", 1], ["30", 1], ["60", 2], ["+Inf", 1]]
+    assert [key for key in found if key.startswith("spin_ups.") and key.rpartition(".")[2].isdigit()] == [
+        f"spin_ups.{column}"
+    ]
+    assert (found["spin_ups.width"], found["spin_ups.most"], found["spin_ups.total"], found["spin_ups.none"]) == (
+        60.0,
+        2,
+        5,
+        "",
+    )
 
 
 def test_an_edge_of_tomorrow_has_its_row() -> None:
     found = data.spinup_cells({7: {"45": 1, "+Inf": 2}}, 60.0)
-    assert found["h.edges"][4:9] == ["20", "30", "45", "60", "120"]  # type: ignore[index]
-    assert found["h.7"] == [["45", 1], ["+Inf", 2]]
+    assert found["spin_ups.edges"][4:9] == ["20", "30", "45", "60", "120"]  # type: ignore[index]
+    assert found["spin_ups.7"] == [["45", 1], ["+Inf", 2]]
 
 
 def test_columns_stand_still_while_time_goes_on(reader: MemoryReader) -> None:
@@ -74,9 +81,9 @@ def test_columns_stand_still_while_time_goes_on(reader: MemoryReader) -> None:
     moved = state_url.moved(HOUR, wall.NOW + 7.3)
     assert (moved.start, moved.end) == (wall.NOW + 7.3 - 3600, wall.NOW + 7.3)
     after = cells(reader, span=moved)
-    same = [key for key in before if key.startswith("h.") and before[key] == after.get(key)]
+    same = [key for key in before if key.startswith("spin_ups.") and before[key] == after.get(key)]
     assert len(same) >= data.COLUMNS
-    assert after["h.width"] == before["h.width"] == 60.0
+    assert after["spin_ups.width"] == before["spin_ups.width"] == 60.0
 
 
 @pytest.mark.parametrize(
@@ -86,7 +93,7 @@ def test_columns_stand_still_while_time_goes_on(reader: MemoryReader) -> None:
 def test_a_time_that_is_none_is_left_out(reader: MemoryReader, hostile: object) -> None:
     assert state_url.shown(hostile) is None
     found = callbacks.tick(look(reader), SentViews(), pull(reader, span=hostile))
-    assert found["view"]["sb.mode"] == "ok" and not [key for key in found["view"] if key.startswith("h.")]
+    assert found["view"]["sandboxes.mode"] == "ok" and not [key for key in found["view"] if key.startswith("spin_ups.")]
 
 
 # The wire.
@@ -110,7 +117,7 @@ def test_idle_tick_carries_nothing(reader: MemoryReader) -> None:
     # A column later the first one has left, and the newest is not met yet.
     second = callbacks.tick(seen, views, pull(reader, first["have"]))
     assert second.keys() <= {"page", "cursor", "now", "have", "view"}
-    assert {key for key in second.get("view", {}) if not key.startswith(("sb.src", "h."))} == set()
+    assert {key for key in second.get("view", {}) if not key.startswith(("sandboxes.src", "spin_ups."))} == set()
 
 
 def test_a_new_spin_up_is_its_column_and_its_numbers(reader: MemoryReader) -> None:
@@ -125,7 +132,7 @@ def test_a_new_spin_up_is_its_column_and_its_numbers(reader: MemoryReader) -> No
     now[0] += 6
     second = callbacks.tick(seen, views, pull(reader, first["have"]))
     column = int((wall.NOW - 5) // 60)
-    assert set(second["view"]) == {f"h.{column}", "h.total", "sb.funnel"}
+    assert set(second["view"]) == {f"spin_ups.{column}", "spin_ups.total", "sandboxes.funnel"}
     assert second["fields"] == {"card.sb_failed": {"note": "2% of 2,575 requested"}}
     assert len(json.dumps(second)) < 700
 
@@ -151,7 +158,7 @@ def test_first_load_brings_chart_lines_and_columns(reader: MemoryReader) -> None
     }
     # The highest of its bucket, not the mean: a straggler's age at its end.
     assert boot["sparks"]["card.sb_oldest"][1][-1] == 3720.0
-    assert boot["view"]["h.total"] > 2000
+    assert boot["view"]["spin_ups.total"] > 2000
 
 
 def test_the_end_of_a_straggler_does_not_hide_its_age() -> None:

@@ -55,8 +55,9 @@ def test_cells_stand_in_columns_and_say_what_does_not_go_on() -> None:
     found = cells(made, fake.RICH, Span(60, 300, True), TimedCache())
     # Columns of a minute: 60 to 120 s, 120 to 180 s, ...; begun 10 s before at step 1; 50 s before at step 3.
     assert found == {
-        "st.width": 60.0, "st.2": [[0.0, 2, 10.0, 1], [10.0, 3]], "st.3": [[20.0, 4, 50.0, 3], [40.0, 5]],
-        "st.4": [[0.0, 6]],
+        "step_axis.width": 60.0, "step_axis.2": [[0.0, 2, 10.0, 1], [10.0, 3]],
+        "step_axis.3": [[20.0, 4, 50.0, 3], [40.0, 5]],
+        "step_axis.4": [[0.0, 6]],
     }  # fmt: skip
 
 
@@ -64,5 +65,5 @@ def test_charts_over_time_have_the_steps_for_their_tooltip() -> None:
     made, page = reader(), by_key("overview")
     assert page is not None
     found = of_page(page, Scope(made, fake.RICH, span=Span(fake.NOW - 600, fake.NOW, True)))
-    rows = [cell for key, cell in found.items() if key.startswith("st.") and isinstance(cell, list)]
+    rows = [cell for key, cell in found.items() if key.startswith("step_axis.") and isinstance(cell, list)]
     assert sum(map(len, rows)) == 10

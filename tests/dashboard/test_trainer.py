@@ -42,9 +42,9 @@ def test_what_the_trainer_does(reader: MemoryReader) -> None:
         "head.trainer.after": " of each step", "head.trainer.state": "critical",
         "head.trainer.text": "Not the limit: the run is generator-bound (KV capacity) · "
         "Training 6.3 samples/s; it could handle 15.8",
-        "tn.sync": "", "tn.step": "Last 10 steps, mean 40.5 s",
+        "trainer.sync": "", "trainer.step": "Last 10 steps, mean 40.5 s",
         "head.trainer.split.wait": "Wait 59%", "head.trainer.split.compute": "Train 35%",
-        "tl.words": "Step 140 took 70 s, 75% above the median of 40 s", "tl.s": "watch",
+        "last_step.words": "Step 140 took 70 s, 75% above the median of 40 s", "last_step.s": "watch",
         "card.tr_step.figure": "40.5", "card.tr_step.note": "last 70 s · median 40 s", "card.tr_step.word": "Watch",
         "card.tr_mfu.figure": "22", "card.tr_mfu.note": "while computing", "card.tr_sync.note": "of the step 3.7%",
         "card.tr_rate.note": "capacity 15.8 samples/s",
@@ -63,16 +63,16 @@ def test_a_trainer_that_is_the_limit_and_one_with_broken_gradients(reader: Memor
 
 def test_steps_one_by_one(reader: MemoryReader) -> None:
     found = cells(reader)
-    bars = rows(found, "ts.")
+    bars = rows(found, "step_bars.")
     assert len(bars) == 40 and [bar[0] for bar in bars[-2:]] == [139, 140]
     # wait, generation, compute, weight sync, checkpoint, evaluation, other: what is not reported is no zero.
     assert bars[-2][1] == [24.0, None, 14.0, 1.5, 0.0, None, 0.5] and bars[-1][3] == 70.0
     assert bars[-11][0] == 130 and bars[-11][1][4] == 5.0
-    assert (found["ts.median"], found["ts.words"]) == (40.0, "median 40 s")
+    assert (found["step_bars.median"], found["step_bars.words"]) == (40.0, "median 40 s")
 
 
 def test_last_step_against_the_median(reader: MemoryReader) -> None:
-    found = rows(cells(reader), "tl.")
+    found = rows(cells(reader), "last_step.")
     assert found[0] == ["Wait", "54 s", "24 s", 100.0, 44.4, "watch", "orange"]
     assert found[1] == ["Compute", "14 s", "14 s", 25.9, 25.9, "ok", "blue"]
     # Most steps have no checkpoint: one that has is not unlike the others.
@@ -99,13 +99,13 @@ def test_phases_of_a_step(values: dict[str, float], expected: dict[str, float]) 
 
 def test_table_of_the_last_twenty(reader: MemoryReader) -> None:
     found = cells(reader)
-    table = rows(found, "tt.")
+    table = rows(found, "step_rows.")
     assert len(table) == 20 and [row[0] for row in table[:2]] == ["140", "139"]
     assert table[1][2:] == [
         "40", ["24", "", "14", "1.5", "0", "", "0.5"], "256", "680k", "2.5", "0.5", "0.3", False,
     ]  # fmt: skip
     assert table[0][9] is True
-    told = {phase["label"]: phase["reported"] for phase in found["tt.phases"]}
+    told = {phase["label"]: phase["reported"] for phase in found["step_rows.phases"]}
     assert told == {
         "Wait": True,
         "Generation": False,
@@ -119,16 +119,16 @@ def test_table_of_the_last_twenty(reader: MemoryReader) -> None:
 
 def test_learning_of_single_steps(reader: MemoryReader) -> None:
     found = cells(reader)
-    learnt = {row[0]: row[1:3] for row in rows(found, "th.")}
+    learnt = {row[0]: row[1:3] for row in rows(found, "learning.")}
     assert learnt == {
         "Gradient norm": ["0.3", "0.3"], "Clipped tokens": ["0.2%", "0.2%"], "Learning rate": ["1.0e-06", "1.0e-06"],
         "Mismatch KL": ["0.002", "0.002"],
     }  # fmt: skip
-    assert found["th.none"] == "Not logged: reference KL, effective samples, loss."
+    assert found["learning.none"] == "Not logged: reference KL, effective samples, loss."
     reader.put_steps(actors.RUN, actors.step(141, gradient_nonfinite=1.0))
     found = cells(reader)
-    assert found["th.bad"] == "1 of the last 40 steps had a non-finite gradient."
-    assert found["tt.0"]["gradient"] == "non-finite"
+    assert found["learning.bad"] == "1 of the last 40 steps had a non-finite gradient."
+    assert found["step_rows.0"]["gradient"] == "non-finite"
 
 
 def test_restarts_checkpoints_and_versions(reader: MemoryReader) -> None:
@@ -138,14 +138,14 @@ def test_restarts_checkpoints_and_versions(reader: MemoryReader) -> None:
         *(EventInfo(actors.NOW - 41.0 * 2 * i, "weights_published", f"w{i}", "", 412 - i) for i in range(1, 20)),
     ]
     found = cells(reader)
-    assert rows(found, "tv.") == [
+    assert rows(found, "restarts.") == [
         ["Restarted", "life 1", round(actors.NOW - 900)], ["Checkpoint", "trainer step 90", round(actors.NOW - 2000)],
     ]  # fmt: skip
-    assert (found["tv.sum"], found["tv.none"]) == ("1 restart · 1 checkpoint", "")
-    assert found["tv.updates"] == "19 versions in 39 steps: 2.05 steps per version"
+    assert (found["restarts.sum"], found["restarts.none"]) == ("1 restart · 1 checkpoint", "")
+    assert found["restarts.updates"] == "19 versions in 39 steps: 2.05 steps per version"
     # A step of another life stands in the same row of bars.
     reader.put_steps(actors.RUN, structs.replace(actors.step(141), life=1))
-    assert [bar[2] for bar in rows(cells(reader), "ts.")[-2:]] == [0, 1]
+    assert [bar[2] for bar in rows(cells(reader), "step_bars.")[-2:]] == [0, 1]
 
 
 def test_a_synchronous_run_has_no_wait(reader: MemoryReader) -> None:
@@ -155,23 +155,23 @@ def test_a_synchronous_run_has_no_wait(reader: MemoryReader) -> None:
         "40%",
         "ok",
     )
-    assert found["tn.sync"] == (
+    assert found["trainer.sync"] == (
         "Wait: not applicable. Synchronous run: the trainer and the generator take turns, so neither waits for a queue."
     )
     assert found["card.tr_wait.state"] == "not_applicable" and found["head.trainer.split.wait"] == "Generate 40%"
     assert found["chart.tphase.0.label"] == "generation"
-    assert [row[0] for row in rows(found, "tl.")] == ["Generation", "Compute", "Weight sync"]
+    assert [row[0] for row in rows(found, "last_step.")] == ["Generation", "Compute", "Weight sync"]
 
 
 def test_nothing_known_is_said_and_never_zero(reader: MemoryReader) -> None:
     found = cells(reader, actors.BARE)
-    assert (found["head.trainer.before"], found["head.trainer.state"], found["tl.words"]) == (
+    assert (found["head.trainer.before"], found["head.trainer.state"], found["last_step.words"]) == (
         "No trainer is monitored",
         "unknown",
         "",
     )
     assert found["head.trainer.text"] == "Add the trainer's run directory or its metrics."
-    assert found["ts.none"] == found["tt.none"] == "No step has been logged yet."
+    assert found["step_bars.none"] == found["step_rows.none"] == "No step has been logged yet."
     assert found["card.tr_mfu.figure"] == "–" and found["card.tr_mfu.why"] == actors.NO_MFU
     assert found["chart.tmfu.why"] == actors.NO_MFU and found["head.trainer.split"] == []
 

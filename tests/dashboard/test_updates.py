@@ -41,8 +41,9 @@ def test_weight_updates_stand_in_columns() -> None:
     columns_of = grid(Span(600, 1200, True))
     found = cells(published([605.0, 630.5, 1190.0]), columns_of)
     assert found == {
-        "w.10": [[5.0, 10], [30.5, 11]], "w.19": [[50.0, 12]], "w.width": 60.0, "w.n": 3, "w.whole": 1,
-        "w.note": "3 weight updates, v10 to v12",
+        "weight_updates.10": [[5.0, 10], [30.5, 11]], "weight_updates.19": [[50.0, 12]],
+        "weight_updates.width": 60.0, "weight_updates.n": 3, "weight_updates.whole": 1,
+        "weight_updates.note": "3 weight updates, v10 to v12",
     }  # fmt: skip
 
 
@@ -53,19 +54,20 @@ def test_other_events_have_kind_and_text() -> None:
         EventInfo(660.0, "eval", "c", ""), EventInfo(670.0, "unheard_of", "d", ""),
     ]  # fmt: skip
     assert cells([*published([605.0]), *made], grid(Span(600, 1200, True))) == {
-        "w.10": [[5.0, 10]], "w.width": 60.0, "w.n": 1, "w.whole": 1, "w.note": "1 weight update",
-        "w.e.10": [[5.0, "restart", "Restart: step 380"], [6.5, "resume", "Resumed"],
+        "weight_updates.10": [[5.0, 10]], "weight_updates.width": 60.0, "weight_updates.n": 1,
+        "weight_updates.whole": 1, "weight_updates.note": "1 weight update",
+        "other_events.10": [[5.0, "restart", "Restart: step 380"], [6.5, "resume", "Resumed"],
                    [42.5, "drift", "Behaviour changed: tool calls x2.5 from step 40 on"]],
-        "w.e.11": [[0.0, "eval", "Evaluation"]],
+        "other_events.11": [[0.0, "eval", "Evaluation"]],
     }  # fmt: skip
 
 
 def test_of_very_many_weight_updates_the_first_of_each_column_are_sent() -> None:
     found = cells(published([1.0 * i for i in range(3600)]), grid(Span(0, 3599, True)))
-    drawn = [cell for key, cell in found.items() if key.removeprefix("w.").isdigit()]
+    drawn = [cell for key, cell in found.items() if key.removeprefix("weight_updates.").isdigit()]
     assert len(drawn) == 60 and all(len(cell) == 25 for cell in drawn if isinstance(cell, list))
-    assert (found["w.n"], found["w.whole"]) == (3600, 0)
-    assert found["w.note"] == "3,600 weight updates, v10 to v3,609"
+    assert (found["weight_updates.n"], found["weight_updates.whole"]) == (3600, 0)
+    assert found["weight_updates.note"] == "3,600 weight updates, v10 to v3,609"
     whole = cells(published([2.4 * i for i in range(MOST_UPDATES)]), grid(Span(0, 3599, True)))
     assert sum(len(cell) for key, cell in whole.items() if isinstance(cell, list)) == MOST_UPDATES
 
@@ -84,9 +86,9 @@ def test_alerts_are_marked_when_they_began_to_fire() -> None:
         *now, alert("LengthDrift", 700.5, "warning", over=900.0), alert("TargetDown", 100.0, "critical", 200.0)
     )
     found = events(made, fake.RICH, now, Span(600, 1200, True), TimedCache())
-    assert {key: cell for key, cell in found.items() if key.startswith("w.a")} == {
-        "w.a.11": [[40.5, "LengthDrift", "warning", "reward"]],
-        "w.a.19": [[50.0, "TrainerStarved", "critical", "reward"]],
+    assert {key: cell for key, cell in found.items() if key.startswith("fired_alerts")} == {
+        "fired_alerts.11": [[40.5, "LengthDrift", "warning", "reward"]],
+        "fired_alerts.19": [[50.0, "TrainerStarved", "critical", "reward"]],
     }
 
 
@@ -96,4 +98,4 @@ def test_weight_updates_are_on_every_page_with_charts(reader: MemoryReader) -> N
         page = by_key(key)
         assert page is not None
         found = of_page(page, Scope(reader, made.BARE, span=HOUR))
-        assert found["w.note"] == "14 weight updates, v558 to v571"
+        assert found["weight_updates.note"] == "14 weight updates, v558 to v571"

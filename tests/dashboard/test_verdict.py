@@ -160,30 +160,30 @@ def test_white_can_be_read_on_every_colour() -> None:
 
 def test_the_ribbon_of_an_hour() -> None:
     found = verdict.ribbon_cells(hour())
-    assert [row[:5] for row in found["v.rows"]] == [  # type: ignore[union-attr]
+    assert [row[:5] for row in found["verdicts.rows"]] == [  # type: ignore[union-attr]
         [NOW - 7200, NOW - 2640, "balanced", "Balanced", ""],
         [NOW - 2640, NOW - 2520, "none", "No verdict now", ""],
         [NOW - 2520, NOW - 720, "sandbox", "Sandbox-bound", "spin up"],
         [NOW - 720, None, "generator", "Generator-bound", "KV capacity"],
     ]
-    assert (found["v.note"], found["v.s"]) == ("3 changes", "some")
+    assert (found["verdicts.note"], found["verdicts.s"]) == ("3 changes", "some")
 
 
 def test_a_ribbon_is_bounded_and_says_so() -> None:
     many = [span(1000 - i, 999 - i, "balanced", "", "", replayed=i == 150) for i in range(verdict.MOST + 1)]
     found = verdict.ribbon_cells(many)
-    assert len(found["v.rows"]) == verdict.MOST and found["v.rows"][0][0] == NOW - 999  # type: ignore[arg-type, index]
-    assert found["v.note"] == ("at least 200 changes · partly reconstructed from logs")
-    assert verdict.ribbon_cells([]) == {"v.rows": [], "v.note": "", "v.s": "none"}
-    assert verdict.ribbon_cells(hour()[-1:])["v.note"] == "no change"
+    assert len(found["verdicts.rows"]) == verdict.MOST and found["verdicts.rows"][0][0] == NOW - 999  # type: ignore[arg-type, index]
+    assert found["verdicts.note"] == ("at least 200 changes · partly reconstructed from logs")
+    assert verdict.ribbon_cells([]) == {"verdicts.rows": [], "verdicts.note": "", "verdicts.s": "none"}
+    assert verdict.ribbon_cells(hour()[-1:])["verdicts.note"] == "no change"
 
 
 def test_every_page_with_charts_has_the_changes(reader: MemoryReader) -> None:
     overview_page, alerts = by_path(""), by_path("alerts")
     assert overview_page is not None and alerts is not None
     scope = Scope(reader, RICH, shared=TimedCache(), span=Span(NOW - 900, NOW, True))
-    assert [row[3] for row in cells(overview_page, scope)["v.rows"]] == ["Sandbox-bound", "Generator-bound"]  # type: ignore[union-attr, index]
-    assert "v.rows" not in cells(alerts, Scope(reader, RICH, shared=TimedCache()))
+    assert [row[3] for row in cells(overview_page, scope)["verdicts.rows"]] == ["Sandbox-bound", "Generator-bound"]  # type: ignore[union-attr, index]
+    assert "verdicts.rows" not in cells(alerts, Scope(reader, RICH, shared=TimedCache()))
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,13 @@ def head(found: dict[str, Any]) -> str:
 
 
 def rows(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {row["key"]: row for key, row in found.items() if key.startswith("wi.row.")}
+    return {row["key"]: row for key, row in found.items() if key.startswith("what_if_row.")}
 
 
 def test_today(reader: MemoryReader) -> None:
     found = cells(reader)
     assert head(found) == "Now the trainer waits 29% of each step"
-    assert (found["wi.mode"], found["wi.limit.now"], found["wi.limit.then"], found["wi.flip"]) == (
+    assert (found["what_if.mode"], found["what_if.limit.now"], found["what_if.limit.then"], found["what_if.flip"]) == (
         "now", "the generator side", "", "same",
     )  # fmt: skip
     # 256 GPUs at 2 USD over 1.95 * 12,000 tokens/s; 64 GPUs idle 29.09% of the time
@@ -43,7 +43,7 @@ def test_today(reader: MemoryReader) -> None:
         "change": "", "state": "same", "why": "",
     }  # fmt: skip
     assert rows(found)["idle_usd_per_hour"]["now"] == "$37.24/h"
-    assert "wi.a.0" not in found
+    assert "assumptions.0" not in found
 
 
 def test_gpus_moved(reader: MemoryReader) -> None:
@@ -57,20 +57,20 @@ def test_gpus_moved(reader: MemoryReader) -> None:
     assert shown["trained_samples_per_second"][1:4] == ["1.95 samples/s", "2.03 samples/s", "+4.17%"]
     assert shown["staleness_versions"][2:4] == ["1.5 versions", "no change"]
     assert shown["trainer_gpus"] == ["Trainer GPUs", "64 GPUs", "56 GPUs", "−12.5%", "same", ""]
-    assert found["wi.sl.move_gpus"] == {
+    assert found["what_if_slider.move_gpus"] == {
         "low": -191, "high": 63, "step": 1, "today": 0, "value": 8, "unit": "GPUs", "needs": ""
     }  # fmt: skip
     # 2.40625 and 2.03125 on a scale of 2.75
-    assert [(found[f"wi.side.{i}"]["to"], found[f"wi.side.{i}"]["limits"]) for i in (0, 1)] == [
+    assert [(found[f"what_if_side.{i}"]["to"], found[f"what_if_side.{i}"]["limits"]) for i in (0, 1)] == [
         (87.5, False), (73.9, True),
     ]  # fmt: skip
 
 
 def test_the_limiter_flips(reader: MemoryReader) -> None:
     found = cells(reader, "move_gpus=16")
-    assert (found["wi.limit.now"], found["wi.limit.then"]) == ("the generator side", "the trainer")
-    assert found["wi.flip"] == "flipped"
-    assert [found[f"wi.side.{i}"]["limits"] for i in (0, 1)] == [True, False]
+    assert (found["what_if.limit.now"], found["what_if.limit.then"]) == ("the generator side", "the trainer")
+    assert found["what_if.flip"] == "flipped"
+    assert [found[f"what_if_side.{i}"]["limits"] for i in (0, 1)] == [True, False]
     row = rows(found)["staleness_versions"]
     assert (row["then"], row["change"], row["state"]) == ("at most 4 versions", "up to +167%", "same")
 
@@ -100,20 +100,20 @@ def test_what_is_not_known(reader: MemoryReader) -> None:
         "key": "useful_samples_per_second", "title": "With a gradient", "now": "–", "then": "", "change": "",
         "state": "same", "why": "whether groups without a gradient are dropped before training",
     }  # fmt: skip
-    assert found["wi.m.0"].endswith("[run.NAME.facts], or send rollout records")
+    assert found["missing.0"].endswith("[run.NAME.facts], or send rollout records")
     poor = cells(reader, "move_gpus=8", POOR)
-    assert (poor["wi.mode"], head(poor)) == ("none", "Current rates are unknown")
+    assert (poor["what_if.mode"], head(poor)) == ("none", "Current rates are unknown")
     assert poor["head.what_if.text"].startswith("Needed: how many samples the trainer takes per second: log step time")
-    assert poor["wi.sl.move_gpus"]["needs"] == "the trainer's GPUs: state trainer_gpus in [run.NAME.facts]"
+    assert poor["what_if_slider.move_gpus"]["needs"] == "the trainer's GPUs: state trainer_gpus in [run.NAME.facts]"
     math = cells(reader, run=fakes.MATH)
-    assert (math["wi.mode"], math["head.what_if.text"]) == (
+    assert (math["what_if.mode"], math["head.what_if.text"]) == (
         "apart", "Synchronous run: trainer and generator take turns, so neither waits for the other at a queue.",
     )  # fmt: skip
 
 
 def test_a_change_that_cannot_be_is_said_and_today_is_shown(reader: MemoryReader) -> None:
     found = cells(reader, "move_gpus=64")
-    assert found["wi.refused"] == (
+    assert found["what_if.refused"] == (
         "Not possible: move_gpus 64: this run has 64 GPUs that train and 192 that generate, so -191 to 63. "
         "Showing the current values."
     )

@@ -29,7 +29,7 @@ test("a chart over steps: x of a time and back", () => {
   page.state.tz = 0;
   page.state.boot = { stepped: ["reward.0"], error: null };
   // Column 2 of 100 s: step 7 ended after 10 s and took 5 s, step 8 after 30 s and took 10 s; between them nothing runs.
-  Object.assign(page.state.view, { "st.width": 100, "st.2": [[10, 7, 5, 6], [30, 8, 10]] });
+  Object.assign(page.state.view, { "step_axis.width": 100, "step_axis.2": [[10, 7, 5, 6], [30, 8, 10]] });
   const figure = { data: [{ meta: "reward.0", x: [209000, 230000], y: [1, 2] }], layout: { xaxis: { range: [200000, 230000] } } };
   const shown = page.overSteps(figure);
   assert.equal(page.byStep(), true);
@@ -45,10 +45,10 @@ test("the step and the version at a time, where they are known", () => {
   const at = [204000, 206000, 210000, 215000, 225000, 231000];
   // Between 10 and 20 s no step was in progress; the newest is followed by the next one.
   assert.deepEqual(at.map(page.stepAt), [null, 7, 7, null, 8, 9]);
-  const cells = { "w.width": 100, "w.whole": 1, "w.2": [[5, 40], [20, null], [25, 41]] };
+  const cells = { "weight_updates.width": 100, "weight_updates.whole": 1, "weight_updates.2": [[5, 40], [20, null], [25, 41]] };
   Object.assign(page.state.view, cells);
   assert.deepEqual([204000, 205000, 221000, 226000].map(page.updateAt), [null, 40, 40, 41]);
-  page.state.view["w.whole"] = 0;
+  page.state.view["weight_updates.whole"] = 0;
   assert.equal(page.updateAt(226000), null);
 });
 

@@ -38,7 +38,7 @@ function elements() {
 // The field of a cell; undefined where the rest of the path belongs to another cell.
 function field(key, cell, rest) {
   if (!rest.length) return cell;
-  if (cell === null ? [key, ...rest].join(".") in state.view : typeof cell !== "object") return undefined;
+  if ((cell !== null && typeof cell !== "object") || [key, ...rest].join(".") in state.view) return undefined;
   return rest.reduce((found, name) => found?.[name], cell) ?? null;
 }
 

@@ -28,7 +28,7 @@ let looked = false, notified = false, waiting = "";
 // The server's clock: a demo's may run apart from the browser's.
 export const ticks = () => tick;
 export const asked = () => (requested ? requested.search : "");
-export const busy = () => state.view["pf.busy"] === 1;
+export const busy = () => state.view["preflight.busy"] === 1;
 export const now = () => state.boot.now + since(answeredAt) / 1000;
 
 const touch = () => matchMedia("(pointer: coarse)").matches;
@@ -86,7 +86,7 @@ function heartbeat() {
     else link.removeAttribute("aria-current");
   const lost = since(Math.max(answeredAt, awakeAt)) > (pushed() ? LOST_PUSHED : LOST) && !document.hidden;
   // A page about all runs has no state of one run: there the word is about the connection.
-  const run = state.view.rs || { name: "live", word: "Live" };
+  const run = state.view.run_state || { name: "live", word: "Live" };
   const past = pastAt(), live = run.name === "live" && past !== undefined && past < now() - 10;
   const shown = paused ? "paused" : run.name === "finished" ? "over" : lost ? "lost" : live ? "past" : run.name;
   const button = by("live"), newest = state.view.newest;
@@ -107,7 +107,7 @@ function aged(state, run, newest) {
 }
 
 // While a run catches up its charts end in the past: the window is another one.
-const catches = () => (state.view.rs || {}).name === "catching_up";
+const catches = () => (state.view.run_state || {}).name === "catching_up";
 
 function boot(found) {
   if (!found || (requested && found.page !== requested.n)) return none();

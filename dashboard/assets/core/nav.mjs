@@ -77,7 +77,7 @@ export function jump() {
 }
 
 export function navigated() {
-  const shown = state.boot.key, count = state.view["n.firing"];
+  const shown = state.boot.key, count = state.view["header.firing"];
   for (const link of all("[data-nav], [data-goto]")) {
     const key = link.dataset.nav || link.dataset.goto, href = address(key, link.dataset.changes);
     if (link.getAttribute("href") !== href) link.setAttribute("href", href);

@@ -64,7 +64,7 @@ const shownLabels = (row) => Object.entries(row.labels).filter(([name]) => name 
 
 // What is drawn again when its row changes; buttons and an open form are not in it, so focus stays.
 function facts(id, list) {
-  const row = state.view["a." + id], extra = state.view[`a.${id}.x`] || {};
+  const row = state.view["alert." + id], extra = state.view[`alert.${id}.x`] || {};
   const head = make("div", "", "row");
   const name = make("h3", row.name);
   name.title = row.alert;
@@ -72,7 +72,7 @@ function facts(id, list) {
   if (list === "pending") head.append(pill("Pending", "unknown"));
   const since = list === "pending" ? row.at : row.fired ?? row.at;
   head.append(timed("since", since, list === "pending" ? "true for " : "for "), time(since));
-  const parts = [head, cell("p", `a.${id}.n`, "says")];
+  const parts = [head, cell("p", `alert.${id}.n`, "says")];
   if (row.description) parts.push(make("p", row.description, "note"));
   parts.push(chips(shownLabels(row)));
   if (row.held) parts.push(make("p", "On hold: " + (row.why || "its series has no data now"), "note held"));
@@ -108,22 +108,22 @@ function told(found) {
 }
 
 function figure(id) {
-  const row = state.view["a." + id], box = make("div", "", "figure");
-  box.append(cell("b", `a.${id}.v`, "num"));
+  const row = state.view["alert." + id], box = make("div", "", "figure");
+  box.append(cell("b", `alert.${id}.v`, "num"));
   if (row.limit) box.append(make("span", "limit " + row.limit, "note"));
   else if (row.rule) box.append(make("code", row.rule));
   return box;
 }
 
 function card(id, list) {
-  const row = state.view["a." + id], el = make("article", "", "card alert");
+  const row = state.view["alert." + id], el = make("article", "", "card alert");
   el.dataset.id = id;
   el.id = "alert-" + id;
   el.dataset.state = row.s;
   const body = make("div", "", "facts"), side = make("div", "", "aside"), actions = make("p", "", "actions");
   actions.append(chartLink(row));
   if (/^https?:\/\//.test(row.runbook || "")) actions.append(outside(row.runbook));
-  actions.append(list === "muted" ? ender(() => (state.view[`a.${id}.x`] || {}).silence) : silencer(id, row));
+  actions.append(list === "muted" ? ender(() => (state.view[`alert.${id}.x`] || {}).silence) : silencer(id, row));
   el.append(body, side, actions);
   return el;
 }
@@ -157,7 +157,7 @@ function redraw(el, list) {
   el.querySelector(".facts").replaceChildren(...facts(id, list));
   el.querySelector(".aside").replaceChildren(figure(id));
   // An inhibition by another alert cannot be ended here.
-  if (list === "muted") button.hidden = !(state.view[`a.${id}.x`] || {}).silence;
+  if (list === "muted") button.hidden = !(state.view[`alert.${id}.x`] || {}).silence;
 }
 
 // Keeps existing elements: a replaced element loses the focus, and a form its input.
@@ -175,13 +175,13 @@ function arrange(box, ids, build) {
 
 function lists(cells) {
   for (const box of all("[data-alerts]")) {
-    const list = box.dataset.alerts, ids = state.view["al." + list] || [];
+    const list = box.dataset.alerts, ids = state.view["alerts." + list] || [];
     const fresh = new Set(ids.filter((id) => !document.querySelector(`[data-alerts=${list}] > [data-id="${id}"]`)));
     arrange(box, ids, (id) => card(id, list));
     box.parentNode.hidden = !ids.length && list !== "firing";
     for (const el of box.children) {
       const id = el.dataset.id;
-      if (fresh.has(id) || `a.${id}` in cells || `a.${id}.x` in cells || bits.all !== state.boot.all) redraw(el, list), renew(cells, id);
+      if (fresh.has(id) || `alert.${id}` in cells || `alert.${id}.x` in cells || bits.all !== state.boot.all) redraw(el, list), renew(cells, id);
     }
   }
   bits.all = state.boot.all;
@@ -189,21 +189,21 @@ function lists(cells) {
 
 // New elements also need the cells that did not change.
 function renew(cells, id) {
-  for (const key of [`a.${id}.v`, `a.${id}.n`]) if (key in state.view) cells[key] = state.view[key];
+  for (const key of [`alert.${id}.v`, `alert.${id}.n`]) if (key in state.view) cells[key] = state.view[key];
   reindex();
 }
 
 function briefRow(id) {
-  const row = state.view["a." + id], done = row.state === "resolved", li = make("li"), link = make("a"), words = make("span", "", "words");
+  const row = state.view["alert." + id], done = row.state === "resolved", li = make("li"), link = make("a"), words = make("span", "", "words");
   li.dataset.id = id;
   const colour = done ? "ok" : row.s, word = make("span", row.state, "state");
   word.dataset.state = row.state === "pending" ? "unknown" : colour;
   const head = make("span", "", "row");
-  const count = (state.view["o.n"] || {})[id];
+  const count = (state.view["brief_alerts.n"] || {})[id];
   head.append(make("b", row.name), ...(count ? [make("span", `×${count}`, "times")] : []), word);
   // A resolved alert's sentence is outdated.
-  const says = done ? make("span", row.lasted ? "lasted " + row.lasted : "", "note") : cell("span", `a.${id}.n`, "note");
-  words.append(head, says, ...(row.description && !done && id === state.view["o.al"][0] ? [make("span", row.description, "note next")] : []), time(done ? row.ended : row.fired ?? row.at));
+  const says = done ? make("span", row.lasted ? "lasted " + row.lasted : "", "note") : cell("span", `alert.${id}.n`, "note");
+  words.append(head, says, ...(row.description && !done && id === state.view["brief_alerts.al"][0] ? [make("span", row.description, "note next")] : []), time(done ? row.ended : row.fired ?? row.at));
   link.append(mark(colour), words);
   link.dataset.in = "alerts";
   link.href = path("alerts") + query() + (done ? "#history" : "#alert-" + id);
@@ -213,9 +213,9 @@ function briefRow(id) {
 
 function briefs(cells) {
   const box = document.querySelector("[data-rows=brief-alerts]");
-  if (!box || !state.view["o.al"] || !("o.al" in cells || "o.n" in cells || state.view["o.al"].some((id) => `a.${id}` in cells))) return;
-  box.replaceChildren(...state.view["o.al"].map(briefRow));
-  for (const id of state.view["o.al"]) renew(cells, id);
+  if (!box || !state.view["brief_alerts.al"] || !("brief_alerts.al" in cells || "brief_alerts.n" in cells || state.view["brief_alerts.al"].some((id) => `alert.${id}` in cells))) return;
+  box.replaceChildren(...state.view["brief_alerts.al"].map(briefRow));
+  for (const id of state.view["brief_alerts.al"]) renew(cells, id);
   watched(box.parentNode);
 }
 
@@ -230,7 +230,7 @@ function watched(card) {
 }
 
 function fit() {
-  const card = by("alerts"), link = by("more-alerts"), { hidden: beyond, note } = state.view["o.more"] || { hidden: 0, note: "" };
+  const card = by("alerts"), link = by("more-alerts"), { hidden: beyond, note } = state.view["brief_alerts.more"] || { hidden: 0, note: "" };
   if (!card || !link) return;
   const rows = all("li", card), words = (n) => [n ? `${n} more` : "", note].filter(Boolean).join(" · ");
   for (const row of rows) row.hidden = false;
@@ -244,15 +244,15 @@ function fit() {
 }
 
 function history(cells) {
-  const box = document.querySelector("[data-rows=history]"), ids = state.view["al.history"];
-  if (!box || !ids || !("al.history" in cells || ids.some((id) => `a.${id}` in cells))) return;
+  const box = document.querySelector("[data-rows=history]"), ids = state.view["alerts.history"];
+  if (!box || !ids || !("alerts.history" in cells || ids.some((id) => `alert.${id}` in cells))) return;
   by("history").hidden = !ids.length;
   box.replaceChildren(...ids.map((id) => {
-    const row = state.view["a." + id], tr = make("tr"), name = make("th");
+    const row = state.view["alert." + id], tr = make("tr"), name = make("th");
     name.scope = "row";
     name.append(mark(row.s), make("span", row.name), make("span", state.boot.all ? row.run : differs(row), "note"));
     tr.append(name, cellOf("Began", time(row.fired ?? row.at)), cellOf("Lasted", row.lasted || "–"),
-      cellOf("Last value", state.view[`a.${id}.v`] || "–"), cellOf("Reason", row.why || "no longer true"),
+      cellOf("Last value", state.view[`alert.${id}.v`] || "–"), cellOf("Reason", row.why || "no longer true"),
       cellOf("", chartLink(row)));
     return tr;
   }));
@@ -301,11 +301,11 @@ drawers.push((cells) => {
   lists(cells);
   briefs(cells);
   history(cells);
-  table(cells, "r.", "rules", rule);
-  table(cells, "d.", "deliveries", delivery);
-  table(cells, "s.", "silences", quieted);
+  table(cells, "rules.", "rules", rule);
+  table(cells, "deliveries.", "deliveries", delivery);
+  table(cells, "silences.", "silences", quieted);
   const how = document.querySelector(".how");
-  if (how && "d.how" in cells) how.hidden = !cells["d.how"];
+  if (how && "deliveries.how" in cells) how.hidden = !cells["deliveries.how"];
   const toggle = by("all-runs");
   if (toggle) toggle.setAttribute("aria-pressed", String(Boolean(state.boot.all)));
 });

@@ -19,7 +19,7 @@ const signals = () => {
 };
 const way = () => (WAYS.some(([name]) => name === wanted("by")) ? wanted("by") : "time");
 const signalOf = (name) => name.split("{")[0];
-const infoOf = (name) => (state.view["rn.info"] || {})[signalOf(name)] || { title: signalOf(name), unit: "", actor: "" };
+const infoOf = (name) => (state.view["runs.info"] || {})[signalOf(name)] || { title: signalOf(name), unit: "", actor: "" };
 const labelsOf = (name) => [...name.matchAll(/="((?:[^"\\]|\\.)*)"/g)].map((match) => match[1].replace(/\\(.)/g, "$1")).join(", ");
 const shownUnit = (unit) => (unit === "ratio" || unit === "seconds" ? unit : "");
 const value = (number, name) => format.text(number, shownUnit(infoOf(name).unit));
@@ -45,7 +45,7 @@ async function status(run) {
 }
 
 function span(row) {
-  const live = !["finished", "crashed"].includes(row.life), end = live ? now() : (state.view["rn.at"] || [])[list("rn.").indexOf(row)];
+  const live = !["finished", "crashed"].includes(row.life), end = live ? now() : (state.view["runs.at"] || [])[list("runs.").indexOf(row)];
   const start = row.start ?? now() - 3600;
   return { live, start, end: Math.max(start + 60, (end ?? start) + 1) };
 }
@@ -124,7 +124,7 @@ const titled = (name) => [infoOf(name).title, labelsOf(name)].filter(Boolean).jo
 
 // Series that any of the runs has: what none can draw is not offered.
 function menu(asked) {
-  const label = make("label"), select = make("select"), groups = {}, infos = state.view["rn.info"] || {};
+  const label = make("label"), select = make("select"), groups = {}, infos = state.view["runs.info"] || {};
   label.append(make("span", "Add a signal", "sr"), select);
   select.append(new Option("Add a signal …", ""));
   const drawable = ([name, { value, why }]) => infos[signalOf(name)] && !asked.includes(name) && (value !== null || why.includes("; the last value was "));

@@ -30,13 +30,13 @@ let known = null;
 // { updates: [[local ms, version or null], ...], events: [{ ms, kind, words, signal }, ...] }, oldest first.
 function found() {
   if (known) return known;
-  const updates = [], events = [], width = state.view["w.width"];
+  const updates = [], events = [], width = state.view["weight_updates.width"];
   for (const [key, cell] of Object.entries(state.view)) {
-    const [, what, column] = /^w\.([ea]\.)?(-?\d+)$/.exec(key) || [];
+    const [, what, column] = /^(weight_updates|other_events|fired_alerts)\.(-?\d+)$/.exec(key) || [];
     if (column) for (const [after, ...rest] of cell) {
       const ms = 1000 * (Number(column) * width + after) + state.tz;
-      if (!what) updates.push([ms, rest[0]]);
-      else if (what === "e.") events.push({ ms, kind: NAMES[rest[0]] || "changed", words: rest[1], signal: "" });
+      if (what === "weight_updates") updates.push([ms, rest[0]]);
+      else if (what === "other_events") events.push({ ms, kind: NAMES[rest[0]] || "changed", words: rest[1], signal: "" });
       else events.push({ ms, kind: rest[1] === "critical" ? "fired" : "warned", words: `${rest[0]} fired`, signal: rest[2] });
     }
   }
@@ -45,7 +45,7 @@ function found() {
 
 // The policy version at a time (local ms); null where it is not known.
 export function updateAt(ms) {
-  const last = state.view["w.whole"] ? found().updates.findLast(([at, version]) => at <= ms && version !== null) : undefined;
+  const last = state.view["weight_updates.whole"] ? found().updates.findLast(([at, version]) => at <= ms && version !== null) : undefined;
   return last ? last[1] : null;
 }
 
@@ -135,7 +135,7 @@ function paintLane(lane) {
   while (list.children.length < places.length) list.append(pin());
   places.forEach((one, i) => fill(list.children[i], one));
   density(lane.querySelector(".density"), wide, place);
-  const kinds = KINDS.filter(([name]) => shown.some((event) => event.kind === name)), note = state.view["w.note"] || "", keys = lane.querySelector(".keys");
+  const kinds = KINDS.filter(([name]) => shown.some((event) => event.kind === name)), note = state.view["weight_updates.note"] || "", keys = lane.querySelector(".keys");
   const said = kinds.map(([name]) => name).join(" ") + note;
   if (keys.dataset.said !== said) keys.replaceChildren(...kinds.map(([name, text, glyph]) => key(name, glyph(6, 2), text)), ...(note ? [key("update", "M1 11V5h4v6zM7 11V2h4v9z", note)] : []));
   keys.dataset.said = said;
@@ -149,7 +149,7 @@ export const alertsOf = (el) => found().events.filter((event) => event.signal &&
 export const alertsAt = (el, ms, perPixel) => words(alertsOf(el).filter((event) => Math.abs(event.ms - ms) <= (CLOSE / 2) * perPixel));
 
 function paint() {
-  if (!state.boot || state.boot.error || !state.view["w.width"]) return;
+  if (!state.boot || state.boot.error || !state.view["weight_updates.width"]) return;
   const lane = laneOf();
   if (lane) paintLane(lane);
   for (const name of ["warned", "fired"]) over("events-" + name, name, (x, top, bottom, el) => {
@@ -159,7 +159,7 @@ function paint() {
 }
 
 drawers.push((cells) => {
-  if (!Object.keys(cells).some((key) => key.startsWith("w."))) return;
+  if (!Object.keys(cells).some((key) => /^(weight_updates|other_events|fired_alerts)\./.test(key))) return;
   known = null;
   paint();
 });

@@ -17,21 +17,21 @@ const box = () => document.querySelector("[data-draw=fleet]");
 
 // Few engines get rows that can be read, many get rows that fit.
 const tallOf = (rows) => (rows <= 8 ? 22 : rows <= 20 ? 16 : rows <= 36 ? 12 : 9);
-const said = (value) => (value === undefined || value === null ? "no data" : state.view["gh.metric"] === "kv" ? format.text(value, "ratio") : format.number(value) + (state.view["gh.metric"] === "preemptions" ? " per minute" : state.view["gh.metric"] === "tokens" ? " tokens/s" : ""));
+const said = (value) => (value === undefined || value === null ? "no data" : state.view["engine_heat.metric"] === "kv" ? format.text(value, "ratio") : format.number(value) + (state.view["engine_heat.metric"] === "preemptions" ? " per minute" : state.view["engine_heat.metric"] === "tokens" ? " tokens/s" : ""));
 
 function columns() {
-  const found = [], width = 1000 * state.view["gh.width"];
+  const found = [], width = 1000 * state.view["engine_heat.width"];
   for (const [key, cell] of Object.entries(state.view)) {
-    const at = /^gh\.(\d+)$/.exec(key);
+    const at = /^engine_heat\.(\d+)$/.exec(key);
     if (at) found.push([Number(at[1]) * width + state.tz, cell]);
   }
   return found;
 }
 
 function draw() {
-  const where = box(), names = state.view["gh.names"] || [];
+  const where = box(), names = state.view["engine_heat.names"] || [];
   if (!where || !shown()) return;
-  where.hidden = !names.length || Boolean(state.view["gh.none"]);
+  where.hidden = !names.length || Boolean(state.view["engine_heat.none"]);
   if (where.hidden || !where.clientWidth) return;
   const place = layout(where, names), el = canvas(where, place.bottom + AXIS, summary(names));
   el.append(labels(names, place), ...cells(names, place));
@@ -43,7 +43,7 @@ function layout(where, names) {
   const longest = Math.max(...names.map(({ name, state }) => (name + (WORDS[state] ? " " + state : "")).length));
   const left = Math.round(Math.min(where.clientWidth < 480 ? 104 : 168, Math.max(52, 12 + LETTER * longest)));
   const tall = tallOf(names.length), wide = where.clientWidth - left - RIGHT, [start, end] = range(), bottom = TOP + names.length * tall;
-  return { left, wide, tall, start, end, bottom, rows: names.length, width: 1000 * state.view["gh.width"], x: (ms) => left + (wide * (ms - start)) / (end - start) };
+  return { left, wide, tall, start, end, bottom, rows: names.length, width: 1000 * state.view["engine_heat.width"], x: (ms) => left + (wide * (ms - start)) / (end - start) };
 }
 
 const cut = (words, most) => (words.length > most ? words.slice(0, Math.max(1, most - 1)) + "…" : words);
@@ -63,7 +63,7 @@ function labels(names, place) {
 
 // A path per shade: thousands of rectangles would cost more than they show.
 function cells(names, place) {
-  const paths = Array.from({ length: LEVELS + 1 }, () => ""), top = state.view["gh.top"] || 1;
+  const paths = Array.from({ length: LEVELS + 1 }, () => ""), top = state.view["engine_heat.top"] || 1;
   for (const [from, values] of columns()) {
     const left = Math.max(place.left, place.x(from)), right = Math.min(place.left + place.wide, place.x(from + place.width));
     if (right - left < 0.5) continue;
@@ -81,11 +81,11 @@ const opacity = (level) => (0.07 + 0.93 * (level / LEVELS) ** 2).toFixed(2);
 
 function summary(names) {
   const ill = names.filter(({ state }) => state !== "up").map(({ name, state }) => name + (WORDS[state] ? " " + state : ""));
-  return `${state.view["gh.title"]} of ${names.length} engines over time` + (ill.length ? `; outliers: ${ill.slice(0, 6).join(", ")}` : "");
+  return `${state.view["engine_heat.title"]} of ${names.length} engines over time` + (ill.length ? `; outliers: ${ill.slice(0, 6).join(", ")}` : "");
 }
 
 function shades() {
-  const where = document.querySelector("[data-shades=fleet]"), top = state.view["gh.top"], key = `${state.view["gh.metric"]} ${top}`;
+  const where = document.querySelector("[data-shades=fleet]"), top = state.view["engine_heat.top"], key = `${state.view["engine_heat.metric"]} ${top}`;
   if (where.dataset.key === key) return;
   where.dataset.key = key;
   where.replaceChildren(make("span", "0"), make("i"), make("span", said(top)), make("span", "blank = no data", "blank"));
@@ -93,19 +93,19 @@ function shades() {
 
 function look(event, place, where) {
   const area = where.getBoundingClientRect(), x = event.clientX - area.left, row = Math.floor((event.clientY - area.top - TOP) / place.tall);
-  const name = (state.view["gh.names"] || [])[row];
+  const name = (state.view["engine_heat.names"] || [])[row];
   if (x < place.left || x > place.left + place.wide || !name) return;
   const ms = place.start + ((x - place.left) / place.wide) * (place.end - place.start), column = Math.floor((ms - state.tz) / place.width);
-  return [when(column * place.width + state.tz, place), `${name.name}: ${said((state.view["gh." + column] || [])[row])}`];
+  return [when(column * place.width + state.tz, place), `${name.name}: ${said((state.view["engine_heat." + column] || [])[row])}`];
 }
 
 function choose() {
-  for (const button of all("[data-heat]")) button.setAttribute("aria-pressed", String(button.dataset.heat === state.view["gh.metric"]));
+  for (const button of all("[data-heat]")) button.setAttribute("aria-pressed", String(button.dataset.heat === state.view["engine_heat.metric"]));
 }
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-heat]");
-  if (!button || !shown() || button.dataset.heat === state.view["gh.metric"]) return;
+  if (!button || !shown() || button.dataset.heat === state.view["engine_heat.metric"]) return;
   const { heat } = button.dataset;
   history.replaceState(history.state, "", location.pathname + query({ heat: heat === "kv" ? null : heat }) + location.hash);
   poke();
@@ -115,7 +115,7 @@ document.addEventListener("click", (event) => {
 
 const SPEED = { left: 52, right: 14, top: 18, tall: 150, axis: 22 };
 function speed() {
-  const where = document.querySelector("[data-draw=speed]"), found = state.view.gc;
+  const where = document.querySelector("[data-draw=speed]"), found = state.view.engine_speed;
   if (!where || !shown()) return;
   where.hidden = !found;
   if (!found || !where.clientWidth) return;
@@ -199,7 +199,7 @@ function engine({ name, state: words, health, running, waiting, kv, tokens, pree
 }
 
 /** @type {[string, string, (row: any) => Node][]} */
-const LISTS = [["gen-states", "gs.", health], ["gen-sick", "gx.", complaint], ["gen-room", "gk.", room], ["engines", "ge.", engine]];
+const LISTS = [["gen-states", "engine_states.", health], ["gen-sick", "outliers.", complaint], ["gen-room", "kv_room.", room], ["engines", "engine_rows.", engine]];
 
 drawers.push((cells) => {
   if (!("head.generator" in state.view)) return;
@@ -212,8 +212,8 @@ drawers.push((cells) => {
   }
   readable(box(), draw, look);
   fitted(document.querySelector("[data-draw=speed]"), speed);
-  if ("gc" in cells || "head.generator" in cells) speed();
-  if ("gh.metric" in cells) choose();
-  if (Object.keys(cells).some((key) => key.startsWith("gh."))) draw();
+  if ("engine_speed" in cells || "head.generator" in cells) speed();
+  if ("engine_heat.metric" in cells) choose();
+  if (Object.keys(cells).some((key) => key.startsWith("engine_heat."))) draw();
 });
 painters.push(draw);

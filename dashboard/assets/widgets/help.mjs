@@ -53,7 +53,7 @@ function fold(row) {
 
 function draw() {
   const groups = new Map();
-  for (const row of list("hp.")) groups.set(row.actor, [...(groups.get(row.actor) || []), row]);
+  for (const row of list("help.")) groups.set(row.actor, [...(groups.get(row.actor) || []), row]);
   const found = [...groups].sort(([a], [b]) => a.localeCompare(b)).map(([actor, rows]) => {
     const el = make("section", "", "meaning-group");
     el.append(make("h3", actor), ...rows.map(fold));
@@ -91,9 +91,9 @@ document.addEventListener("click", (event) => {
 });
 
 drawers.push((cells) => {
-  if (!by("hp-find") || !("hp.0" in state.view)) return;
+  if (!by("hp-find") || !("help.0" in state.view)) return;
   finder("hp-find", "Find a signal by name or meaning", filter);
-  if (!touched(cells, "hp.")) return;
+  if (!touched(cells, "help.")) return;
   draw();
   filter();
   // After the page is shown: what is hidden cannot be scrolled to.

@@ -110,16 +110,16 @@ function planned({ key, title, value, set }) {
 // ---- the button
 
 let hasty = false;
-const early = () => (state.view["pf.retry"] || 0) - now();
+const early = () => (state.view["preflight.retry"] || 0) - now();
 
 function press() {
   const button = by("pf-run"), wait = by("pf-wait");
   if (!button || !state.boot || state.boot.error) return;
-  const left = early(), since = state.view["pf.since"];
+  const left = early(), since = state.view["preflight.since"];
   if (hasty && left <= 0) (hasty = false), (by("pf-said").textContent = "");
   // Not `disabled`, which would remove the focus from the pressed button.
   button.setAttribute("aria-disabled", String(busy() || left > 0));
-  button.hidden = state.view["pf.mode"] === "nc";
+  button.hidden = state.view["preflight.mode"] === "nc";
   wait.textContent = busy() ? (since ? `for ${format.span(Math.max(0, now() - since))}` : "") : left > 0 ? `again in ${Math.ceil(left)} s` : "";
 }
 
@@ -144,8 +144,8 @@ document.addEventListener("click", (event) => event.target.closest("#pf-run") &&
 
 function groups(cells) {
   for (const box of all("[data-checks]")) {
-    const prefix = `pf.${box.dataset.checks}.`;
-    if (!(`pf.${box.dataset.checks}` in cells) && !touched(cells, prefix)) continue;
+    const prefix = `preflight.${box.dataset.checks}.`;
+    if (!(`preflight.${box.dataset.checks}` in cells) && !touched(cells, prefix)) continue;
     const held = box.contains(document.activeElement), found = list(prefix);
     box.replaceChildren(...found.map(check));
     box.parentNode.hidden = !found.length;
@@ -155,12 +155,12 @@ function groups(cells) {
 
 let was = 0;
 drawers.push((cells) => {
-  if (!("pf.mode" in state.view) || !by("pf-run")) return void (was = 0);
+  if (!("preflight.mode" in state.view) || !by("pf-run")) return void (was = 0);
   groups(cells);
   const plan = document.querySelector("[data-rows=pf-plan]");
-  if (touched(cells, "pf.plan.")) plan.replaceChildren(...list("pf.plan.").map(planned));
+  if (touched(cells, "preflight.plan.")) plan.replaceChildren(...list("preflight.plan.").map(planned));
   plan.closest("section").hidden = !plan.childElementCount;
-  if (was && !busy()) by("pf-said").textContent = `Done: ${state.view["pf.head"]}.`;
+  if (was && !busy()) by("pf-said").textContent = `Done: ${state.view["preflight.head"]}.`;
   was = busy() ? 1 : 0;
   press();
 });

@@ -140,8 +140,8 @@ function spread(low, high, mean) {
 
 function reach() {
   const lows = [0], highs = [1];
-  for (const handle of state.view["rg.order"] || []) {
-    const row = state.view["rg.r." + handle];
+  for (const handle of state.view["group_rows.order"] || []) {
+    const row = state.view["group_rows.r." + handle];
     if (row && row.reward_min !== null) lows.push(row.reward_min), highs.push(row.reward_max);
   }
   return [Math.min(...lows), Math.max(...highs)];
@@ -263,17 +263,17 @@ class Table {
   }
 }
 
-const tables = { rollouts: new Table("rollouts", "rt", rollout, "after"), groups: new Table("groups", "rg", group, "more_groups") };
+const tables = { rollouts: new Table("rollouts", "rollout_rows", rollout, "after"), groups: new Table("groups", "group_rows", group, "more_groups") };
 
 // ---- filters
 
-const CENSUS = () => state.view["ro.c.order"] || [];
+const CENSUS = () => state.view["census.order"] || [];
 const EXITS = ["trained", "zero_advantage", "stale", "surplus", "aborted_oversample", "truncated_drop", "env_error", "infra_error", "ended"];
 const OUTCOMES = ["mixed", "all_solved", "none_solved", "equal_unknown", "too_few_valid", "open"];
 const named = (names) => names.map((name) => [name, stateWord(name)]);
 const SELECTS = [
   ["state", "State", () => [["", "any state"], ["in_flight", "in flight"], ...named(CENSUS()), ...named(EXITS)]],
-  ["environment", "Environment", () => [["", "any environment"], ...(state.view["ro.envs"] || []).map((name) => [name, name])]],
+  ["environment", "Environment", () => [["", "any environment"], ...(state.view["rollouts.envs"] || []).map((name) => [name, name])]],
   ["purpose", "Purpose", () => [["", "any purpose"], ["train", "train"], ["eval", "eval"], ["judge", "judge"]]],
   ["mixed", "Versions", () => [["", "any versions"], ["1", "mixed versions"], ["0", "one version"]]],
 ];
@@ -368,14 +368,14 @@ function links() {
   query.set("sort", sorted());
   query.set("order", ascending() ? "asc" : "desc");
   const [start, end] = range().map((ms) => Math.round((ms - state.tz) / 1000)), time = { start, end };
-  if (state.view["rt.timed"]) for (const [name, value] of Object.entries(time)) query.set(name, value);
+  if (state.view["rollout_rows.timed"]) for (const [name, value] of Object.entries(time)) query.set(name, value);
   by("ro-csv").href = api("rollouts?" + query);
   by("ro-trace").href = api("rollouts/trace?" + new URLSearchParams(time));
 }
 
 drawers.push((cells) => {
-  if (!by("ro-filters") || !("ro.mode" in state.view)) return;
-  if ("ro.mode" in cells) tables.rollouts.begin(), tables.groups.begin();
+  if (!by("ro-filters") || !("rollouts.mode" in state.view)) return;
+  if ("rollouts.mode" in cells) tables.rollouts.begin(), tables.groups.begin();
   build();
   for (const table of Object.values(tables)) table.apply(cells);
   show();

@@ -7,9 +7,9 @@ import { ask } from "./rollout_table.mjs";
 import { canvas, fitted, heatAt, heatMap, line, readable, scale, svg, when } from "./svg.mjs";
 
 const box = (name) => document.querySelector(`[data-draw=${name}]`);
-const shown = () => state.boot && state.boot.key === "rollouts" && state.view["ro.mode"] === "ok";
+const shown = () => state.boot && state.boot.key === "rollouts" && state.view["rollouts.mode"] === "ok";
 const plain = (count) => count.toLocaleString("en");
-export const stateWord = (name) => (state.view["ro.words"] || {})[name] || String(name).replaceAll("_", " ");
+export const stateWord = (name) => (state.view["rollouts.words"] || {})[name] || String(name).replaceAll("_", " ");
 
 // ---- where they went
 
@@ -23,12 +23,12 @@ const exact = (value, unit) => (value === null ? "–" : unit === "cost" ? forma
 const said = (row) => UNITS.slice(1).filter(([, field]) => row[field] !== null).map(([unit, field]) => amount(row, field, unit) + (unit === "cost" ? "" : ` ${unit}`)).concat(partly(row) || []).join(" · ");
 
 function exits() {
-  const where = box("exits"), rows = list("ro.f.");
+  const where = box("exits"), rows = list("exits.");
   if (!where || !shown()) return;
-  where.hidden = !rows.length && !state.view["ro.f.in"];
+  where.hidden = !rows.length && !state.view["exits.in"];
   if (where.hidden) return where.replaceChildren();
   if (!where.clientWidth) return;
-  const all = [...rows, { exit: "in_flight", rollouts: state.view["ro.f.in"] || 0, response_tokens: null, gpu_seconds: null, usd: null, derived: false, bound: "" }], narrow = where.clientWidth < 560;
+  const all = [...rows, { exit: "in_flight", rollouts: state.view["exits.in"] || 0, response_tokens: null, gpu_seconds: null, usd: null, derived: false, bound: "" }], narrow = where.clientWidth < 560;
   const label = all.map((row) => `${stateWord(row.exit)}${row.derived ? " (estimated)" : ""}: ${row.derived ? "" : plain(row.rollouts) + " rollouts"}${said(row) ? (row.derived ? "" : ", ") + said(row) : ""}`).join("; ");
   const sums = UNITS.map(([, field]) => rows.reduce((sum, row) => sum + (row[field] || 0), 0));
   const left = narrow ? 0 : 178, tall = narrow ? 58 : Math.max(rows.some(partly) ? 42 : 30, Math.min(38, Math.floor(228 / all.length))), top = narrow ? 4 : 24, step = 8;
@@ -70,7 +70,7 @@ const kept = new Map();
 function census() {
   const where = document.querySelector("[data-rows=ro-census]");
   if (!where) return;
-  const rows = list("ro.c.");
+  const rows = list("census.");
   for (const row of rows) {
     const li = kept.get(row.state) || entry(row.state);
     fill(li, row);
@@ -110,7 +110,7 @@ function fill(li, { state, rollouts: count, width, since, label }) {
 
 function zeroes() {
   const where = document.querySelector("[data-rows=ro-zero]");
-  where.replaceChildren(...list("ro.z.").map(({ environment, share, width }) => {
+  where.replaceChildren(...list("zero_causes.").map(({ environment, share, width }) => {
     const li = make("li"), head = make("span", "", "row"), track = make("span", "", "bar"), fill = make("span"), word = make("span", environment, "long");
     word.title = environment;
     head.append(word, make("b", share));
@@ -126,7 +126,7 @@ function zeroes() {
 const MOST_ROWS = 24, HEIGHT = 196;
 
 function columns(prefix, row) {
-  const found = [], width = 1000 * state.view["hc.width"], form = new RegExp(`^${prefix}\\.\\d+$`);
+  const found = [], width = 1000 * state.view["rollout_columns.width"], form = new RegExp(`^${prefix}\\.\\d+$`);
   for (const [key, cell] of Object.entries(state.view)) {
     if (!form.test(key)) continue;
     const sums = new Map();
@@ -170,37 +170,37 @@ function drawable(key) {
 
 // Rows are numbers of versions; what is beyond the last row is in it.
 function stale() {
-  const where = drawable("hs");
+  const where = drawable("staleness_heat");
   if (!where) return;
-  let top = Math.ceil(state.view["hs.bound"] || 0);
-  for (const [key, cell] of Object.entries(state.view)) if (/^hs\.\d+$/.test(key)) top = Math.max(top, ...cell.map(([bin]) => bin));
+  let top = Math.ceil(state.view["staleness_heat.bound"] || 0);
+  for (const [key, cell] of Object.entries(state.view)) if (/^staleness_heat\.\d+$/.test(key)) top = Math.max(top, ...cell.map(([bin]) => bin));
   const rows = Math.min(MOST_ROWS, Math.max(4, top + 1)), tall = Math.floor(HEIGHT / rows), every = Math.ceil(14 / tall);
   const names = Array.from({ length: rows }, (_, i) => (i === rows - 1 && top >= rows ? i + "+" : i % every ? "" : String(i)));
-  const row = (bin) => Math.max(0, Math.min(rows - 1, bin)), found = columns("hs", row);
-  const label = `${plain(state.view["hs.total"])} uses of rollouts by their staleness in versions`;
-  const map = heatMap(where, { names, middle: true, columns: found, most: state.view["hs.most"], tall, label });
-  const bound = state.view["hs.bound"];
+  const row = (bin) => Math.max(0, Math.min(rows - 1, bin)), found = columns("staleness_heat", row);
+  const label = `${plain(state.view["staleness_heat.total"])} uses of rollouts by their staleness in versions`;
+  const map = heatMap(where, { names, middle: true, columns: found, most: state.view["staleness_heat.most"], tall, label });
+  const bound = state.view["staleness_heat.bound"];
   if (bound && bound < rows) map.el.append(svg("path", { d: `M${map.left} ${map.y(bound + 1)}H${map.left + map.wide}`, class: "bound" }));
   lines(map, found, (value) => Math.min(rows - 0.5, value), false);
   where.look = Object.assign(map, { row: (i) => `${i}${i === rows - 1 && top >= rows ? " or more" : ""} version${i === 1 ? "" : "s"}`, found });
-  scale("hs", state.view["hs.most"], state.view["hc.width"]);
+  scale("staleness_heat", state.view["staleness_heat.most"], state.view["rollout_columns.width"]);
 }
 
 // Bins are half powers of two; two make a row where there are many.
 function length() {
-  const where = drawable("hl");
+  const where = drawable("length_heat");
   if (!where) return;
-  const bins = Object.entries(state.view).filter(([key]) => /^hl\.\d+$/.test(key)).flatMap(([, cell]) => cell.map(([bin]) => bin));
+  const bins = Object.entries(state.view).filter(([key]) => /^length_heat\.\d+$/.test(key)).flatMap(([, cell]) => cell.map(([bin]) => bin));
   const low = Math.min(...bins), span = Math.max(...bins) - low + 1, pair = span > 14 ? 2 : 1, first = Math.floor(low / pair);
   const rows = Math.max(4, Math.floor(Math.max(...bins) / pair) - first + 1), tall = Math.max(7, Math.min(28, Math.floor(HEIGHT / rows)));
   const edge = (row) => 2 ** ((pair * (first + row)) / 2), words = (value) => format.number(value >= 100 ? Math.round(value) : value), every = Math.ceil(8 / tall);
   const names = Array.from({ length: rows }, (_, i) => ((pair * (first + i + 1)) % (every > 1 ? 4 : 2) ? "" : words(edge(i + 1))));
-  const found = columns("hl", (bin) => Math.floor(bin / pair) - first);
-  const label = `${plain(state.view["hl.total"])} rollouts by their tokens when they ended`;
-  const map = heatMap(where, { names, columns: found, most: state.view["hl.most"], tall, label });
+  const found = columns("length_heat", (bin) => Math.floor(bin / pair) - first);
+  const label = `${plain(state.view["length_heat.total"])} rollouts by their tokens when they ended`;
+  const map = heatMap(where, { names, columns: found, most: state.view["length_heat.most"], tall, label });
   lines(map, found, (bin) => bin / pair - first, true);
   where.look = Object.assign(map, { row: (i) => `${words(edge(i))} to ${words(edge(i + 1))} tokens`, found });
-  scale("hl", state.view["hl.most"], state.view["hc.width"]);
+  scale("length_heat", state.view["length_heat.most"], state.view["rollout_columns.width"]);
 }
 
 function look(event, map, where) {
@@ -215,7 +215,7 @@ function look(event, map, where) {
 
 function solve() {
   // `of`: the group size where there is a bar for each number of solved members.
-  const where = box("solve"), rows = state.view["ro.solve"] || [], of = state.view["ro.solve.of"];
+  const where = box("solve"), rows = state.view["rollouts.solve"] || [], of = state.view["solve_rates.of"];
   if (!where || !shown()) return;
   where.hidden = !rows.length;
   if (!rows.length || !where.clientWidth) return;
@@ -242,20 +242,20 @@ function solve() {
 // Uses the address by which this browser reached the server.
 function recipe() {
   const address = location.origin + by("app").dataset.base.replace(/\/$/, "");
-  document.querySelector("[data-code=push]").textContent = (state.view["ro.push"] || "").replace("@here@", address);
+  document.querySelector("[data-code=push]").textContent = (state.view["rollouts.push"] || "").replace("@here@", address);
 }
 
 drawers.push((cells) => {
-  if (!("ro.mode" in state.view) || !box("exits")) return;
-  const any = (prefix) => "ro.mode" in cells || Object.keys(cells).some((key) => key.startsWith(prefix));
+  if (!("rollouts.mode" in state.view) || !box("exits")) return;
+  const any = (prefix) => "rollouts.mode" in cells || Object.keys(cells).some((key) => key.startsWith(prefix));
   for (const [name, draw] of [["exits", exits], ["solve", solve]]) fitted(box(name), draw);
-  for (const [name, draw] of [["hs", stale], ["hl", length]]) readable(box(name), draw, look);
-  if ("ro.push" in cells) recipe();
-  if (any("ro.f.")) exits();
-  if (any("ro.c.")) census();
-  if (any("ro.z.")) zeroes();
-  if (any("ro.solve")) solve();
-  if (any("hs.") || "hc.width" in cells) stale();
-  if (any("hl.") || "hc.width" in cells) length();
+  for (const [name, draw] of [["staleness_heat", stale], ["length_heat", length]]) readable(box(name), draw, look);
+  if ("rollouts.push" in cells) recipe();
+  if (any("exits.")) exits();
+  if (any("census.")) census();
+  if (any("zero_causes.")) zeroes();
+  if (any("rollouts.solve")) solve();
+  if (any("staleness_heat.") || "rollout_columns.width" in cells) stale();
+  if (any("length_heat.") || "rollout_columns.width" in cells) length();
 });
 painters.push(() => (stale(), length()));

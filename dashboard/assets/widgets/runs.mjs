@@ -275,11 +275,11 @@ window.addEventListener("popstate", () => {
 });
 
 drawers.push((cells) => {
-  if (!by("rn-chosen") || !("rn.at" in state.view)) return;
+  if (!by("rn-chosen") || !("runs.at" in state.view)) return;
   finder("rn-find", "Filter by name, framework, verdict", arrange);
-  if ("rn.at" in cells || touched(cells, "rn.")) {
-    const rows = list("rn."), names = new Set(rows.map((row) => row.name));
-    rows.forEach((row, i) => take(row, state.view["rn.at"][i]));
+  if ("runs.at" in cells || touched(cells, "runs.")) {
+    const rows = list("runs."), names = new Set(rows.map((row) => row.name));
+    rows.forEach((row, i) => take(row, state.view["runs.at"][i]));
     for (const name of known.keys()) if (!names.has(name)) known.delete(name);
     arrange();
     marked();

@@ -7,7 +7,7 @@ import { canvas, fitted, heatAt, heatMap, line, readable, scale, svg, when } fro
 
 const ROW = 13;
 const box = (name) => document.querySelector(`[data-draw=${name}]`);
-const shown = () => state.boot && state.boot.key === "sandboxes" && state.view["sb.mode"] === "ok";
+const shown = () => state.boot && state.boot.key === "sandboxes" && state.view["sandboxes.mode"] === "ok";
 
 // ---- heat map
 
@@ -23,8 +23,8 @@ function place(edges, value) {
 function columns(names, width) {
   const found = [];
   for (const [key, cell] of Object.entries(state.view)) {
-    if (!/^h\.\d+$/.test(key)) continue;
-    const number = Number(key.slice(2)), rows = cell.map(([edge, count]) => [names.indexOf(edge), count]).filter(([row]) => row >= 0);
+    if (!/^spin_ups\.\d+$/.test(key)) continue;
+    const number = Number(key.split(".")[1]), rows = cell.map(([edge, count]) => [names.indexOf(edge), count]).filter(([row]) => row >= 0);
     found.push([number * width + state.tz, (number + 1) * width + state.tz, rows]);
   }
   return found;
@@ -32,15 +32,15 @@ function columns(names, width) {
 
 function heat() {
   const where = box("heat");
-  if (!where || !shown() || !where.clientWidth || !state.view["h.edges"]) return;
-  const names = state.view["h.edges"], edges = names.map(seconds), width = 1000 * state.view["h.width"];
+  if (!where || !shown() || !where.clientWidth || !state.view["spin_ups.edges"]) return;
+  const names = state.view["spin_ups.edges"], edges = names.map(seconds), width = 1000 * state.view["spin_ups.width"];
   const words = edges.map((edge, i) => (i % 2 && edge !== Infinity ? duration(edge) : ""));
-  const map = heatMap(where, { names: words, columns: columns(names, width), most: state.view["h.most"], tall: ROW, label: summary() });
+  const map = heatMap(where, { names: words, columns: columns(names, width), most: state.view["spin_ups.most"], tall: ROW, label: summary() });
   const room = (points) => points.filter(([at]) => at >= map.start && at <= map.end).map(([at, value]) => [map.x(at), value === null ? NaN : map.y(place(edges, value))]);
   map.el.append(line(room(series("card.sb_p95")), "dashed"), line(room(series("card.sb_oldest")), "oldest"));
-  map.el.append(...tag(room(series("card.sb_oldest")), state.view["sb.oldest"], map));
+  map.el.append(...tag(room(series("card.sb_oldest")), state.view["sandboxes.oldest"], map));
   where.look = Object.assign(map, { names, width });
-  scale("heat", state.view["h.most"], state.view["h.width"]);
+  scale("heat", state.view["spin_ups.most"], state.view["spin_ups.width"]);
 }
 
 function series(key) {
@@ -58,7 +58,7 @@ function tag(points, words, { left, wide, top }) {
 }
 
 function summary() {
-  const number = (state.view["h.total"] || 0).toLocaleString("en"), oldest = state.view["sb.oldest"], p95 = state.view["sb.p95"];
+  const number = (state.view["spin_ups.total"] || 0).toLocaleString("en"), oldest = state.view["sandboxes.oldest"], p95 = state.view["sandboxes.p95"];
   return `${number} sandboxes became ready in this range` + (p95 ? `, p95 now ${p95}` : "") + (oldest ? `; the oldest pending has waited ${oldest}` : "");
 }
 
@@ -71,7 +71,7 @@ function between(names, row) {
 function look(event, map, where) {
   const found = heatAt(where, map, event);
   if (!found) return;
-  const column = Math.floor((found.ms - state.tz) / map.width), counts = state.view["h." + column] || [];
+  const column = Math.floor((found.ms - state.tz) / map.width), counts = state.view["spin_ups." + column] || [];
   const [, count] = counts.find(([edge]) => edge === map.names[found.row]) || [0, 0];
   return [when(column * map.width + state.tz, map), `${between(map.names, found.row)}: ${count.toLocaleString("en")}`];
 }
@@ -81,7 +81,7 @@ function look(event, map, where) {
 const FADE = { requested: 1, started: 0.85, ready: 0.7, "first exec": 0.55 };
 
 function funnel() {
-  const where = box("funnel"), rows = state.view["sb.funnel"] || [];
+  const where = box("funnel"), rows = state.view["sandboxes.funnel"] || [];
   if (!where || !shown()) return;
   // First, for what is hidden has no width, and would stay hidden when rows come.
   where.hidden = !rows.length;
@@ -103,7 +103,7 @@ function funnel() {
     el.append(svg("rect", { class: count === null ? "silent" : stage.replace(" ", "-"), x: left(i), y: middle - size / 2, width: bar, height: size, rx: Math.min(3, size / 2), "fill-opacity": FADE[stage] || 1 }));
     el.append(svg("text", { x: centre, y: 14, "text-anchor": "middle" }, stage));
     el.append(svg("text", { x: centre, y: 34, "text-anchor": "middle", class: count === null ? "none" : "count " + stage.replace(" ", "-") }, number(count)));
-    if (i && count !== null && state.view["sb.funnel.shares"]) el.append(svg("text", { x: centre, y: 226, "text-anchor": "middle" }, format.text(share, "ratio")));
+    if (i && count !== null && state.view["sandboxes.funnel.shares"]) el.append(svg("text", { x: centre, y: 226, "text-anchor": "middle" }, format.text(share, "ratio")));
   });
 }
 
@@ -189,15 +189,15 @@ function source({ target, kind, up, seen_at: seen, error }) {
 }
 
 /** @type {[string, string, (row: any) => Node][]} */
-const TABLES = [["sb.src.", "box-sources", source], ["sb.f.", "box-causes", cause], ["sb.q.", "box-quota", quota],
-  ["sb.p.", "box-pending", pending], ["sb.d.", "box-dangling", dangling], ["sb.x.", "box-failures", failure]];
-export const newestFailures = () => list("sb.x.").map(failure);
+const TABLES = [["sandbox_sources.", "box-sources", source], ["failure_causes.", "box-causes", cause], ["quotas.", "box-quota", quota],
+  ["pending.", "box-pending", pending], ["dangling.", "box-dangling", dangling], ["failed_boxes.", "box-failures", failure]];
+export const newestFailures = () => list("failed_boxes.").map(failure);
 
 function rows(cells) {
   for (const [prefix, where, draw] of TABLES) {
     const el = document.querySelector(`[data-rows=${where}]`);
     // Search results stay until the field is empty.
-    if (!el || el.dataset.found || !("sb.mode" in cells || touched(cells, prefix))) continue;
+    if (!el || el.dataset.found || !("sandboxes.mode" in cells || touched(cells, prefix))) continue;
     const found = list(prefix);
     el.replaceChildren(...found.map(draw));
     // A table without rows is hidden.
@@ -209,16 +209,16 @@ function rows(cells) {
 // Uses the address by which this browser reached the server; the trainer's machine most likely can use it, too.
 function recipe() {
   const address = location.origin + by("app").dataset.base.replace(/\/$/, "");
-  document.querySelector("[data-code=recipe]").textContent = (state.view["sb.recipe"] || "").replace("@here@", address);
+  document.querySelector("[data-code=recipe]").textContent = (state.view["sandboxes.recipe"] || "").replace("@here@", address);
 }
 
 drawers.push((cells) => {
-  if (!("sb.mode" in state.view)) return;
+  if (!("sandboxes.mode" in state.view)) return;
   rows(cells);
   readable(box("heat"), heat, look);
   fitted(box("funnel"), funnel);
-  if ("sb.recipe" in cells) recipe();
-  if ("sb.funnel" in cells || "sb.funnel.shares" in cells || "sb.mode" in cells) funnel();
-  if (Object.keys(cells).some((key) => key.startsWith("h."))) heat();
+  if ("sandboxes.recipe" in cells) recipe();
+  if ("sandboxes.funnel" in cells || "sandboxes.funnel.shares" in cells || "sandboxes.mode" in cells) funnel();
+  if (Object.keys(cells).some((key) => key.startsWith("spin_ups."))) heat();
 });
 painters.push(heat);

@@ -42,8 +42,8 @@ function matchers(row) {
 
 // How many of the alerts on this page it would hold: widening must not come as a surprise.
 function reach(chosen) {
-  const ids = ["firing", "pending", "muted"].flatMap((list) => state.view["al." + list] || []);
-  const holds = (id) => chosen.every(({ name, value }) => state.view["a." + id].labels[name] === value);
+  const ids = ["firing", "pending", "muted"].flatMap((list) => state.view["alerts." + list] || []);
+  const holds = (id) => chosen.every(({ name, value }) => state.view["alert." + id].labels[name] === value);
   return ids.filter(holds).length;
 }
 

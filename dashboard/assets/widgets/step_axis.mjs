@@ -9,9 +9,9 @@ let known = null, shown = false;
 // [{ begin, end, low, step }, ...], the oldest first: from `begin` to `end` x went from `low` to `step`.
 function knots() {
   if (known) return known;
-  const rows = [], width = state.view["st.width"];
+  const rows = [], width = state.view["step_axis.width"];
   for (const [key, cell] of Object.entries(state.view)) {
-    const [, column] = /^st\.(-?\d+)$/.exec(key) || [];
+    const [, column] = /^step_axis\.(-?\d+)$/.exec(key) || [];
     if (column) for (const [after, step, took, low] of cell) rows.push({ end: 1000 * (Number(column) * width + after) + state.tz, step, took, low });
   }
   rows.sort((a, b) => a.end - b.end);
@@ -102,7 +102,7 @@ export function overSteps(figure) {
 
 const newest = () => (knots().length ? knots()[knots().length - 1].step : -1);
 drawers.push((cells) => {
-  if (!Object.keys(cells).some((key) => key.startsWith("st."))) return;
+  if (!Object.keys(cells).some((key) => key.startsWith("step_axis."))) return;
   const before = known ? newest() : -1;
   known = null;
   // With a load the figures come next: what is painted before them already goes by it.

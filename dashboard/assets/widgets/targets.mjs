@@ -47,7 +47,7 @@ function row({ run, target, actor, kind, state, error, dropped, keys: unmapped, 
 
 function numbers() {
   const rows = all("[data-rows=targets] tr:not(.keys-of)");
-  (state.view["tg.n"] || []).forEach(({ seen_at: seen, scrape_seconds: took, samples }, i) => {
+  (state.view["targets.n"] || []).forEach(({ seen_at: seen, scrape_seconds: took, samples }, i) => {
     if (!rows[i]) return;
     const at = rows[i].querySelector(".seen");
     if (seen) at.dataset.at = seen;
@@ -60,7 +60,7 @@ function numbers() {
 function keysRow() {
   for (const old of all(".keys-of")) old.remove();
   for (const button of all("[data-keys]")) {
-    const { run, target, keys, more } = state.view["tg.keys"] || {}, mine = button.dataset.of === run && button.dataset.keys === target;
+    const { run, target, keys, more } = state.view["targets.keys"] || {}, mine = button.dataset.of === run && button.dataset.keys === target;
     button.setAttribute("aria-expanded", String(mine));
     if (!mine) continue;
     const tr = make("tr", "", "keys-of"), td = make("td"), list = make("ul");
@@ -102,30 +102,30 @@ document.addEventListener("click", (event) => {
 const only = () => by("tg-only").setAttribute("aria-pressed", String(wanted("unhealthy") === "1"));
 
 window.addEventListener("popstate", () => {
-  if (!here() || !by("tg-only") || location.pathname !== path("sources") || !("tg.head" in state.view)) return;
+  if (!here() || !by("tg-only") || location.pathname !== path("sources") || !("targets.head" in state.view)) return;
   by("tg-find").querySelector("input").value = wanted("find");
   only();
   poke();
 });
 
 drawers.push((cells) => {
-  if ("sc.tab" in cells)
-    for (const link of all("[data-tab]")) if (link.dataset.tab === cells["sc.tab"]) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
-  if (!by("tg-only") || !("tg.head" in state.view)) return;
+  if ("sources.tab" in cells)
+    for (const link of all("[data-tab]")) if (link.dataset.tab === cells["sources.tab"]) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+  if (!by("tg-only") || !("targets.head" in state.view)) return;
   finder("tg-find", "Filter by target, run, kind, error", poke, 200);
   only();
   by("tg-all").setAttribute("aria-pressed", String(Boolean(state.boot.all)));
-  const rows = touched(cells, "tg.");
+  const rows = touched(cells, "targets.");
   if (rows) {
-    const body = document.querySelector("[data-rows=targets]"), focus = document.activeElement, of = focus && focus.dataset && focus.dataset.keys, found = list("tg.");
+    const body = document.querySelector("[data-rows=targets]"), focus = document.activeElement, of = focus && focus.dataset && focus.dataset.keys, found = list("targets.");
     body.replaceChildren(...found.map(row));
     body.closest("table").hidden = !found.length;
     if (of && !document.contains(focus)) (all("[data-keys]").find((el) => el.dataset.keys === of) || by("tg-only")).focus();
   }
-  if (rows || "tg.keys" in cells) keysRow();
-  if (rows || "tg.n" in cells) numbers();
+  if (rows || "targets.keys" in cells) keysRow();
+  if (rows || "targets.n" in cells) numbers();
   for (const group of GROUPS) {
-    if (!(touched(cells, `tg.c.${group}.`) || `tg.c.${group}` in cells)) continue;
-    document.querySelector(`[data-rows=coverage-${group}]`).replaceChildren(...list(`tg.c.${group}.`).map(lacking));
+    if (!(touched(cells, `coverage.${group}.`) || `coverage.${group}` in cells)) continue;
+    document.querySelector(`[data-rows=coverage-${group}]`).replaceChildren(...list(`coverage.${group}.`).map(lacking));
   }
 });

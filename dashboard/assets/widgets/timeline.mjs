@@ -38,13 +38,13 @@ document.addEventListener("keydown", (event) => {
 export function showOpen() {
   const panel = place(), id = openId();
   if (!panel) return;
-  panel.hidden = !id || state.view["ro.mode"] !== "ok";
+  panel.hidden = !id || state.view["rollouts.mode"] !== "ok";
   if (panel.hidden) return void ((shownId = null), panel.replaceChildren());
   if (shownId !== id) frame(panel, id);
-  const cell = state.view.rd;
+  const cell = state.view.rollout_detail;
   for (const tr of all("[data-rows=rollouts] tr")) tr.classList.toggle("opened", tr.dataset.id === id);
   if (cell && cell.row.rollout_id === id) fill(cell);
-  else if (state.view["rd.none"] === id) by("ro-open-body").replaceChildren(make("p", "No rollout with this ID in this run.", "note"));
+  else if (state.view["rollout_detail.none"] === id) by("ro-open-body").replaceChildren(make("p", "No rollout with this ID in this run.", "note"));
 }
 
 function frame(panel, id) {
@@ -302,7 +302,7 @@ function turnRow({ version, tool_calls: tools, mutated, reset, sandbox_id: box, 
 }
 
 drawers.push(() => {
-  if (!place() || !("ro.mode" in state.view)) return;
+  if (!place() || !("rollouts.mode" in state.view)) return;
   if (openId() !== "" || !place().hidden) showOpen();
-  fitted(place(), () => state.view.rd && !place().hidden && showOpen());
+  fitted(place(), () => state.view.rollout_detail && !place().hidden && showOpen());
 });

@@ -19,7 +19,7 @@ const AT = [0, 0.5, 1];
 // ---- steps one by one
 
 function bars() {
-  const where = box(), found = list("ts.");
+  const where = box(), found = list("step_bars.");
   if (!where || !shown()) return;
   where.hidden = !found.length;
   if (!found.length || !where.clientWidth) return;
@@ -83,13 +83,13 @@ function lives(found, slot) {
 }
 
 function middle(y, wide) {
-  const value = state.view["ts.median"];
+  const value = state.view["step_bars.median"];
   return value ? [svg("path", { d: `M${left} ${y(value).toFixed(1)}h${wide}`, class: "dashed" })] : [];
 }
 
 function summary(found) {
   const last = found[found.length - 1];
-  return `The last ${found.length} steps by phase, ${state.view["ts.words"] || "no step times"}; step ${last.step}: ${spoken(last)}`;
+  return `The last ${found.length} steps by phase, ${state.view["step_bars.words"] || "no step times"}; step ${last.step}: ${spoken(last)}`;
 }
 
 function spoken({ phases: parts, seconds: whole }) {
@@ -143,7 +143,7 @@ function happened({ event: what, detail, at: when }) {
 // ---- table
 
 function step({ step: number, at: when, total, phases: parts, samples, tokens, staleness, reward, gradient: norm, slow: far }) {
-  const tr = make("tr"), head = make("th", number), heads = state.view["tt.phases"] || [], whole = cellOf("Total", make("span", total || "–"));
+  const tr = make("tr"), head = make("th", number), heads = state.view["step_rows.phases"] || [], whole = cellOf("Total", make("span", total || "–"));
   head.scope = "row";
   if (far) whole.className = "odd", whole.append(make("span", "longer than usual", "sr"));
   tr.append(head, cellOf("Ended", aged(when, "")), whole);
@@ -155,16 +155,16 @@ function step({ step: number, at: when, total, phases: parts, samples, tokens, s
 
 // A phase that no step reports has no column.
 function heads() {
-  const told = state.view["tt.phases"] || [];
+  const told = state.view["step_rows.phases"] || [];
   all("[data-phase]").forEach((el, i) => (el.hidden = !(told[i] && told[i].reported)));
 }
 
 /** @type {[string, string, (row: any) => Node][]} */
-const LISTS = [["last-step", "tl.", pair], ["learning", "th.", learnt], ["life", "tv.", happened], ["steps", "tt.", step]];
+const LISTS = [["last-step", "last_step.", pair], ["learning", "learning.", learnt], ["life", "restarts.", happened], ["steps", "step_rows.", step]];
 
 drawers.push((cells) => {
   if (!("head.trainer" in state.view)) return;
-  const begun = "tt.phases" in cells;
+  const begun = "step_rows.phases" in cells;
   for (const [name, prefix, row] of LISTS) {
     const el = document.querySelector(`[data-rows=${name}]`);
     if (!el || !(begun || touched(cells, prefix))) continue;
@@ -174,5 +174,5 @@ drawers.push((cells) => {
   }
   if (begun) heads();
   readable(box(), bars, look);
-  if (begun || "ts.median" in cells || touched(cells, "ts.")) bars();
+  if (begun || "step_bars.median" in cells || touched(cells, "step_bars.")) bars();
 });

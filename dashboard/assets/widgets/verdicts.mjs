@@ -11,7 +11,7 @@ import { across, toX } from "./step_axis.mjs";
 import { repaint } from "./svg.mjs";
 
 const LEAST = 60;
-const rows = () => state.view["v.rows"] || [];
+const rows = () => state.view["verdicts.rows"] || [];
 const local = (seconds) => 1000 * seconds + state.tz;
 const label = (word, cause) => word + (cause ? ` (${cause})` : "");
 
@@ -56,13 +56,13 @@ function fill(li, [start, end, colour, word, cause, summary], from, to) {
 
 function paint() {
   const lane = laneOf(), where = lane && lane.querySelector(".ribbon"), found = rows();
-  if (!where || state.boot.error || !state.view["v.rows"]) return;
+  if (!where || state.boot.error || !state.view["verdicts.rows"]) return;
   while (where.children.length > found.length) where.lastChild.remove();
   while (where.children.length < found.length) where.append(part());
   found.forEach((row, i) => fill(where.children[i], row, ...range()));
 }
 
 drawers.push((cells) => {
-  if (Object.keys(cells).some((key) => key.startsWith("v."))) paint();
+  if (Object.keys(cells).some((key) => key.startsWith("verdicts."))) paint();
 });
 repaint(paint);

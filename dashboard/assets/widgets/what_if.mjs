@@ -7,7 +7,7 @@ import { query } from "../core/nav.mjs";
 import { drawers, state } from "../core/state.mjs";
 
 const here = () => state.boot && state.boot.key === "what-if";
-const cell = (name) => state.view["wi.sl." + name];
+const cell = (name) => state.view["what_if_slider." + name];
 const asked = (name) => new URLSearchParams(location.search).get(name);
 
 // ---- text of a value
@@ -152,11 +152,11 @@ function missing(text) {
 }
 
 drawers.push((cells) => {
-  if (!("wi.mode" in state.view) || !by("wi-reset")) return;
-  if (Object.keys(cells).some((key) => key.startsWith("wi.sl."))) everything();
+  if (!("what_if.mode" in state.view) || !by("wi-reset")) return;
+  if (Object.keys(cells).some((key) => key.startsWith("what_if_slider."))) everything();
   const put = (rows, found) => document.querySelector(`[data-rows=${rows}]`).replaceChildren(...found);
-  if (touched(cells, "wi.side.")) document.querySelector("[data-draw=wi-sides]").replaceChildren(...list("wi.side.").map(side));
-  if (touched(cells, "wi.row.")) put("wi-rows", list("wi.row.").map(row));
-  if (touched(cells, "wi.a.")) put("wi-assumed", list("wi.a.").map((text) => make("li", text)));
-  if (touched(cells, "wi.m.")) put("wi-missing", list("wi.m.").flatMap(missing));
+  if (touched(cells, "what_if_side.")) document.querySelector("[data-draw=wi-sides]").replaceChildren(...list("what_if_side.").map(side));
+  if (touched(cells, "what_if_row.")) put("wi-rows", list("what_if_row.").map(row));
+  if (touched(cells, "assumptions.")) put("wi-assumed", list("assumptions.").map((text) => make("li", text)));
+  if (touched(cells, "missing.")) put("wi-missing", list("missing.").flatMap(missing));
 });

@@ -58,7 +58,7 @@ def key(alert: AlertInfo) -> str:
 def brief(alerts: Sequence[AlertInfo], history: Sequence[AlertInfo], state: RunState) -> View:
     """The overview's short list: what fires, what is pending, and below it what was resolved last.
 
-    Alerts of one rule are one row, that of the newest, with their count (``o.n``).
+    Alerts of one rule are one row, that of the newest, with their count (``brief_alerts.n``).
     """
     unmuted = [alert for alert in alerts if not alert.muted]
     of_rule: dict[tuple[str, str], list[AlertInfo]] = {}
@@ -70,20 +70,20 @@ def brief(alerts: Sequence[AlertInfo], history: Sequence[AlertInfo], state: RunS
     if state.name in NOT_EVALUATED:
         note = _unevaluated(alerts, state)
         return {
-            "o.al": [],
-            "o.n": {},
-            "o.sum": "Not evaluated now",
-            "o.s": "unknown",
-            "o.more": {"hidden": 0, "note": note},
+            "brief_alerts.al": [],
+            "brief_alerts.n": {},
+            "brief_alerts.sum": "Not evaluated now",
+            "brief_alerts.s": "unknown",
+            "brief_alerts.more": {"hidden": 0, "note": note},
         }
     open_, muted = firing(alerts), len(alerts) - len(unmuted)
     hidden = len(groups[_BRIEF:])
     cells: View = {
-        "o.al": [key(alert) for alert in shown],
-        "o.n": {key(found[0]): len(found) for found in groups[:_BRIEF] if len(found) > 1},
+        "brief_alerts.al": [key(alert) for alert in shown],
+        "brief_alerts.n": {key(found[0]): len(found) for found in groups[:_BRIEF] if len(found) > 1},
         **_summed(open_, unmuted, alerts, state),
         # The browser adds to them those that the card has no room for.
-        "o.more": {"hidden": hidden, "note": f"{muted} muted" if muted else ""},
+        "brief_alerts.more": {"hidden": hidden, "note": f"{muted} muted" if muted else ""},
     }
     for alert in shown:
         cells |= _row(alert, None)
@@ -112,13 +112,13 @@ def _unevaluated(alerts: Sequence[AlertInfo], state: RunState) -> str:
 
 
 def _summed(open_: int, unmuted: Sequence[AlertInfo], alerts: Sequence[AlertInfo], state: RunState) -> View:
-    """Keys ``o.sum``, ``o.s``."""
+    """Keys ``brief_alerts.sum``, ``brief_alerts.s``."""
     pending = [alert for alert in unmuted if alert.state == "pending"]
     if open_:
-        return {"o.sum": f"{open_} firing", "o.s": worst(alerts)}
+        return {"brief_alerts.sum": f"{open_} firing", "brief_alerts.s": worst(alerts)}
     if pending:
-        return {"o.sum": f"{len(pending)} pending", "o.s": gravest(pending)}
-    return {"o.sum": "No active alerts", "o.s": "unknown" if state.over else "ok"}
+        return {"brief_alerts.sum": f"{len(pending)} pending", "brief_alerts.s": gravest(pending)}
+    return {"brief_alerts.sum": "No active alerts", "brief_alerts.s": "unknown" if state.over else "ok"}
 
 
 def gravest(alerts: Iterable[AlertInfo]) -> str:
@@ -149,7 +149,7 @@ def board(
     """
     by_name = {rule.name: rule for rule in rules}
     shown, cells = _lists(alerts)
-    cells |= _head(alerts, rules, state) | {"al.history": [key(alert) for alert in history]}
+    cells |= _head(alerts, rules, state) | {"alerts.history": [key(alert) for alert in history]}
     for alert in [*shown, *history]:
         cells |= _row(alert, by_name.get(alert.name))
     for alert in shown:
@@ -161,7 +161,7 @@ def board(
 def _head(alerts: Sequence[AlertInfo], rules: Sequence[RuleInfo], state: RunState) -> View:
     if state.name in NOT_EVALUATED:
         note = _unevaluated(alerts, state)
-        return {"al.head": "Not evaluated now", "al.s": "unknown", "al.sub": note, "al.none": ""}
+        return {"alerts.head": "Not evaluated now", "alerts.s": "unknown", "alerts.sub": note, "alerts.none": ""}
     count, able = firing(alerts), sum(not rule.why for rule in rules)
     pending = sum(alert.state == "pending" for alert in alerts)
     muted = sum(alert.state == "firing" and bool(alert.muted) for alert in alerts)
@@ -171,15 +171,15 @@ def _head(alerts: Sequence[AlertInfo], rules: Sequence[RuleInfo], state: RunStat
         headline = "No active alerts"
     watch = f"{able} rule{'s' if able != 1 else ''} active"
     return {
-        "al.head": headline,
-        "al.s": worst(alerts) if count else gravest(alert for alert in alerts if alert.state == "pending"),
-        "al.sub": joined(
+        "alerts.head": headline,
+        "alerts.s": worst(alerts) if count else gravest(alert for alert in alerts if alert.state == "pending"),
+        "alerts.sub": joined(
             f"{pending} pending" if pending else "",
             f"{muted} muted" if muted else "",
             watch,
             f"{silent} without data" if silent else "",
         ),
-        "al.none": "" if count else _quiet(able, silent),
+        "alerts.none": "" if count else _quiet(able, silent),
     }
 
 
@@ -199,10 +199,10 @@ def _lists(alerts: Sequence[AlertInfo]) -> tuple[list[AlertInfo], View]:
         "pending": [alert for alert in alerts if alert.state == "pending"],
         "muted": [alert for alert in alerts if alert.state == "firing" and alert.muted],
     }
-    cells: View = {f"al.{name}": [key(alert) for alert in found[:MOST]] for name, found in lists.items()}
+    cells: View = {f"alerts.{name}": [key(alert) for alert in found[:MOST]] for name, found in lists.items()}
     for name, found in lists.items():
         hidden = len(found) - MOST
-        cells[f"al.{name}.more"] = f"and {hidden:,} more; /api/v1/alerts lists all" if hidden > 0 else ""
+        cells[f"alerts.{name}.more"] = f"and {hidden:,} more; /api/v1/alerts lists all" if hidden > 0 else ""
     return [alert for found in lists.values() for alert in found[:MOST]], cells
 
 
@@ -229,9 +229,9 @@ def _row(alert: AlertInfo, rule: RuleInfo | None) -> View:
     }
     row |= {"description": alert.annotations.get("description"), "runbook": alert.annotations.get("runbook_url")}
     row |= _terms(alert, rule) | _end(alert)
-    cells: View = {f"a.{name}": {k: v for k, v in row.items() if v not in (None, "")}}
+    cells: View = {f"alert.{name}": {k: v for k, v in row.items() if v not in (None, "")}}
     value = text(alert.value, alert.unit) if alert.value is not None and not _is_a_state(alert, rule) else ""
-    return cells | {f"a.{name}.v": value, f"a.{name}.n": _summary(alert, rule)}
+    return cells | {f"alert.{name}.v": value, f"alert.{name}.n": _summary(alert, rule)}
 
 
 def _round(at: float | None) -> int | None:
@@ -316,7 +316,7 @@ def _notified(alert: AlertInfo, deliveries: Sequence[DeliveryInfo], silences: Se
     row: Json = {"told": list(newest.values())}
     if alert.muted:
         row |= {"muted": alert.muted} | _silenced(alert.muted, silences)
-    return {f"a.{key(alert)}.x": row}
+    return {f"alert.{key(alert)}.x": row}
 
 
 def _silenced(muted: str, silences: Sequence[SilenceInfo]) -> Json:
@@ -338,12 +338,12 @@ def _outcome(sent: DeliveryInfo) -> Json:
 
 
 def _rules(rules: Sequence[RuleInfo], alerts: Sequence[AlertInfo]) -> View:
-    """Keys ``r.0`` ..: a row per rule."""
+    """Keys ``rules.0`` ..: a row per rule."""
     counts: dict[str, list[str]] = {}
     for alert in alerts:
         counts.setdefault(alert.name, []).append("muted" if alert.muted and alert.state == "firing" else alert.state)
-    cells: View = {f"r.{i}": _rule(rule, counts.get(rule.name, [])) for i, rule in enumerate(rules)}
-    return cells | {"r.none": "" if rules else "No rules."}
+    cells: View = {f"rules.{i}": _rule(rule, counts.get(rule.name, [])) for i, rule in enumerate(rules)}
+    return cells | {"rules.none": "" if rules else "No rules."}
 
 
 def _rule(rule: RuleInfo, states: Sequence[str]) -> Json:
@@ -371,24 +371,25 @@ def _rule_now(rule: RuleInfo, states: Sequence[str], colour: str) -> tuple[str, 
 
 
 def _deliveries(deliveries: Sequence[DeliveryInfo], receivers: Sequence[str] | None) -> View:
-    """Keys ``d.0`` ..: a row per notification."""
+    """Keys ``deliveries.0`` ..: a row per notification."""
     names = ("receiver", "kind", "run", "alerts", "answer")
     cells: View = {
-        f"d.{i}": {name: getattr(sent, name) for name in names} | _outcome(sent) for i, sent in enumerate(deliveries)
+        f"deliveries.{i}": {name: getattr(sent, name) for name in names} | _outcome(sent)
+        for i, sent in enumerate(deliveries)
     }
     unconfigured = receivers is not None and not receivers
     configured = "Configured: " + ", ".join(receivers) if receivers else ""
-    cells["d.none"] = (
+    cells["deliveries.none"] = (
         "No receivers: alerts appear only here." if unconfigured else "" if deliveries else "None sent yet."
     )
-    cells["d.who"] = configured
+    cells["deliveries.who"] = configured
     # Shown until there is evidence of a configured receiver.
-    cells["d.how"] = "1" if unconfigured or (receivers is None and not deliveries) else ""
+    cells["deliveries.how"] = "1" if unconfigured or (receivers is None and not deliveries) else ""
     return cells
 
 
 def _silences(silences: Sequence[SilenceInfo]) -> View:
-    """Keys ``s.0`` ..: a `SilenceInfo` each."""
+    """Keys ``silences.0`` ..: a `SilenceInfo` each."""
     lasting = (silence for silence in silences if silence.state != "expired")
-    cells: View = {f"s.{i}": structs.asdict(silence) for i, silence in enumerate(lasting)}
-    return cells | {"s.none": "" if cells else "No silences."}
+    cells: View = {f"silences.{i}": structs.asdict(silence) for i, silence in enumerate(lasting)}
+    return cells | {"silences.none": "" if cells else "No silences."}

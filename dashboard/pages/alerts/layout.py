@@ -44,13 +44,13 @@ def cells(scope: Scope) -> View:
 
 
 def _head() -> Any:
-    title = html.H1(t(html.Span, "al.head"))
-    sub = html.P([t(html.Span, "al.sub")], className="meta")
+    title = html.H1(t(html.Span, "alerts.head"))
+    sub = html.P([t(html.Span, "alerts.sub")], className="meta")
     switch = html.Button("All runs", id="all-runs", type="button", **{"aria-pressed": "false"})
     return html.Section(
         [html.Div([title, sub]), switch, html.P(id="alerts-said", role="status", className="said")],
         className="banner card alerts-head",
-        **{"data-s": "al.s"},
+        **{"data-s": "alerts.s"},
     )
 
 
@@ -58,8 +58,8 @@ def _list(name: str, heading: str = "") -> Any:
     """A section of alert cards. An empty section is hidden, except the first one, which shows that it is empty."""
     head = [html.H2(heading, id=f"h-{name}")] if heading else [html.H2("Firing", id="h-firing", className="sr")]
     rows = html.Div(className="rows", **{"data-alerts": name})
-    none = [t(html.P, "al.none", "card quiet")] if name == "firing" else []
-    more = t(html.P, f"al.{name}.more", "note")
+    none = [t(html.P, "alerts.none", "card quiet")] if name == "firing" else []
+    more = t(html.P, f"alerts.{name}.more", "note")
     return html.Section([*head, rows, more, *none], className=f"group {name}", **{"aria-labelledby": f"h-{name}"})
 
 
@@ -75,7 +75,9 @@ def _history() -> Any:
 
 def _rules() -> Any:
     table = _table("rules", "Rule", "Class", "Severity", "Fires when", "Now")
-    return html.Section([html.H2("Rules"), table, t(html.P, "r.none", "note")], className="card grid rules", id="rules")
+    return html.Section(
+        [html.H2("Rules"), table, t(html.P, "rules.none", "note")], className="card grid rules", id="rules"
+    )
 
 
 def _deliveries() -> Any:
@@ -87,17 +89,21 @@ def _deliveries() -> Any:
         ],
         className="how",
         open=True,
-        **{"data-s": "d.how"},
+        **{"data-s": "deliveries.how"},
     )
-    body = [t(html.P, "d.who", "note"), html.Ol(className="brief sent", **{"data-rows": "deliveries"})]
+    body = [t(html.P, "deliveries.who", "note"), html.Ol(className="brief sent", **{"data-rows": "deliveries"})]
     return html.Section(
-        [html.H2("Notifications"), *body, t(html.P, "d.none", "note"), how], className="card side", id="deliveries"
+        [html.H2("Notifications"), *body, t(html.P, "deliveries.none", "note"), how],
+        className="card side",
+        id="deliveries",
     )
 
 
 def _silences() -> Any:
     rows = html.Ul(className="brief quieted", **{"data-rows": "silences"})
-    return html.Section([html.H2("Silences"), rows, t(html.P, "s.none", "note")], className="card side", id="silences")
+    return html.Section(
+        [html.H2("Silences"), rows, t(html.P, "silences.none", "note")], className="card side", id="silences"
+    )
 
 
 PAGE = Page("alerts", "alerts", "Alerts", tree, cells)

@@ -200,8 +200,8 @@ def _head(facts: StatusFacts, fleet: list[Engine]) -> View:
     advice = next(iter(facts.status.verdict.advice), None) if facts.present else None
     return {
         "head.generator": structs.replace(_answer(facts, fleet), text=_measured(facts, fleet)),
-        "gn.next": f"Try next: {advised(advice)}" if advice else "",
-        "gn.try": simulated(advice) if advice else "",
+        "generator.next": f"Try next: {advised(advice)}" if advice else "",
+        "generator.try": simulated(advice) if advice else "",
     }  # fmt: skip
 
 
@@ -303,16 +303,16 @@ def _counts(facts: StatusFacts, fleet: list[Engine]) -> dict[str, float]:
 
 
 def _states(facts: StatusFacts, fleet: list[Engine]) -> View:
-    """Keys ``gs.N``: how many engines are in a state, and its health; ``gs.weights``: served versions."""
+    """Keys ``engine_states.N``: how many engines are in a state, and its health; ``.weights``: served versions."""
     counts = {} if facts.over else _counts(facts, fleet)
     found = [
         {"count": f"{count:,.0f}", "state": word, "health": engines.HEALTH.get(word, "ok")}
         for word, count in counts.items()
         if count
     ]
-    cells: View = {f"gs.{i}": row for i, row in enumerate(found)}
+    cells: View = {f"engine_states.{i}": row for i, row in enumerate(found)}
     kinds = joined(facts.kinds("generator"), facts.gpus("generator"))
-    return cells | {"gs.kinds": kinds, "gs.weights": _weights(facts)}
+    return cells | {"engine_states.kinds": kinds, "engine_states.weights": _weights(facts)}
 
 
 def _weights(facts: StatusFacts) -> str:
@@ -334,15 +334,15 @@ def _weights(facts: StatusFacts) -> str:
 
 
 def _speed(facts: StatusFacts) -> View:
-    """Keys ``gc``: what the chart draws; ``gc.note``: window and source; ``gc.none``: why it is empty, what to add."""
+    """``engine_speed``: what the chart draws; ``.note``: window and source; ``.none``: why it is empty, what to add."""
     found = facts.status.verdict.engine_speed
     if not found:
         has_engines = facts.value("generator_requests_now", state="running") is not None
         why = "No request runs" if has_engines else "Requests per engine unknown: add the engines' /metrics as targets"
-        return {"gc": None, "gc.none": why + ".", "gc.note": ""}
+        return {"engine_speed": None, "engine_speed.none": why + ".", "engine_speed.note": ""}
     if not found.alone:
         why = "No point yet: needs two minutes at one number of requests, and tokens/s in the engines' /metrics."
-        return {"gc": None, "gc.none": why, "gc.note": ""}
+        return {"engine_speed": None, "engine_speed.none": why, "engine_speed.note": ""}
     running, seats, best = found.running, found.seats, found.best
     points, half, alone = found.points, found.half, found.alone
     most = seats or _WIDER * max(running, best or 0.0, points[-1][0])
@@ -356,11 +356,11 @@ def _speed(facts: StatusFacts) -> View:
     ends = "axis ends at the seats" if seats else "seats unknown"
     none = "" if best is not None else "best not known yet"
     return {
-        "gc": {
+        "engine_speed": {
             "most": most, "x": steps, "laws": laws, "points": points, "marks": marks, "fitted": found.fitted,
         },
-        "gc.none": "",
-        "gc.note": joined(f"Band: {band}", _POINT, ends, none),
+        "engine_speed.none": "",
+        "engine_speed.note": joined(f"Band: {band}", _POINT, ends, none),
     }  # fmt: skip
 
 
@@ -373,7 +373,7 @@ _CURVE_STEPS, _WIDER = 32, 1.25
 
 
 def _room(facts: StatusFacts) -> View:
-    """Keys ``gk.N``: numbers on one scale, as bars (width in percent); ``gk.next``, ``gk.why``: the forecast."""
+    """Keys ``kv_room.N``: numbers on one scale, as bars (width in percent); ``.next``, ``.why``: the forecast."""
     ceiling = facts.find(_CEILING)
     limit = ceiling.value if ceiling is not None else None
     wanted, asked = _wanted(facts), facts.number("max_in_flight")
@@ -387,11 +387,11 @@ def _room(facts: StatusFacts) -> View:
     shown = [(label, value, state) for label, value, state in rows if value is not None]
     top = max((value for _, value, _ in shown), default=0.0) or 1.0
     cells: View = {
-        f"gk.{i}": {"label": label, "value": number(value), "width": round(100 * value / top, 1), "kind": state}
+        f"kv_room.{i}": {"label": label, "value": number(value), "width": round(100 * value / top, 1), "kind": state}
         for i, (label, value, state) in enumerate(shown)
     }
     silent = "" if limit is not None else _why(ceiling) or "KV ceiling not reported"
-    return cells | _ahead(facts) | {"gk.none": silent[:1].upper() + silent[1:]}
+    return cells | _ahead(facts) | {"kv_room.none": silent[:1].upper() + silent[1:]}
 
 
 def _wanted(facts: StatusFacts) -> float | None:
@@ -408,13 +408,25 @@ def _ahead(facts: StatusFacts) -> View:
     low, mid, high = (facts.find(_FORECAST, bound=bound) for bound in ("low", "mid", "high"))
     if mid is None or mid.value is None:
         why = _why(mid or facts.find(_FORECAST))
-        return {"gk.next": "No forecast" if why else "", "gk.why": why[:1].upper() + why[1:], "gk.s": "unknown"}
+        return {
+            "kv_room.next": "No forecast" if why else "",
+            "kv_room.why": why[:1].upper() + why[1:],
+            "kv_room.s": "unknown",
+        }
     reason = tight(_why(mid))
     shown = reason[:1].upper() + reason[1:]
     if mid.value <= 0:
         shown = reason.removeprefix("crossed: ")
-        return {"gk.next": "Already reached", "gk.why": shown[:1].upper() + shown[1:], "gk.s": "critical"}
+        return {
+            "kv_room.next": "Already reached",
+            "kv_room.why": shown[:1].upper() + shown[1:],
+            "kv_room.s": "critical",
+        }
     ends = [text(end.value, "seconds") for end in (low, high) if end is not None and end.value is not None]
     between = f" (95% interval: {' to '.join(ends)})" if len(ends) == 2 else ""
     state = "watch" if mid.value < _SOON else "ok"
-    return {"gk.next": f"Reached in {text(mid.value, 'seconds')}{between}", "gk.why": shown, "gk.s": state}
+    return {
+        "kv_room.next": f"Reached in {text(mid.value, 'seconds')}{between}",
+        "kv_room.why": shown,
+        "kv_room.s": state,
+    }

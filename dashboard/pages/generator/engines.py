@@ -197,19 +197,19 @@ def _far(name: str, own: float, middle: float) -> bool:
 
 
 def outliers(found: Sequence[Engine]) -> View:
-    """Keys ``gx.N``: an engine and what is the matter with it; ``gx.none``, ``gx.more``, ``gx.p`` and its state."""
+    """Keys ``outliers.N``: an engine and what is wrong with it; ``.none``, ``.more``, ``.p`` and its state."""
     rows = [row for one in found for row in _complaints(one)]
     cells: View = {
-        f"gx.{i}": {"engine": engine, "text": what, "state": state}
+        f"outliers.{i}": {"engine": engine, "text": what, "state": state}
         for i, (engine, what, state) in enumerate(rows[:MOST_OUTLIERS])
     }
     ill = sum(one.sick for one in found)
     worst = "critical" if any(row[2] == "critical" for row in rows) else "watch" if ill else "ok"
     return cells | {
-        "gx.none": "" if rows else _none(found),
-        "gx.more": f"and {len(rows) - MOST_OUTLIERS:,} more" if len(rows) > MOST_OUTLIERS else "",
-        "gx.p": f"{ill} of {len(found)}" if ill else "None" if len(found) > 1 else "",
-        "gx.s": worst,
+        "outliers.none": "" if rows else _none(found),
+        "outliers.more": f"and {len(rows) - MOST_OUTLIERS:,} more" if len(rows) > MOST_OUTLIERS else "",
+        "outliers.p": f"{ill} of {len(found)}" if ill else "None" if len(found) > 1 else "",
+        "outliers.s": worst,
     }
 
 
@@ -251,26 +251,26 @@ def heat_of(search: str) -> EngineMetric:
 
 
 def heat(scope: Scope, found: Sequence[Engine]) -> View:
-    """Keys ``gh.*``: ``gh.names`` the rows from above, ``gh.N`` values of column N in their order."""
+    """Keys ``gh.*``: ``engine_heat.names`` the rows from above, ``engine_heat.N`` values of column N in their order."""
     metric = heat_of(scope.search)
     title, unit = HEATS[metric]
-    cells: View = {"gh.metric": metric, "gh.unit": unit, "gh.title": title}
+    cells: View = {"engine_heat.metric": metric, "engine_heat.unit": unit, "engine_heat.title": title}
     if scope.span is None:
         return cells
     columns = grid(scope.span)
     shown = list(found[:MOST_ENGINES])
     values = _columns(scope, metric, sorted(one.info.key for one in shown), columns)
-    cells |= {f"gh.{at}": [short(column.get(one.info.key)) for one in shown] for at, column in values.items()}
+    cells |= {f"engine_heat.{at}": [short(column.get(one.info.key)) for one in shown] for at, column in values.items()}
     top = 1.0 if metric == "kv" else max((v for column in values.values() for v in column.values()), default=0.0)
     more = len(found) - len(shown)
     return cells | {
-        "gh.names": [
+        "engine_heat.names": [
             {"name": one.name, "state": one.state if one.state != "up" else "odd" if one.odd else "up"} for one in shown
         ],
-        "gh.width": columns.width,
-        "gh.top": short(top),
-        "gh.none": "" if values else _no_history(title, found),
-        "gh.more": f"{len(shown)} of {len(found):,} engines shown, outliers first" if more > 0 else "",
+        "engine_heat.width": columns.width,
+        "engine_heat.top": short(top),
+        "engine_heat.none": "" if values else _no_history(title, found),
+        "engine_heat.more": f"{len(shown)} of {len(found):,} engines shown, outliers first" if more > 0 else "",
     }
 
 
@@ -299,12 +299,12 @@ def _columns(scope: Scope, metric: EngineMetric, keys: Sequence[str], columns: G
 
 
 def table(found: Sequence[Engine]) -> View:
-    """Keys ``ge.N``: an engine's numbers as texts; ``odd``: which of them differ from the other engines'."""
+    """Keys ``engine_rows.N``: an engine's numbers as texts; ``odd``: which of them differ from the other engines'."""
     shown = found[:MOST_ENGINES]
     more, ill = len(found) - len(shown), any(one.sick for one in found[MOST_ENGINES:])
-    return {f"ge.{i}": _row(one) for i, one in enumerate(shown)} | {
-        "ge.more": f"and {more:,} more" + ("" if ill else ", all up and without outliers") if more > 0 else "",
-        "ge.none": "" if found else "No engine has reported yet.",
+    return {f"engine_rows.{i}": _row(one) for i, one in enumerate(shown)} | {
+        "engine_rows.more": f"and {more:,} more" + ("" if ill else ", all up and without outliers") if more > 0 else "",
+        "engine_rows.none": "" if found else "No engine has reported yet.",
     }
 
 

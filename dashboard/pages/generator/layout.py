@@ -38,8 +38,8 @@ def points(delta: Delta, status: Status) -> Json:
 def _head() -> Any:
     title = headline("head.generator")
     states = html.Ul(className="states", **{"data-rows": "gen-states"})
-    side = [t(html.P, "gs.kinds", "meta"), states, t(html.P, "gs.weights", "note")]
-    advice = html.P([t(html.Span, "gn.next"), simulate("gn.try")], className="text advice")
+    side = [t(html.P, "engine_states.kinds", "meta"), states, t(html.P, "engine_states.weights", "note")]
+    advice = html.P([t(html.Span, "generator.next"), simulate("generator.try")], className="text advice")
     return html.Section(
         [html.Div([title, t(html.P, "head.generator.text", "text"), advice]), html.Div(side)],
         className="banner card actor-head",
@@ -53,10 +53,10 @@ def _heat() -> Any:
         for name, (heading, _) in HEATS.items()
     ]
     choice = html.Div(buttons, className="choice", role="group", **{"aria-label": "What the map shows"})
-    heading = [html.H2("Engines over time"), t(html.Span, "gh.unit", "unit")]
+    heading = [html.H2("Engines over time"), t(html.Span, "engine_heat.unit", "unit")]
     scale = html.Span(className="shades", **{"data-shades": "fleet"})
-    legend = html.P([scale, t(html.Span, "gh.more")], className="legend")
-    drawn = [html.Div(className="heat fleet", **{"data-draw": "fleet"}), t(html.P, "gh.none", "note")]
+    legend = html.P([scale, t(html.Span, "engine_heat.more")], className="legend")
+    drawn = [html.Div(className="heat fleet", **{"data-draw": "fleet"}), t(html.P, "engine_heat.none", "note")]
     head = html.Div([html.Div(heading, className="row"), choice], className="head-row")
     return html.Section([head, legend, *drawn], className="card panel", id="gen-heat")
 
@@ -66,14 +66,14 @@ def _speed() -> Any:
     unit = html.Span("tokens/s per engine", className="unit")
     head = html.Div([html.H2("Engine speed"), unit], className="row")
     drawn = html.Div(className="speed lines", **{"data-draw": "speed"})
-    notes = [t(html.P, "gc.none", "note"), t(html.P, "gc.note", "note")]
+    notes = [t(html.P, "engine_speed.none", "note"), t(html.P, "engine_speed.note", "note")]
     return html.Section([head, drawn, *notes], className="card panel", id="gen-speed")
 
 
 def _sick() -> Any:
-    head = html.Div([html.H2("Outliers"), t(html.Span, "gx.p", "pill", s="gx.s")], className="row")
+    head = html.Div([html.H2("Outliers"), t(html.Span, "outliers.p", "pill", s="outliers.s")], className="row")
     rows = html.Ul(className="complaints", **{"data-rows": "gen-sick"})
-    notes = [t(html.P, "gx.none", "note"), t(html.P, "gx.more", "note")]
+    notes = [t(html.P, "outliers.none", "note"), t(html.P, "outliers.more", "note")]
     note = html.P("5 min means compared with the fleet's median.", className="note")
     return html.Section([head, rows, *notes, note], className="card side", id="gen-sick")
 
@@ -84,8 +84,10 @@ def _room() -> Any:
         className="row",
     )
     rows = html.Ul(className="bars", **{"data-rows": "gen-room"})
-    ahead = html.Div([t(html.B, "gk.next"), t(html.P, "gk.why", "note")], className="ahead", **{"data-s": "gk.s"})
-    return html.Section([head, rows, t(html.P, "gk.none", "note"), ahead], className="card side", id="gen-room")
+    ahead = html.Div(
+        [t(html.B, "kv_room.next"), t(html.P, "kv_room.why", "note")], className="ahead", **{"data-s": "kv_room.s"}
+    )
+    return html.Section([head, rows, t(html.P, "kv_room.none", "note"), ahead], className="card side", id="gen-room")
 
 
 def _table() -> Any:
@@ -95,7 +97,7 @@ def _table() -> Any:
     frame = html.Div(table, className="frame", tabIndex="0", role="region", **{"aria-labelledby": "engines-title"})
     unit = html.Span("now; tokens and preemptions: 5 min means", className="unit")
     title = html.Div([html.H2("Engines", id="engines-title"), unit], className="row")
-    notes = [t(html.P, "ge.none", "note"), t(html.P, "ge.more", "note")]
+    notes = [t(html.P, "engine_rows.none", "note"), t(html.P, "engine_rows.more", "note")]
     return html.Section([title, frame, *notes], className="card grid", id="engines")
 
 

@@ -29,10 +29,10 @@ _CADENCE = {
 
 
 def cells(scope: Scope) -> View:
-    """Keys ``hp.0`` ..: a row per signal."""
+    """Keys ``help.0`` ..: a row per signal."""
     infos, collected = scope.reader.signals.infos, coverage()
     # Signals are constant, so their rows are made once for all browsers.
-    return {f"hp.{i}": _cached_row(info, collected) for i, info in enumerate(infos.values())}
+    return {f"help.{i}": _cached_row(info, collected) for i, info in enumerate(infos.values())}
 
 
 _ROWS: dict[tuple[Any, ...], Json] = {}

@@ -28,7 +28,7 @@ def cells(scope: Scope) -> View:
     alerts = brief(scope.alerts, scope.resolved(2), scope.status.state)
     if scope.facts.at is not None:
         # The list stays that of the present.
-        alerts["o.sum"] = f"{alerts['o.sum']} now"
+        alerts["brief_alerts.sum"] = f"{alerts['brief_alerts.sum']} now"
     return view(scope.facts, scope.reader.signals.infos) | alerts
 
 
@@ -123,7 +123,7 @@ def _charts() -> Any:
 def _alerts() -> Any:
     """Alerts that fire now; the Alerts page has the rest."""
     title = html.H2(html.A("Alerts", href="alerts", **{"data-goto": "alerts"}))
-    head = html.Div([title, t(html.Span, "o.sum", "pill", s="o.s")], className="row")
+    head = html.Div([title, t(html.Span, "brief_alerts.sum", "pill", s="brief_alerts.s")], className="row")
     more = html.P(html.A("", id="more-alerts", href="alerts", **{"data-goto": "alerts"}), className="note")
     return html.Section([head, html.Ol(**{"data-rows": "brief-alerts"}), more], className="card short", id="alerts")
 

@@ -60,14 +60,14 @@ WORDS: Mapping[str, str] = {
     "surplus": "surplus", "aborted_oversample": "aborted (oversampled)", "truncated_drop": "dropped (truncated)",
     "env_error": "environment error", "infra_error": "infra error", "ended": "ended", "unrecorded": "not recorded",
 }  # fmt: skip
-"""Labels of states and exits; the browser gets them once (``ro.words``)."""
+"""Labels of states and exits; the browser gets them once (``rollouts.words``)."""
 
 
 def cells(scope: Scope) -> View:
-    """All texts of the page. Its ``ro.mode`` is ``none`` (no rollout is reported) or ``ok``."""
+    """All texts of the page. Its ``rollouts.mode`` is ``none`` (no rollout is reported) or ``ok``."""
     facts, infos, records = scope.facts, scope.reader.signals.infos, RolloutRecords(scope, parse(scope.search))
     has_records = records.any()
-    found: View = {"ro.mode": "ok" if has_records else "none"}
+    found: View = {"rollouts.mode": "ok" if has_records else "none"}
     # On this page a card shows the whole reason, because it names the missing field.
     cards = {
         key: structs.replace(one, note=one.why or one.note) for key, one in card.bind_all(CARDS, facts, infos).items()
@@ -78,7 +78,7 @@ def cells(scope: Scope) -> View:
     found |= card.cells(cards) | _head(facts, infos, records, has_records)
     if not has_records:
         return found | _how(facts.status.run)
-    found |= {"ro.words": dict(WORDS), "ro.envs": list(records.environments())}
+    found |= {"rollouts.words": dict(WORDS), "rollouts.envs": list(records.environments())}
     found |= _census(records, facts.status.now) | _environments(facts) | tables(records)
     columns = records.columns
     if columns is not None:
@@ -101,8 +101,8 @@ def _head(facts: StatusFacts, infos: Mapping[str, SignalInfo], records: RolloutR
         "head.rollouts": structs.replace(
             _headline(facts, infos, has_records), split=_split(parts), state=_judged(facts)
         ),
-        "ro.live": flight if not facts.over else "",
-        "ro.parts": " + ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in parts.items()),
+        "rollouts.live": flight if not facts.over else "",
+        "rollouts.parts": " + ".join(f"{number(value)} {name.replace('_', ' ')}" for name, value in parts.items()),
     }
 
 
@@ -190,25 +190,25 @@ def _tail(facts: StatusFacts) -> str:
 
 
 def _funnel(records: RolloutRecords, columns: Grid) -> View:
-    """Keys ``ro.f.N``: a `FunnelBar` per exit."""
+    """Keys ``exits.N``: a `FunnelBar` per exit."""
     funnel = records.funnel(columns)
     order = {name: at for at, name in enumerate(EXITS)}
     reported = [bar for bar in funnel.bars if bar.rollouts or bar.response_tokens]
     bars = sorted(reported, key=lambda bar: (bar.derived, order.get(bar.exit, len(order)), bar.exit))
     found: View = {
-        f"ro.f.{i}": structs.asdict(bar) | {"gpu_seconds": _cut(bar.gpu_seconds), "usd": _cut(bar.usd)}
+        f"exits.{i}": structs.asdict(bar) | {"gpu_seconds": _cut(bar.gpu_seconds), "usd": _cut(bar.usd)}
         for i, bar in enumerate(bars)
     }
     none = "" if bars else "No rollout ended in this range."
     unrecorded = [bar for bar in bars if bar.exit == "unrecorded"]
     purpose = records.query.filter.purpose or "train"
     return found | {
-        "ro.f.in": funnel.in_flight,
-        "ro.f.why": _sentence(funnel.why),
-        "ro.f.none": none,
-        "ro.f.lost": _lost(funnel.wasted_usd, sum(bar.usd or 0.0 for bar in unrecorded)),
-        "ro.f.first": _first(records.cells("response_tokens", columns), columns) if unrecorded else None,
-        "ro.f.of": purpose,
+        "exits.in": funnel.in_flight,
+        "exits.why": _sentence(funnel.why),
+        "exits.none": none,
+        "exits.lost": _lost(funnel.wasted_usd, sum(bar.usd or 0.0 for bar in unrecorded)),
+        "exits.first": _first(records.cells("response_tokens", columns), columns) if unrecorded else None,
+        "exits.of": purpose,
     }
 
 
@@ -238,7 +238,7 @@ def _cut(value: float | None) -> float | None:
 
 
 def _census(records: RolloutRecords, now: float) -> View:
-    """Keys ``ro.c.N``: a row per state; ``rollouts`` None: no source reports it; ``since``: of the oldest.
+    """Keys ``census.N``: a row per state; ``rollouts`` None: no source reports it; ``since``: of the oldest.
 
     ``label`` replaces the state's name: an orchestrator that reports one number of rollouts in flight counts those
     that boot, use a tool or are scored as generating.
@@ -254,7 +254,7 @@ def _census(records: RolloutRecords, now: float) -> View:
             round(now - row.oldest_seconds) if row is not None and row.oldest_seconds is not None and count else None
         )
         whole = state == "generating" and count and since is None and by_state.keys().isdisjoint(_STAGES)
-        found[f"ro.c.{i}"] = {
+        found[f"census.{i}"] = {
             "state": state,
             "rollouts": count,
             "width": round(100 * (count or 0) / most, 1) if most else 0,
@@ -262,7 +262,7 @@ def _census(records: RolloutRecords, now: float) -> View:
             "label": "in flight, stage not reported" if whole else "",
         }
     none = "" if most else "Nothing is in flight." if by_state else "No source reports rollouts in flight."
-    return found | {"ro.c.none": none, "ro.c.order": list(CENSUS)}
+    return found | {"census.none": none, "census.order": list(CENSUS)}
 
 
 _STAGES = ("booting", "in_tool", "scoring")
@@ -270,11 +270,11 @@ _ENVIRONMENTS = 8
 
 
 def _environments(facts: StatusFacts) -> View:
-    """Keys ``ro.z.N``: a row per environment and difficulty, the worst first; ``share``: as text."""
+    """Keys ``zero_causes.N``: a row per environment and difficulty, the worst first; ``share``: as text."""
     measured = [s for s in facts.signals if s.signal == "zero_advantage_environment_ratio" and s.value is not None]
     rows = sorted(((s.value or 0.0, _named(s)) for s in measured), key=lambda row: (-row[0], row[1]))[:_ENVIRONMENTS]
     found: View = {
-        f"ro.z.{i}": {
+        f"zero_causes.{i}": {
             "environment": name,
             "share": text(value, "ratio"),
             "width": round(100 * min(1.0, value), 1),
@@ -283,7 +283,7 @@ def _environments(facts: StatusFacts) -> View:
     }
     silent = facts.find("zero_advantage_environment_ratio")
     why = silent.why if silent is not None and silent.why else "Not reported by environment."
-    return found | {"ro.z.none": "" if rows else _sentence(why.rstrip("."))}
+    return found | {"zero_causes.none": "" if rows else _sentence(why.rstrip("."))}
 
 
 def _named(signal: SignalNow) -> str:
@@ -294,12 +294,16 @@ def _named(signal: SignalNow) -> str:
 
 
 def _drawn(records: RolloutRecords, columns: Grid, facts: StatusFacts) -> View:
-    """Both heat maps and the solve rates; ``hc.width``: of their columns, seconds."""
+    """Both heat maps and the solve rates; ``rollout_columns.width``: of their columns, seconds."""
     stale, length = records.cells("staleness", columns), records.cells("response_tokens", columns)
     bound = facts.number("max_staleness_versions")
-    found: View = {"hc.width": columns.width, "hs.bound": bound, "hs.limit": f"bound {number(bound)}" if bound else ""}
-    found |= _columns("hs", stale, columns, _no_staleness(facts))
-    found |= _columns("hl", length, columns, "No rollout with a length ended in this range.")
+    found: View = {
+        "rollout_columns.width": columns.width,
+        "staleness_heat.bound": bound,
+        "staleness_heat.limit": f"bound {number(bound)}" if bound else "",
+    }
+    found |= _columns("staleness_heat", stale, columns, _no_staleness(facts))
+    found |= _columns("length_heat", length, columns, "No rollout with a length ended in this range.")
     return found | _solved(records.cells("solve_ratio", columns), _group_size(facts, records.groups()[0]))
 
 
@@ -328,9 +332,9 @@ TENTHS = 10
 
 
 def _solved(found: Cells, size: int | None) -> View:
-    """``ro.solve``: a bar per number of solved members, or per tenth where ``size`` of the groups is not one.
+    """``rollouts.solve``: a bar per number of solved members, or per tenth where ``size`` of the groups is not one.
 
-    ``ro.solve.of`` is the group size or None.
+    ``solve_rates.of`` is the group size or None.
     """
     tenths = [0] * TENTHS
     for _, column in found:
@@ -347,9 +351,9 @@ def _solved(found: Cells, size: int | None) -> View:
         counts[max(at for at in labels if at <= tenth)] += n
     rows = [{"label": label, "groups": counts[at], "productive": at in _BAND} for at, label in labels.items()]
     return {
-        "ro.solve": rows if total else [],
-        "ro.solve.of": size if places else None,
-        "ro.solve.n": note or "No group with a solve rate in this range.",
+        "rollouts.solve": rows if total else [],
+        "solve_rates.of": size if places else None,
+        "solve_rates.n": note or "No group with a solve rate in this range.",
     }
 
 
@@ -373,7 +377,10 @@ def _group_size(facts: StatusFacts, groups: Sequence[RolloutGroupRow]) -> int | 
 
 
 def _how(run: str) -> View:
-    return {"ro.push": recipe(run), "ro.watch": "rollscope watch ./outputs/my-run   # or --push to a server elsewhere"}
+    return {
+        "rollouts.push": recipe(run),
+        "rollouts.watch": "rollscope watch ./outputs/my-run   # or --push to a server elsewhere",
+    }
 
 
 def recipe(run: str, address: str = HERE) -> str:

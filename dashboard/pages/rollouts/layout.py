@@ -31,11 +31,13 @@ _READERS = (
 
 
 def tree() -> list[Any]:
-    """The page's elements; which of them are seen depends on ``ro.mode``."""
+    """The page's elements; which of them are seen depends on ``rollouts.mode``."""
     cards = html.Div([card.element(one) for one in CARDS], className="cards eight")
     content = html.Div([_funnel(), _census(), _stale(), _length(), _groups(), _side(), _table()], className="known")
     return [
-        html.Div([_head(), cards, lane(), _how(), content, _panel()], className="rollouts", **{"data-s": "ro.mode"})
+        html.Div(
+            [_head(), cards, lane(), _how(), content, _panel()], className="rollouts", **{"data-s": "rollouts.mode"}
+        )
     ]
 
 
@@ -51,9 +53,12 @@ def points(delta: Delta, status: Status) -> Json:
 
 def _head() -> Any:
     title = headline("head.rollouts")
-    parts = [t(html.P, "ro.live", "meta"), split_bar("head.rollouts.split")]
+    parts = [t(html.P, "rollouts.live", "meta"), split_bar("head.rollouts.split")]
     return html.Section(
-        [html.Div([title, t(html.P, "head.rollouts.text", "text")]), html.Div([*parts, t(html.P, "ro.parts", "note")])],
+        [
+            html.Div([title, t(html.P, "head.rollouts.text", "text")]),
+            html.Div([*parts, t(html.P, "rollouts.parts", "note")]),
+        ],
         className="banner card ro-head",
         **{"data-s": "head.rollouts.state"},
     )
@@ -68,7 +73,7 @@ def _how() -> Any:
     files = [
         html.H2("Read what the framework writes"),
         html.P(f"Found in a run directory: {_READERS}.", className="note"),
-        html.Pre(html.Code(**{"data-t": "ro.watch"})),
+        html.Pre(html.Code(**{"data-t": "rollouts.watch"})),
         html.P("Prompts and responses are not stored, only times, counts, versions and rewards.", className="note"),
     ]
     sides = [html.Div(files, className="way"), html.Div(push, className="way")]
@@ -78,18 +83,18 @@ def _how() -> Any:
 def _funnel() -> Any:
     title = [
         html.H2("Where rollouts went"),
-        html.Span(["ended in this range · ", t(html.B, "ro.f.of")], className="unit"),
+        html.Span(["ended in this range · ", t(html.B, "exits.of")], className="unit"),
     ]
     drawn = html.Div(className="exits", **{"data-draw": "exits"})
-    notes = [t(html.P, f"ro.f.{key}", "note") for key in ("none", "lost", "why")]
-    notes.append(html.P(html.Span(**{"data-a": "ro.f.first"}), className="note first-record"))
+    notes = [t(html.P, f"exits.{key}", "note") for key in ("none", "lost", "why")]
+    notes.append(html.P(html.Span(**{"data-a": "exits.first"}), className="note first-record"))
     return html.Section([html.Div(title, className="row"), drawn, *notes], className="card panel", id="ro-funnel")
 
 
 def _census() -> Any:
     head = html.Div([html.H2("In flight now"), html.Span("state · oldest", className="unit")], className="row")
     rows = html.Ul(className="bars", **{"data-rows": "ro-census"})
-    return html.Section([head, rows, t(html.P, "ro.c.none", "note")], className="card panel", id="ro-census")
+    return html.Section([head, rows, t(html.P, "census.none", "note")], className="card panel", id="ro-census")
 
 
 def _heat(key: str, title: str, unit: str, colour: str, *legend: Any) -> Any:
@@ -104,14 +109,21 @@ def _key(name: str, label: str) -> Any:
 
 
 def _stale() -> Any:
-    bound = html.Span([html.I(className="swatch bound"), t(html.Span, "hs.limit")], className="item marks-key")
+    bound = html.Span(
+        [html.I(className="swatch bound"), t(html.Span, "staleness_heat.limit")], className="item marks-key"
+    )
     legend = (_key("solid", "p95"), _key("dashed", "p50"), bound)
-    return _heat("hs", "Staleness over time", "versions behind, when consumed", "blue", *legend)
+    return _heat("staleness_heat", "Staleness over time", "versions behind, when consumed", "blue", *legend)
 
 
 def _length() -> Any:
     return _heat(
-        "hl", "Response length over time", "tokens, when ended", "orange", _key("solid", "p95"), _key("dashed", "p50")
+        "length_heat",
+        "Response length over time",
+        "tokens, when ended",
+        "orange",
+        _key("solid", "p95"),
+        _key("dashed", "p50"),
     )
 
 
@@ -119,14 +131,14 @@ def _side() -> Any:
     rows = html.Ul(className="bars", **{"data-rows": "ro-zero"})
     unit = html.Span("by environment", className="unit")
     head = html.Div([html.H2("Zero advantage"), unit], className="row")
-    zero = html.Section([head, rows, t(html.P, "ro.z.none", "note")], className="card panel", id="ro-zero")
+    zero = html.Section([head, rows, t(html.P, "zero_causes.none", "note")], className="card panel", id="ro-zero")
     return html.Div([_solve(), zero], className="ro-side")
 
 
 def _solve() -> Any:
     head = html.Div([html.H2("Solve rates"), html.Span("groups by share solved", className="unit")], className="row")
     drawn = html.Div(className="solve", **{"data-draw": "solve"})
-    return html.Section([head, drawn, t(html.P, "ro.solve.n", "note")], className="card panel", id="ro-solve")
+    return html.Section([head, drawn, t(html.P, "solve_rates.n", "note")], className="card panel", id="ro-solve")
 
 
 def _groups() -> Any:
@@ -156,7 +168,7 @@ def _table() -> Any:
         ],
         className="exports",
     )
-    unit = html.Span([t(html.Span, "rt.n")], className="unit")
+    unit = html.Span([t(html.Span, "rollout_rows.n")], className="unit")
     head = html.Div([html.H2("Rollouts", id="ro-title"), unit, exports], className="row")
     table = html.Table([_heads(COLUMNS), html.Tbody(**{"data-rows": "rollouts"})], **{"aria-labelledby": "ro-title"})
     frame = html.Div(table, className="frame")

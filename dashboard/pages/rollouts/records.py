@@ -120,17 +120,22 @@ MANY = "incomplete: too many IDs match; the CSV has all"
 def tables(records: RolloutRecords) -> View:
     """Both tables, and the additional page that is requested."""
     page, (groups, next_groups) = records.page(), records.groups()
-    found = _table("rt", page.rollouts, page.after or "", rollout) | _table("rg", groups, next_groups, group)
+    found = _table("rollout_rows", page.rollouts, page.after or "", rollout) | _table(
+        "group_rows", groups, next_groups, group
+    )
     query = records.query
     if query.after:
         more = records.page(query.after)
         rows = [rollout(row) for row in more.rollouts]
-        found["rt.more"] = {"after": query.after, "rows": rows, "next": more.after or ""}
+        found["rollout_rows.more"] = {"after": query.after, "rows": rows, "next": more.after or ""}
     if query.more_groups:
         page_of, after = records.groups(query.more_groups)
-        found["rg.more"] = {"after": query.more_groups, "rows": [group(row) for row in page_of], "next": after}
+        found["group_rows.more"] = {"after": query.more_groups, "rows": [group(row) for row in page_of], "next": after}
     few = "" if page.complete else MANY
-    return found | {"rt.n": joined(_scope(records), few), "rt.timed": int(records.timed().start is not None)}
+    return found | {
+        "rollout_rows.n": joined(_scope(records), few),
+        "rollout_rows.timed": int(records.timed().start is not None),
+    }
 
 
 def _scope(records: RolloutRecords) -> str:
@@ -253,14 +258,14 @@ _TIMES = (
 
 
 def detail(records: RolloutRecords, now: float) -> View:
-    """Empty while no rollout is open. ``rd.none``: the requested ID if it does not exist."""
+    """Empty while no rollout is open. ``rollout_detail.none``: the requested ID if it does not exist."""
     query = records.query
     if not query.rollout:
         return {}
     found = records.open()
     if found is None:
-        return {"rd.none": query.rollout}
-    return {"rd": _whole(found) | _updates(records, found, now)}
+        return {"rollout_detail.none": query.rollout}
+    return {"rollout_detail": _whole(found) | _updates(records, found, now)}
 
 
 _DETAILS = ("environment_bound", "old_state_turns", "judged_turns", "loss_tokens", "detailed")

@@ -29,14 +29,14 @@ WANTS: Mapping[str, Want] = {
 
 
 def cells(scope: Scope) -> View:
-    """Keys ``rn.0`` .. (rows by name), ``rn.at`` (their newest data), ``rn.info`` (the signals to compare by)."""
+    """Keys ``runs.0`` .. (rows by name), ``runs.at`` (their newest data), ``runs.info`` (the signals to compare by)."""
     fleet = scope.shared.get("fleet", KEEP_SECONDS, scope.reader.runs.now)
     alerts = _by_run(scope.alerts)
-    rows: View = {f"rn.{i}": row(one, alerts[one.info.name]) for i, one in enumerate(fleet)}
+    rows: View = {f"runs.{i}": row(one, alerts[one.info.name]) for i, one in enumerate(fleet)}
     # To the second: finer times would change, and be sent, on every tick.
     times = [None if one.newest is None else round(one.newest) for one in fleet]
     newest = max((ts for ts in times if ts is not None), default=None)
-    return rows | _head(fleet) | {"rn.at": times, "newest": newest, "rn.info": _infos(scope.reader.signals.infos)}
+    return rows | _head(fleet) | {"runs.at": times, "newest": newest, "runs.info": _infos(scope.reader.signals.infos)}
 
 
 def _by_run(alerts: Iterable[AlertInfo]) -> dict[str, list[AlertInfo]]:
@@ -99,11 +99,11 @@ def _head(fleet: Sequence[RunNow]) -> View:
     live = counts["live"]
     plural = "" if live == 1 else "s"
     others = (f"{counts[name]:,} {label}" for name, label in _COUNTED.items() if counts[name])
-    none = {"rs": {"name": "none", "word": "No live run"}} if fleet and not live else {}
+    none = {"run_state": {"name": "none", "word": "No live run"}} if fleet and not live else {}
     return {
-        "rn.head": f"{live:,} live run{plural}" if fleet else "No run yet",
-        "rn.sub": joined(*others, "Select two to eight runs to compare" if len(fleet) > 1 else ""),
-        "rn.none": "" if fleet else "Start with: rollscope watch http://127.0.0.1:8000 ./outputs/my-run",
+        "runs.head": f"{live:,} live run{plural}" if fleet else "No run yet",
+        "runs.sub": joined(*others, "Select two to eight runs to compare" if len(fleet) > 1 else ""),
+        "runs.none": "" if fleet else "Start with: rollscope watch http://127.0.0.1:8000 ./outputs/my-run",
         **none,
     }
 

@@ -25,8 +25,8 @@ def tree() -> list[Any]:
 
 
 def _head() -> Any:
-    title = html.H1(t(html.Span, "rn.head"))
-    heading = html.Div([title, t(html.P, "rn.sub", "text")])
+    title = html.H1(t(html.Span, "runs.head"))
+    heading = html.Div([title, t(html.P, "runs.sub", "text")])
     tools = html.Div([html.Div(id="rn-find", className="find"), html.Div(id="rn-chosen", className="chosen")])
     return html.Section([heading, tools], className="banner card runs-head")
 
@@ -39,7 +39,7 @@ def _list() -> Any:
     head = html.Thead(html.Tr([html.Th(html.Span("Compare", className="sr"), scope="col"), *sorts]))
     table = html.Table([head, html.Tbody(**{"data-rows": "runs"})])
     status = html.P(id="rn-said", role="status", className="note")
-    return html.Section([html.H2("All runs", className="sr"), table, status, t(html.P, "rn.none", "note")],
+    return html.Section([html.H2("All runs", className="sr"), table, status, t(html.P, "runs.none", "note")],
                         className="card grid fleet")  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from server.query import Reader
 from server.query.types import SignalInfo
 
 # ---- spinups
-# Spin-ups over time as columns of a heat map: ``h.N`` is the column that starts N widths after the epoch.
+# Spin-ups over time as columns of a heat map: ``spin_ups.N`` is the column that starts N widths after the epoch.
 
 COLUMNS = 60
 EDGES = ("1", "2", "5", "10", "20", "30", "60", "120", "300", "600", "1200", "1800", "3600", "7200", "+Inf")
@@ -54,15 +54,21 @@ def _read(reader: Reader, run: str, first: int, width: float) -> Counts:
 
 
 def spinup_cells(counts: Counts, width: float) -> View:
-    """``h.N``: [[edge, how many], ...]; ``h.edges`` the rows from below; ``h.most`` the fullest cell."""
+    """``spin_ups.N``: [[edge, how many], ...]; ``.edges`` the rows from below; ``.most`` the fullest cell."""
     found_edges = {edge for column in counts.values() for edge in column}
     edges = sorted({*EDGES, *found_edges}, key=_seconds)
-    found: View = {f"h.{number}": [[edge, column[edge]] for edge in edges if edge in column]
+    found: View = {f"spin_ups.{number}": [[edge, column[edge]] for edge in edges if edge in column]
                    for number, column in counts.items()}  # fmt: skip
     full = max((n for column in counts.values() for n in column.values()), default=0)
     total = sum(n for column in counts.values() for n in column.values())
     none = "" if total else "No sandbox became ready in this range."
-    return found | {"h.edges": list(edges), "h.width": width, "h.most": full, "h.total": total, "h.none": none}
+    return found | {
+        "spin_ups.edges": list(edges),
+        "spin_ups.width": width,
+        "spin_ups.most": full,
+        "spin_ups.total": total,
+        "spin_ups.none": none,
+    }
 
 
 def _seconds(edge: str) -> float:
@@ -149,10 +155,10 @@ HERE = "@here@"
 
 
 def cells(scope: Scope) -> View:
-    """All texts of the page. Its ``sb.mode`` is ``na`` (uses none), ``none`` (none is reported) or ``ok``."""
+    """All texts of the page. Its ``sandboxes.mode`` is ``na`` (uses none), ``none`` (none is reported) or ``ok``."""
     facts, infos, boxes = scope.facts, scope.reader.signals.infos, records(scope)
     shown = mode(facts, boxes)
-    found: View = {"sb.mode": shown, "head.sandboxes": _head(facts, boxes, shown), **_sources(facts)}
+    found: View = {"sandboxes.mode": shown, "head.sandboxes": _head(facts, boxes, shown), **_sources(facts)}
     if shown != "ok":
         return found
     cards, charts = card.bind_all(CARDS, facts, infos), chart.bind_all(PANELS, facts, infos)
@@ -167,7 +173,7 @@ def cells(scope: Scope) -> View:
         silent = [key for key, one in cards.items() if one.state == "unknown"]
         cards |= {key: structs.replace(cards[key], note=message, why=whole) for key in silent}
         charts |= {key: structs.replace(one, why=whole) for key, one in charts.items() if one.why}
-        found |= {"sb.q.none": message + "."} if found.get("sb.q.none") else {}
+        found |= {"quotas.none": message + "."} if found.get("quotas.none") else {}
     return found | card.cells(cards) | chart.cells(charts)
 
 
@@ -247,12 +253,12 @@ def _unreachable(facts: StatusFacts) -> str:
 
 
 def _sources(facts: StatusFacts) -> View:
-    """Keys ``sb.src.0`` ..: a row per target, the broken first."""
+    """Keys ``sandbox_sources.0`` ..: a row per target, the broken first."""
     rows = [target for target in (*facts.status.trust, *facts.status.gone) if target.actor == "sandbox"]
     rows.sort(key=lambda target: (target.up, not target.error, target.target))
     now = facts.status.now
     found: View = {
-        f"sb.src.{i}": {
+        f"sandbox_sources.{i}": {
             "target": t.target,
             "kind": t.kind,
             "up": t.up,
@@ -263,9 +269,9 @@ def _sources(facts: StatusFacts) -> View:
     }
     more = len(rows) - _TARGETS
     return found | {
-        "sb.src.more": f"and {more} more" if more > 0 else "",
-        "sb.toml": snippet(facts.status.run),
-        "sb.recipe": recipe(facts.status.run),
+        "sandbox_sources.more": f"and {more} more" if more > 0 else "",
+        "sandboxes.toml": snippet(facts.status.run),
+        "sandboxes.recipe": recipe(facts.status.run),
     }
 
 
@@ -347,10 +353,10 @@ def _spin_ups(facts: StatusFacts, boxes: SandboxRecords) -> View:
             if (value := facts.say(_SPIN, image=image, stat="p95"))
         ]
     return {
-        "sb.clock": f"timed by {clock}" if clock else "",
-        "sb.oldest": facts.say(_OLDEST),
-        "sb.p95": facts.say(_SPIN, **_P95),
-        "sb.split": joined(*split),
+        "sandboxes.clock": f"timed by {clock}" if clock else "",
+        "sandboxes.oldest": facts.say(_OLDEST),
+        "sandboxes.p95": facts.say(_SPIN, **_P95),
+        "sandboxes.split": joined(*split),
     }
 
 
@@ -392,11 +398,11 @@ def _infra(facts: StatusFacts, infos: Mapping[str, SignalInfo]) -> View:
     if zero is None or zero.value is None:
         why = first_clause(zero.why if zero else absent(_ZERO.signal, infos))
         note += f" Groups without gradient: {why}."
-    return {"sb.infra": note}
+    return {"sandboxes.infra": note}
 
 
 def _rest(facts: StatusFacts) -> View:
     """Live ones that the chart leaves out, because they are few: never silently."""
     counts = {state: facts.value("sandboxes", state=state) for state in _NOT_DRAWN}
     words = [f"{value:,.0f} {STATE_WORDS[state]}" for state, value in counts.items() if value]
-    return {"sb.rest": f"Not drawn: {', '.join(words)}." if words else ""}
+    return {"sandboxes.rest": f"Not drawn: {', '.join(words)}." if words else ""}

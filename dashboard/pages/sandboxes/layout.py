@@ -13,12 +13,12 @@ from server.query.types import Delta, Status
 
 
 def tree() -> list[Any]:
-    """The page's elements; which of them are seen depends on ``sb.mode``."""
+    """The page's elements; which of them are seen depends on ``sandboxes.mode``."""
     cards = html.Div([card.element(one) for one in CARDS], className="cards eight")
     charts = [_heat(), _funnel(), chart.element(PANELS[0]), _infra()]
     lists = [_causes(), _quota(), _failures(), _pending(), _dangling()]
     content = html.Div([cards, lane(), html.Div([*charts, *lists], className="boxgrid")], className="known")
-    return [html.Div([_head(), _needs_none(), _how(), content], className="boxes", **{"data-s": "sb.mode"})]
+    return [html.Div([_head(), _needs_none(), _how(), content], className="boxes", **{"data-s": "sandboxes.mode"})]
 
 
 def charts(load: Load) -> Json:
@@ -33,9 +33,12 @@ def points(delta: Delta, status: Status) -> Json:
 
 def _head() -> Any:
     title = headline("head.sandboxes")
-    sources = [html.Ul(className="brief", **{"data-rows": "box-sources"}), t(html.P, "sb.src.more", "note")]
+    sources = [html.Ul(className="brief", **{"data-rows": "box-sources"}), t(html.P, "sandbox_sources.more", "note")]
     return html.Section(
-        [html.Div([title, t(html.P, "head.sandboxes.text", "text"), t(html.P, "sb.rest", "note")]), html.Div(sources)],
+        [
+            html.Div([title, t(html.P, "head.sandboxes.text", "text"), t(html.P, "sandboxes.rest", "note")]),
+            html.Div(sources),
+        ],
         className="banner card boxes-head",
         **{"data-s": "head.sandboxes.state"},
     )
@@ -54,7 +57,7 @@ def _how() -> Any:
     provider = [
         html.H2("Read a provider"),
         html.P("Read-only. The key comes from the environment and is never shown.", className="note"),
-        html.Pre(html.Code(**{"data-t": "sb.toml"})),
+        html.Pre(html.Code(**{"data-t": "sandboxes.toml"})),
         html.P(
             ["No access to the provider? ", html.A("Report from where you call create()", href="#recipe")],
             className="note",
@@ -78,19 +81,19 @@ def _heat() -> Any:
     scale = html.Span(className="scale", **{"data-scale": "heat"})
     legend = html.P(
         [
-            html.Span([html.I(className="swatch"), "oldest pending", t(html.B, "sb.oldest")], className="item"),
+            html.Span([html.I(className="swatch"), "oldest pending", t(html.B, "sandboxes.oldest")], className="item"),
             html.Span(
-                [html.I(className="swatch dashed"), "p95 of started ones", t(html.B, "sb.p95")], className="item"
+                [html.I(className="swatch dashed"), "p95 of started ones", t(html.B, "sandboxes.p95")], className="item"
             ),
             scale,
-            t(html.Span, "sb.clock"),
+            t(html.Span, "sandboxes.clock"),
         ],
         className="legend",
     )
     drawn = [
         html.Div(className="heat", **{"data-draw": "heat"}),
-        t(html.P, "h.none", "note"),
-        t(html.P, "sb.split", "note"),
+        t(html.P, "spin_ups.none", "note"),
+        t(html.P, "sandboxes.split", "note"),
     ]
     return html.Section([title, legend, *drawn], className="card panel w8", id="panel-spinups")
 
@@ -98,13 +101,13 @@ def _heat() -> Any:
 def _funnel() -> Any:
     head = html.Div([html.H2("Funnel"), html.Span("since Rollscope started", className="unit")], className="row")
     drawn = html.Div(className="funnel", **{"data-draw": "funnel"})
-    notes = [t(html.P, "sb.funnel.n", "note"), t(html.P, "sb.funnel.none", "note")]
+    notes = [t(html.P, "sandboxes.funnel.n", "note"), t(html.P, "sandboxes.funnel.none", "note")]
     return html.Section([head, drawn, *notes], className="card panel w4", id="box-funnel")
 
 
 def _infra() -> Any:
     panel = chart.element(PANELS[1])
-    panel.children.append(t(html.P, "sb.infra", "note"))
+    panel.children.append(t(html.P, "sandboxes.infra", "note"))
     return panel
 
 
@@ -118,7 +121,7 @@ def _failures() -> Any:
     )
     status = html.P(id="box-said", role="status", className="note")
     return html.Section(
-        [title, status, table, t(html.P, "sb.x.none", "note")], className="card grid w6", id="box-failed"
+        [title, status, table, t(html.P, "failed_boxes.none", "note")], className="card grid w6", id="box-failed"
     )
 
 
@@ -128,11 +131,11 @@ def _list(title: str, rows: str, *notes: str) -> Any:
 
 
 def _causes() -> Any:
-    return _list("Failures by cause", "box-causes", "sb.f.none")
+    return _list("Failures by cause", "box-causes", "failure_causes.none")
 
 
 def _quota() -> Any:
-    return _list("Quota", "box-quota", "sb.q.none", "sb.q.limits")
+    return _list("Quota", "box-quota", "quotas.none", "quotas.limits")
 
 
 def _table(title: str, rows: str, names: tuple[str, ...], *notes: Any) -> Any:
@@ -144,7 +147,7 @@ def _table(title: str, rows: str, names: tuple[str, ...], *notes: Any) -> Any:
 def _pending() -> Any:
     names = ("Sandbox", "Image", "Waiting for", "State")
     return _table(
-        "Oldest pending", "box-pending", names, t(html.P, "sb.p.none", "note"), t(html.P, "sb.p.more", "note")
+        "Oldest pending", "box-pending", names, t(html.P, "pending.none", "note"), t(html.P, "pending.more", "note")
     )
 
 
@@ -160,7 +163,7 @@ def _dangling() -> Any:
         className="note",
     )
     names = ("Sandbox", "Belongs to", "Age", "Provider")
-    notes = (t(html.P, "sb.d.none", "note"), t(html.P, "sb.d.more", "note"), note)
+    notes = (t(html.P, "dangling.none", "note"), t(html.P, "dangling.more", "note"), note)
     return _table("Dangling", "box-dangling", names, *notes)
 
 

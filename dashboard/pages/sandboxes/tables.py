@@ -56,7 +56,7 @@ def by_cause(facts: StatusFacts) -> list[tuple[str, float]]:
 
 
 def _funnel(boxes: SandboxRecords) -> View:
-    """``sb.funnel``: a row per stage, ``share`` of the requested; ``count`` None: no provider reports it.
+    """``sandboxes.funnel``: a row per stage, ``share`` of the requested; ``count`` None: no provider reports it.
 
     A first command's share is of those that report it.
     """
@@ -84,7 +84,12 @@ def _funnel(boxes: SandboxRecords) -> View:
     )
     note = " ".join(line for line in notes if line) if rows else ""
     none = "" if rows else "No sandbox of this run reported yet."
-    return {"sb.funnel": rows, "sb.funnel.n": note, "sb.funnel.none": none, "sb.funnel.shares": int(not late)}
+    return {
+        "sandboxes.funnel": rows,
+        "sandboxes.funnel.n": note,
+        "sandboxes.funnel.none": none,
+        "sandboxes.funnel.shares": int(not late),
+    }
 
 
 def _start_note(started: int, ready: int) -> str:
@@ -102,14 +107,14 @@ def _command_note(count: int | None, basis: int, requested: int) -> str:
 
 
 def _causes(facts: StatusFacts, boxes: SandboxRecords) -> View:
-    """Keys ``sb.f.0`` ..: a row per cause; ``width`` in percent, ``detail`` and ``at`` of the newest failure."""
+    """Keys ``failure_causes.0`` ..: a row per cause; ``width`` in percent, ``detail`` and ``at`` of the newest."""
     rows = by_cause(facts)
     most = max((value for _, value in rows), default=1.0)
     found: View = {}
     for i, (cause, value) in enumerate(rows):
         last = next((row for row in boxes.failed if row.cause == cause), None)
         detail, at = (last.detail, round(over_at(last))) if last else ("", None)
-        found[f"sb.f.{i}"] = {
+        found[f"failure_causes.{i}"] = {
             "cause": _CAUSES.get(cause, cause) or "unknown",
             "count": f"{value:,.0f}",
             "width": _percent(value / most),
@@ -118,7 +123,7 @@ def _causes(facts: StatusFacts, boxes: SandboxRecords) -> View:
         }
     silent = not rows and not boxes.any
     none = "" if rows else "No failure data." if silent else "No sandbox has failed."
-    return found | {"sb.f.none": none}
+    return found | {"failure_causes.none": none}
 
 
 def _percent(share: float) -> float:
@@ -126,7 +131,7 @@ def _percent(share: float) -> float:
 
 
 def _quota(facts: StatusFacts, infos: Infos) -> View:
-    """Keys ``sb.q.0`` ..: a row per resource, the fullest first; ``used``: as text, ``width``: in percent."""
+    """Keys ``quotas.0`` ..: a row per resource, the fullest first; ``used``: as text, ``width``: in percent."""
     why, info = facts.find("sandbox_quota_used_ratio"), infos.get("sandbox_quota_used_ratio")
     rows = _quotas(facts)
     several = len({account for account, *_ in rows}) > 1
@@ -135,7 +140,7 @@ def _quota(facts: StatusFacts, infos: Infos) -> View:
         share = used / limit if used is not None and limit else None
         name = joined(_resource(what), account if several else "")
         state = _judged(share, info) if share is not None else "unknown"
-        found[f"sb.q.{i}"] = {
+        found[f"quotas.{i}"] = {
             "resource": name,
             "used": _filled(used, limit),
             "width": _percent(share or 0),
@@ -146,7 +151,7 @@ def _quota(facts: StatusFacts, infos: Infos) -> View:
     # The signal's advice is for the command line and for preflights, and has no effect on this page.
     silent = first_clause(why.why if why else "") or "no provider reports its quota"
     silent = silent[0].upper() + silent[1:] + "."
-    return found | {"sb.q.none": "" if rows else silent, "sb.q.limits": limits if rows else ""}
+    return found | {"quotas.none": "" if rows else silent, "quotas.limits": limits if rows else ""}
 
 
 def _quotas(facts: StatusFacts) -> list[tuple[str, str, float | None, float | None]]:
@@ -190,10 +195,10 @@ def _fields(row: SandboxRow, *names: str) -> Json:
 
 
 def _failures(boxes: SandboxRecords) -> View:
-    """Keys ``sb.x.0`` ..: failed sandboxes, newest first."""
-    found: View = {f"sb.x.{i}": _failure(row) for i, row in enumerate(boxes.failed[:_FAILED])}
+    """Keys ``failed_boxes.0`` ..: failed sandboxes, newest first."""
+    found: View = {f"failed_boxes.{i}": _failure(row) for i, row in enumerate(boxes.failed[:_FAILED])}
     none = "" if boxes.failed else "No sandbox has failed." if boxes.any else "No failure data."
-    return found | {"sb.x.none": none}
+    return found | {"failed_boxes.none": none}
 
 
 def _failure(row: SandboxRow) -> Json:
@@ -203,24 +208,24 @@ def _failure(row: SandboxRow) -> Json:
 
 
 def _pending(boxes: SandboxRecords) -> View:
-    """Keys ``sb.p.0`` ..: pending sandboxes, oldest first."""
+    """Keys ``pending.0`` ..: pending sandboxes, oldest first."""
     names = ("image", "image_cached", "requested_at", "provider_state")
-    found: View = {f"sb.p.{i}": _fields(row, *names) for i, row in enumerate(boxes.pending[:ROWS])}
+    found: View = {f"pending.{i}": _fields(row, *names) for i, row in enumerate(boxes.pending[:ROWS])}
     more = len(boxes.pending) - ROWS
     others = f"and {more:,} newer" if more > 0 else ""
     cut = f"Only the newest {len(boxes.pending):,} were read; older ones may be pending." if boxes.cut else ""
     none = "" if boxes.pending else "Nothing is pending." if boxes.any else "No data on pending sandboxes."
-    return found | {"sb.p.more": joined(others, cut), "sb.p.none": none}
+    return found | {"pending.more": joined(others, cut), "pending.none": none}
 
 
 def _dangling(facts: StatusFacts, boxes: SandboxRecords) -> View:
-    """Keys ``sb.d.0`` ..: dangling sandboxes, oldest first."""
+    """Keys ``dangling.0`` ..: dangling sandboxes, oldest first."""
     rows, names = boxes.dangling, ("run_key", "requested_at", "started_at")
-    found: View = {f"sb.d.{i}": _fields(row, *names) for i, row in enumerate(rows[:ROWS])}
+    found: View = {f"dangling.{i}": _fields(row, *names) for i, row in enumerate(rows[:ROWS])}
     counted = facts.value("sandboxes_dangling")
     total = max(len(rows), int(counted or 0))
     more = f"and {total - ROWS:,} more: /api/v1/runs/{facts.status.run}/sandboxes?dangling=true" if total > ROWS else ""
     if not rows and total:
         more = f"{total:,} sandboxes of this run are still alive although it is over."
     none = "" if total else "None." if counted is not None else "No data on dangling sandboxes."
-    return found | {"sb.d.more": more, "sb.d.none": none}
+    return found | {"dangling.more": more, "dangling.none": none}

@@ -32,20 +32,20 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 
 def cells(scope: Scope) -> View:
-    """Keys ``tg.0`` .. (rows), ``tg.n`` (their numbers), ``tg.keys`` (those of one target), ``tg.c.*`` (coverage)."""
+    """Keys ``targets.0`` .. (rows), ``.n`` (their numbers), ``.keys`` (those of one target), ``coverage.*``."""
     filters = {key: values[-1] for key, values in parse_qs(scope.search.lstrip("?")).items()}
     if filters.get("tab") == "setup":
-        return {"sc.tab": "setup"} | setup.cells(scope)
+        return {"sources.tab": "setup"} | setup.cells(scope)
     every = [*scope.status.trust, *scope.status.gone]
     if scope.everything:
         every = scope.shared.get("targets", KEEP_SECONDS, scope.reader.targets)
     found = sorted(_matching(every, filters), key=_badness)
     shown, now = found[:MOST], scope.reader.now()
     idle = not scope.everything and unread(scope.status)
-    rows: View = {f"tg.{i}": _row(one, idle) for i, one in enumerate(shown)}
+    rows: View = {f"targets.{i}": _row(one, idle) for i, one in enumerate(shown)}
     return (
         rows
-        | {"tg.n": [_numbers(one, now) for one in shown], "sc.tab": "list"}
+        | {"targets.n": [_numbers(one, now) for one in shown], "sources.tab": "list"}
         | _head(every, found, idle)
         | _keys(every, filters)
         | _coverage(scope)
@@ -116,15 +116,15 @@ def _numbers(one: TargetTrust, now: float) -> Json:
 
 
 def chip(targets: Sequence[TargetTrust], idle: bool) -> View:
-    """``n.src``: how many of the run's targets answer, in the header; ``n.src.w``: how many are down."""
+    """``header.src``: how many of the run's targets answer, in the header; ``header.src.w``: how many are down."""
     counts = Counter(map(state, targets))
     here, bad = len(targets) - counts["gone"], counts["down"]
     partly = any(state(one) == "up" and not healthy(one) for one in targets)
     health = "unknown" if not here else "critical" if bad == here else "watch" if bad or partly else "ok"
     if idle:
-        return {"n.src": f"{here:,}", "n.src.w": ", not read now", "n.src.s": "unknown"}
+        return {"header.src": f"{here:,}", "header.src.w": ", not read now", "header.src.s": "unknown"}
     words = f", {bad:,} down" if bad else ", with errors" if partly else ""
-    return {"n.src": f"{counts['up']:,}/{here:,}" if here else "", "n.src.w": words, "n.src.s": health}
+    return {"header.src": f"{counts['up']:,}/{here:,}" if here else "", "header.src.w": words, "header.src.s": health}
 
 
 def _head(every: Sequence[TargetTrust], found: Sequence[TargetTrust], idle: bool) -> View:
@@ -138,19 +138,19 @@ def _head(every: Sequence[TargetTrust], found: Sequence[TargetTrust], idle: bool
     hidden = len(found) - MOST
     none = "" if found else "No target matches." if every else "No targets yet. Runs may still send pushes."
     return {
-        "tg.head": headline if every else "No targets",
-        "tg.s": chip(every, idle)["n.src.s"],
-        "tg.sub": joined(
+        "targets.head": headline if every else "No targets",
+        "targets.s": chip(every, idle)["header.src.s"],
+        "targets.sub": joined(
             f"{bad:,} down" if bad and not idle else "", waits, f"{partly:,} up with an error" if partly else "", gone,
             f"{runs:,} run{'s' if runs != 1 else ''}" if runs else "",
         ),
-        "tg.more": f"{hidden:,} more are not shown, none in worse health. Use the filter." if hidden > 0 else "",
-        "tg.none": none,
+        "targets.more": f"{hidden:,} more are not shown, none in worse health. Use the filter." if hidden > 0 else "",
+        "targets.none": none,
     }  # fmt: skip
 
 
 def _keys(every: Iterable[TargetTrust], filters: Mapping[str, str]) -> View:
-    """``tg.keys``: of one target, the most frequent first; ``more``: how many are left out."""
+    """``targets.keys``: of one target, the most frequent first; ``more``: how many are left out."""
     wanted = filters.get("of", ""), filters.get("keys", "")
     one = next((one for one in every if (one.run, one.target) == wanted), None)
     if one is None:
@@ -158,19 +158,19 @@ def _keys(every: Iterable[TargetTrust], filters: Mapping[str, str]) -> View:
     keys = sorted(one.unmapped.items(), key=lambda pair: (-pair[1], pair[0]))
     shown = [{"key": key, "count": count} for key, count in keys[:MOST_KEYS]]
     more = max(0, len(keys) - MOST_KEYS)
-    return {"tg.keys": {"run": one.run, "target": one.target, "keys": shown, "more": more}}
+    return {"targets.keys": {"run": one.run, "target": one.target, "keys": shown, "more": more}}
 
 
 # ---- coverage
 
 
 def _coverage(scope: Scope) -> View:
-    """Of the run that the menu names: ``tg.c.GROUP.0`` .. rows; ``can``: whether the framework can report it."""
+    """Of the run that the menu names: ``targets.c.GROUP.0`` .. rows; ``can``: whether the framework can report it."""
     run, infos = scope.run, scope.reader.signals.infos
     status = scope.shared.get(("status", run), COVERAGE_SECONDS, lambda: scope.reader.status(run))
-    found: View = {"tg.c.run": run}
+    found: View = {"coverage.run": run}
     for group, rows in covered(status.signals.values(), infos, status.framework).items():
-        found |= {f"tg.c.{group}.{i}": row for i, row in enumerate(rows)} | {f"tg.c.{group}": f"{len(rows)}"}
+        found |= {f"coverage.{group}.{i}": row for i, row in enumerate(rows)} | {f"coverage.{group}": f"{len(rows)}"}
     return found
 
 

@@ -25,30 +25,30 @@ def tree() -> list[Any]:
         html.Div(
             [html.Nav(tabs, className="tabs", **{"aria-label": "Sources and setup"}), listed, _setup()],
             className="sources",
-            **{"data-s": "sc.tab"},
+            **{"data-s": "sources.tab"},
         )
     ]
 
 
 def _head() -> Any:
-    heading = html.Div([html.H1(t(html.Span, "tg.head")), t(html.P, "tg.sub", "text")])
+    heading = html.Div([html.H1(t(html.Span, "targets.head")), t(html.P, "targets.sub", "text")])
     only = html.Button("Only unhealthy", id="tg-only", type="button", **{"aria-pressed": "false"})
     switch = html.Button("All runs", id="tg-all", type="button", **{"aria-pressed": "false"})
     tools = html.Div([html.Div(id="tg-find", className="find"), only, switch], className="row tools")
-    return html.Section([heading, tools], className="banner card targets-head", **{"data-s": "tg.s"})
+    return html.Section([heading, tools], className="banner card targets-head", **{"data-s": "targets.s"})
 
 
 def _list() -> Any:
     head = html.Thead(html.Tr([html.Th(name, scope="col") for name in _NAMES]))
     table = html.Table([head, html.Tbody(**{"data-rows": "targets"})])
-    notes = [t(html.P, "tg.more", "note"), t(html.P, "tg.none", "note")]
+    notes = [t(html.P, "targets.more", "note"), t(html.P, "targets.none", "note")]
     return html.Section([html.H2("Targets, unhealthy first"), table, *notes], className="card grid targets")
 
 
 def _coverage() -> Any:
     title = html.Div(
         [
-            html.H2(["Signals of ", t(html.Span, "tg.c.run")]),
+            html.H2(["Signals of ", t(html.Span, "coverage.run")]),
             html.Span("from what its targets report", className="unit"),
         ],
         className="row",
@@ -56,7 +56,7 @@ def _coverage() -> Any:
     groups = [
         html.Details(
             [
-                html.Summary([html.Span(label), t(html.B, f"tg.c.{group}")]),
+                html.Summary([html.Span(label), t(html.B, f"coverage.{group}")]),
                 html.Ul(className="signals", **{"data-rows": f"coverage-{group}"}),
             ],
             open=group == "lack",
@@ -64,37 +64,37 @@ def _coverage() -> Any:
         )
         for group, label in GROUPS.items()
     ]
-    return html.Section([title, *groups], className="card coverage", id="coverage", **{"data-s": "tg.c.run"})
+    return html.Section([title, *groups], className="card coverage", id="coverage", **{"data-s": "coverage.run"})
 
 
 def _setup() -> Any:
-    """Whether the plan fits the limits. Which of its elements are seen depends on ``pf.mode``."""
+    """Whether the plan fits the limits. Which of its elements are seen depends on ``preflight.mode``."""
     groups = html.Div([_group(status) for status in setup.GROUPS], className="col checks")
     columns = html.Div([groups, html.Div([_plan(), _how()], className="col")], className="board")
-    return html.Div([_setup_head(), columns], className="preflight of-setup", **{"data-s": "pf.mode"})
+    return html.Div([_setup_head(), columns], className="preflight of-setup", **{"data-s": "preflight.mode"})
 
 
 def _setup_head() -> Any:
-    title = html.H1([t(html.Span, "pf.head")])
+    title = html.H1([t(html.Span, "preflight.head")])
     paragraph = html.P(
         [
-            t(html.Span, "pf.text"),
-            html.Span(html.Span(className="ago", **{"data-a": "pf.at"}), className="meta when-read"),
+            t(html.Span, "preflight.text"),
+            html.Span(html.Span(className="ago", **{"data-a": "preflight.at"}), className="meta when-read"),
         ],
         className="text",
     )
-    button = html.Button(t(html.Span, "pf.btn"), id="pf-run", type="button", className="strong")
+    button = html.Button(t(html.Span, "preflight.btn"), id="pf-run", type="button", className="strong")
     wait = html.P(id="pf-wait", className="note")
     status = html.P(id="pf-said", role="status", className="said")
     return html.Section(
         [html.Div([title, paragraph]), html.Div([button, wait], className="start"), status],
         className="banner card pf-head",
-        **{"data-s": "pf.s"},
+        **{"data-s": "preflight.s"},
     )
 
 
 def _group(status: str) -> Any:
-    head = t(html.H2, f"pf.{status}")
+    head = t(html.H2, f"preflight.{status}")
     rows = html.Div(className="rows", **{"data-checks": status})
     return html.Section([head, rows], className=f"group {status}", **{"data-group": status})
 
@@ -115,12 +115,12 @@ def _how() -> Any:
                     "Add these to rollscope.toml and restart:",
                     className="note",
                 ),
-                html.Pre(html.Code(**{"data-t": "pf.toml"})),
+                html.Pre(html.Code(**{"data-t": "preflight.toml"})),
             ],
             className="to-say",
         ),
         html.P("Or run it from a shell, even before the run starts:", className="note"),
-        html.Pre(html.Code(**{"data-t": "pf.cmd"})),
+        html.Pre(html.Code(**{"data-t": "preflight.cmd"})),
         html.P(["Preflight is read-only: ", html.B("Rollscope creates and deletes nothing"), "."], className="note"),
     ]
     return html.Section(body, className="card side how-plan")

@@ -64,11 +64,15 @@ _EXAMPLE = ("concurrency", "create_rate", "rollout_deadline", "run_length", "lim
 
 
 def cells(scope: Scope) -> View:
-    """All texts of the page. ``pf.mode``: ``nc`` (no configuration here), ``none`` (never run) or ``ok``."""
+    """All texts of the page. ``preflight.mode``: ``nc`` (no configuration here), ``none`` (never run) or ``ok``."""
     found, run = scope.reader.preflight(scope.run), scope.run
     mode = "nc" if found.state == "not_configured" else "ok" if found.checks else "none"
-    view: View = {"pf.mode": mode} | _head(scope, found) | _button(found) | _checks(found.checks, run)
-    return view | _plan(found.plan) | {"pf.toml": snippet(run, found.plan), "pf.cmd": command(run, found.plan)}
+    view: View = {"preflight.mode": mode} | _head(scope, found) | _button(found) | _checks(found.checks, run)
+    return (
+        view
+        | _plan(found.plan)
+        | {"preflight.toml": snippet(run, found.plan), "preflight.cmd": command(run, found.plan)}
+    )
 
 
 # ---- head
@@ -97,7 +101,7 @@ def _head(scope: Scope, found: PreflightInfo) -> View:
 
 
 def _head_cells(head: str, sentence: str, state: str, at: float | None) -> View:
-    return {"pf.head": head, "pf.text": sentence, "pf.s": state, "pf.at": at}
+    return {"preflight.head": head, "preflight.text": sentence, "preflight.s": state, "preflight.at": at}
 
 
 def _count(checks: Sequence[CheckInfo], status: str) -> int:
@@ -109,7 +113,12 @@ def _button(found: PreflightInfo) -> View:
     running = found.state == "running"
     word = "Reading …" if running else "Run again" if found.checks or found.error else "Run preflight"
     since = found.started_at if running else None
-    return {"pf.btn": word, "pf.busy": int(running), "pf.since": since, "pf.retry": found.retry_at}
+    return {
+        "preflight.btn": word,
+        "preflight.busy": int(running),
+        "preflight.since": since,
+        "preflight.retry": found.retry_at,
+    }
 
 
 # ---- checks
@@ -120,8 +129,8 @@ def _checks(checks: Sequence[CheckInfo], run: str) -> View:
     found: View = {}
     for status, (word, state, heading) in GROUPS.items():
         same = [check for check in checks if check.status == status]
-        found[f"pf.{status}"] = f"{heading} · {len(same)}" if same else ""
-        found |= {f"pf.{status}.{i}": _row(check, word, state, run) for i, check in enumerate(same)}
+        found[f"preflight.{status}"] = f"{heading} · {len(same)}" if same else ""
+        found |= {f"preflight.{status}.{i}": _row(check, word, state, run) for i, check in enumerate(same)}
     return found
 
 
@@ -196,11 +205,11 @@ def _more(check: CheckInfo) -> str:
 
 
 def _plan(plan: Mapping[str, Any]) -> View:
-    """Keys ``pf.plan.N``: a row per key of the plan; ``value``: as text."""
+    """Keys ``preflight.plan.N``: a row per key of the plan; ``value``: as text."""
     found: View = {}
     for i, (key, (title, unit, _)) in enumerate(_PLAN.items()):
         value = _planned(plan.get(key), unit)
-        found[f"pf.plan.{i}"] = {"key": key, "title": title, "value": value or "not set", "set": bool(value)}
+        found[f"preflight.plan.{i}"] = {"key": key, "title": title, "value": value or "not set", "set": bool(value)}
     return found if plan else {}
 
 

@@ -161,8 +161,8 @@ def _head(facts: StatusFacts, found: Sequence[StepInfo]) -> View:
     step = facts.say("trainer_step_seconds")
     return {
         "head.trainer": structs.replace(_answer(facts), text=_beside(facts, found), split=_split(facts)),
-        "tn.sync": _of_mode(facts),
-        "tn.step": f"Last 10 steps, mean {step}" if step else "Step time unknown",
+        "trainer.sync": _of_mode(facts),
+        "trainer.step": f"Last 10 steps, mean {step}" if step else "Step time unknown",
     }
 
 

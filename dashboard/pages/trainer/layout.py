@@ -41,11 +41,11 @@ def points(delta: Delta, status: Status) -> Json:
 
 def _head() -> Any:
     title = headline("head.trainer")
-    left = [title, t(html.P, "head.trainer.text", "text"), t(html.P, "tn.sync", "note")]
+    left = [title, t(html.P, "head.trainer.text", "text"), t(html.P, "trainer.sync", "note")]
     right = [
-        t(html.P, "tn.step", "meta"),
+        t(html.P, "trainer.step", "meta"),
         split_bar("head.trainer.split"),
-        t(html.P, "tl.words", "note"),
+        t(html.P, "last_step.words", "note"),
     ]
     return html.Section(
         [html.Div(left), html.Div(right)], className="banner card actor-head", **{"data-s": "head.trainer.state"}
@@ -54,8 +54,8 @@ def _head() -> Any:
 
 def _one_by_one() -> Any:
     heading = [html.H2("Step by step"), html.Span("seconds", className="unit")]
-    legend = [html.Span([html.I(className="swatch dashed"), t(html.Span, "ts.words")], className="item")]
-    drawn = [html.Div(className="heat bars-of-steps", **{"data-draw": "steps"}), t(html.P, "ts.none", "note")]
+    legend = [html.Span([html.I(className="swatch dashed"), t(html.Span, "step_bars.words")], className="item")]
+    drawn = [html.Div(className="heat bars-of-steps", **{"data-draw": "steps"}), t(html.P, "step_bars.none", "note")]
     head = [html.Div(heading, className="row"), html.P(legend, className="legend")]
     return html.Section([*head, *drawn], className="card panel", id="step-bars")
 
@@ -69,14 +69,14 @@ def _last() -> Any:
 def _learning() -> Any:
     head = html.Div([html.H2("Single steps"), html.Span("last · median", className="unit")], className="row")
     rows = html.Ul(className="learning", **{"data-rows": "learning"})
-    notes = [t(html.P, "th.bad", "error"), t(html.P, "th.none", "note")]
+    notes = [t(html.P, "learning.bad", "error"), t(html.P, "learning.none", "note")]
     return html.Section([head, rows, *notes], className="card side", id="learning")
 
 
 def _life() -> Any:
-    head = html.Div([html.H2("Restarts and checkpoints"), t(html.Span, "tv.sum", "unit")], className="row")
+    head = html.Div([html.H2("Restarts and checkpoints"), t(html.Span, "restarts.sum", "unit")], className="row")
     rows = html.Ul(className="complaints", **{"data-rows": "life"})
-    notes = [t(html.P, "tv.none", "note"), t(html.P, "tv.updates", "note")]
+    notes = [t(html.P, "restarts.none", "note"), t(html.P, "restarts.updates", "note")]
     return html.Section([head, rows, *notes], className="card side", id="life")
 
 
@@ -90,7 +90,9 @@ def _table() -> Any:
     label = html.Span("seconds; newest first", className="unit")
     title = html.Div([html.H2("Last 20 steps", id="steps-title"), label], className="row")
     return html.Section(
-        [title, html.Div(table, className="frame"), t(html.P, "tt.none", "note")], className="card grid", id="steps"
+        [title, html.Div(table, className="frame"), t(html.P, "step_rows.none", "note")],
+        className="card grid",
+        id="steps",
     )
 
 

@@ -80,14 +80,14 @@ def usual(found: Sequence[StepInfo], metric: str) -> float | None:
 
 
 def one_by_one(found: Sequence[StepInfo]) -> View:
-    """Keys ``ts.N``: a step, its seconds by phase in the order of `PHASES`, and those of the whole."""
-    cells: View = {f"ts.{i}": _bar(step) for i, step in enumerate(found)}
+    """Keys ``step_bars.N``: a step, its seconds by phase in the order of `PHASES`, and those of the whole."""
+    cells: View = {f"step_bars.{i}": _bar(step) for i, step in enumerate(found)}
     values = [value for step in found if (value := took(step)) is not None]
     middle = median(values) if values else None
     return cells | {
-        "ts.median": short(middle),
-        "ts.words": f"median {text(middle, 'seconds')}" if middle is not None else "",
-        "ts.none": "" if found else "No step has been logged yet.",
+        "step_bars.median": short(middle),
+        "step_bars.words": f"median {text(middle, 'seconds')}" if middle is not None else "",
+        "step_bars.none": "" if found else "No step has been logged yet.",
     }
 
 
@@ -98,9 +98,9 @@ def _bar(step: StepInfo) -> dict[str, Any]:
 
 
 def last_against_usual(found: Sequence[StepInfo]) -> View:
-    """Keys ``tl.N``: a phase, its last and median seconds and their widths in percent; ``tl.words``: of the whole."""
+    """Keys ``last_step.N``: a phase, its last and median seconds, their widths in percent; ``.words``: of the whole."""
     if not found:
-        return {"tl.words": "", "tl.s": "unknown"}
+        return {"last_step.words": "", "last_step.s": "unknown"}
     last, before = found[-1], found[:-1]
     now, top = phases(last), max([*phases(last).values(), 1e-9])
     middles = {key: _median([phases(step).get(key) for step in before]) for key, *_ in PHASES}
@@ -115,8 +115,8 @@ def last_against_usual(found: Sequence[StepInfo]) -> View:
     title = f"Step {last.step:,} took {text(whole, 'seconds')}" if whole is not None else f"Step {last.step:,}"
     if whole is not None and middle:
         title += f", {_against(whole, middle)} the median of {text(middle, 'seconds')}"
-    cells: View = {f"tl.{i}": row for i, row in enumerate(rows)}
-    return cells | {"tl.words": title, "tl.s": _state(whole or 0.0, middle)}
+    cells: View = {f"last_step.{i}": row for i, row in enumerate(rows)}
+    return cells | {"last_step.words": title, "last_step.s": _state(whole or 0.0, middle)}
 
 
 def _median(values: Sequence[float | None]) -> float | None:
@@ -143,14 +143,14 @@ def _shown(value: float | None, unit: str = "") -> str:
 
 
 def table(found: Sequence[StepInfo]) -> View:
-    """Keys ``tt.N``: a step's numbers as texts, newest first; ``tt.phases``: which phases any step reports."""
+    """Keys ``step_rows.N``: a step's numbers as texts, newest first; ``.phases``: which phases any step reports."""
     middle = usual(found, "trainer_step_seconds")
     rows = found[::-1][:ROWS]
     reported = {key for step in rows for key in phases(step)}
-    cells: View = {f"tt.{i}": _row(step, middle) for i, step in enumerate(rows)}
+    cells: View = {f"step_rows.{i}": _row(step, middle) for i, step in enumerate(rows)}
     return cells | {
-        "tt.phases": [{"label": label, "reported": key in reported} for key, label, *_ in PHASES],
-        "tt.none": "" if rows else "No step has been logged yet.",
+        "step_rows.phases": [{"label": label, "reported": key in reported} for key, label, *_ in PHASES],
+        "step_rows.none": "" if rows else "No step has been logged yet.",
     }
 
 
@@ -177,7 +177,7 @@ def _seconds(value: float | None) -> str:
 
 
 def learning(found: Sequence[StepInfo]) -> View:
-    """Keys ``th.N``: a metric's last value, median and last values; ``th.none``: metrics that no step reports."""
+    """Keys ``learning.N``: a metric's last value, median and last values; ``.none``: metrics that no step reports."""
     rows = []
     silent = []
     for label, metric, unit in LEARNING:
@@ -189,16 +189,16 @@ def learning(found: Sequence[StepInfo]) -> View:
         middle = _shown(usual(found, metric), unit)
         drawn = [short(value) for value in values]
         rows.append({"label": label, "last": text(last, unit), "median": middle, "values": drawn})
-    cells: View = {f"th.{i}": row for i, row in enumerate(rows)}
+    cells: View = {f"learning.{i}": row for i, row in enumerate(rows)}
     broken = sum(bool(step.values.get("gradient_nonfinite")) for step in found)
     return cells | {
-        "th.none": f"Not logged: {', '.join(silent)}." if silent else "",
-        "th.bad": f"{broken} of the last {len(found)} steps had a non-finite gradient." if broken else "",
+        "learning.none": f"Not logged: {', '.join(silent)}." if silent else "",
+        "learning.bad": f"{broken} of the last {len(found)} steps had a non-finite gradient." if broken else "",
     }
 
 
 def incarnations(scope: Scope, found: Sequence[StepInfo]) -> View:
-    """Keys ``tv.N``: restarts and checkpoints of the time shown, newest first; ``tv.updates``: steps per version."""
+    """Keys ``restarts.N``: restarts and checkpoints in the time shown, newest first; ``.updates``: steps per version"""
     span, reader, run = scope.span, scope.reader, scope.run
     if span is None:
         return {}
@@ -210,7 +210,7 @@ def incarnations(scope: Scope, found: Sequence[StepInfo]) -> View:
     happened = scope.shared.get(("life", run, start, end), _KEEP_SECONDS, events)
     rows = happened[::-1][:_EVENTS]
     cells: View = {
-        f"tv.{i}": {"event": _EVENT_LABELS.get(one.kind, one.kind), "detail": one.detail, "at": round(one.ts)}
+        f"restarts.{i}": {"event": _EVENT_LABELS.get(one.kind, one.kind), "detail": one.detail, "at": round(one.ts)}
         for i, one in enumerate(rows)
     }
     counts = {kind: sum(one.kind == kind for one in happened) for kind in _EVENT_KINDS}
@@ -220,9 +220,9 @@ def incarnations(scope: Scope, found: Sequence[StepInfo]) -> View:
         if (count := counts[kind])
     ]
     return cells | {
-        "tv.sum": joined(*parts),
-        "tv.none": "" if rows else "No restarts or checkpoints in this range.",
-        "tv.updates": _per_version(scope, found),
+        "restarts.sum": joined(*parts),
+        "restarts.none": "" if rows else "No restarts or checkpoints in this range.",
+        "restarts.updates": _per_version(scope, found),
     }
 
 

@@ -94,10 +94,10 @@ def cells(scope: Scope) -> View:
     return (
         _head(answer, refused, TODAY.get(scope.status.state.name, "Now the trainer waits "))
         | _sliders(answer)
-        | {f"wi.side.{i}": _side(found, *side) for i, side in enumerate(SIDES)}
-        | {f"wi.row.{i}": row for i, row in enumerate(_rows(found))}
-        | {f"wi.a.{i}": line for i, line in enumerate(found.assumptions)}
-        | {f"wi.m.{i}": line for i, line in enumerate(_missing(found))}
+        | {f"what_if_side.{i}": _side(found, *side) for i, side in enumerate(SIDES)}
+        | {f"what_if_row.{i}": row for i, row in enumerate(_rows(found))}
+        | {f"assumptions.{i}": line for i, line in enumerate(found.assumptions)}
+        | {f"missing.{i}": line for i, line in enumerate(_missing(found))}
     )
 
 
@@ -107,11 +107,11 @@ def _head(answer: WhatIfEstimate, refused: str, today: str) -> View:
     mode = "apart" if answer.inputs.apart else "none" if now.value is None else "then" if found.changes else "now"
     limits = found.now.limiter, found.then.limiter
     return {
-        "wi.mode": mode,
+        "what_if.mode": mode,
         "head.what_if": structs.replace(_sentence(found, mode, now, then, today), text=_about(answer, mode, now)),
-        "wi.refused": f"Not possible: {refused}. Showing the current values." if refused else "",
-        "wi.limit.now": _limit(found.now), "wi.limit.then": _limit(found.then) if found.changes else "",
-        "wi.flip": "flipped" if found.changes and limits[0] != limits[1] and all(limits) else "same",
+        "what_if.refused": f"Not possible: {refused}. Showing the current values." if refused else "",
+        "what_if.limit.now": _limit(found.now), "what_if.limit.then": _limit(found.then) if found.changes else "",
+        "what_if.flip": "flipped" if found.changes and limits[0] != limits[1] and all(limits) else "same",
     }  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def _say(figure: Figure) -> str:
 
 
 def _sliders(answer: WhatIfEstimate) -> View:
-    return {f"wi.sl.{name}": _slider(answer.ranges[name], answer) for name in ASKS}
+    return {f"what_if_slider.{name}": _slider(answer.ranges[name], answer) for name in ASKS}
 
 
 def _slider(found: Range, what: WhatIfEstimate) -> Json:

@@ -8,11 +8,13 @@ from dashboard.widgets.base import headline, html
 
 
 def tree() -> list[Any]:
-    """The page's elements; it has no charts. Which of them are seen depends on ``wi.mode``."""
+    """The page's elements; it has no charts. Which of them are seen depends on ``what_if.mode``."""
     right = html.Div([_sides(), _figures(), _assumed()], className="col")
     return [
         html.Div(
-            [_head(), html.Div([_sliders(), right], className="whatboard")], className="whatif", **{"data-s": "wi.mode"}
+            [_head(), html.Div([_sliders(), right], className="whatboard")],
+            className="whatif",
+            **{"data-s": "what_if.mode"},
         )
     ]
 
@@ -23,7 +25,7 @@ def _head() -> Any:
     return html.Section(
         [
             html.Div([html.Div([chip], className="row"), title, t(html.P, "head.what_if.text", "text")]),
-            t(html.P, "wi.refused", "error"),
+            t(html.P, "what_if.refused", "error"),
         ],
         className="banner card wi-head",
     )
@@ -43,11 +45,11 @@ def _sliders() -> Any:
 def _sides() -> Any:
     limits = html.P(
         [
-            html.Span([html.Span("Limit now: "), t(html.B, "wi.limit.now")]),
-            html.Span([html.Span("then: "), t(html.B, "wi.limit.then")], className="then"),
+            html.Span([html.Span("Limit now: "), t(html.B, "what_if.limit.now")]),
+            html.Span([html.Span("then: "), t(html.B, "what_if.limit.then")], className="then"),
         ],
         className="limits",
-        **{"data-s": "wi.flip"},
+        **{"data-s": "what_if.flip"},
     )
     title = html.Div([html.H2("Limiting side"), html.Span("samples/s", className="unit")], className="row")
     drawn = html.Div(className="twosides", **{"data-draw": "wi-sides"})
