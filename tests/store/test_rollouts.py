@@ -186,6 +186,14 @@ def test_the_newest_versions_are_those_of_the_newest_life(store: Store) -> None:
     assert found == [{"e"}, {"c", "e"}, {"b", "c", "e"}, {"a", "b", "c", "e"}, {"a", "b", "c", "e"}]
 
 
+def test_a_version_has_no_rollout_of_the_same_id_in_another_life(store: Store) -> None:
+    used = (Consumption(7),)
+    rows = [made("a", consumptions=used), made("a", life=1), made("b"), made("b", life=1, consumptions=used)]
+    store.write(Batch("run", rollouts=rows))
+    found = [(row.rollout_id, row.life) for row in store.rollouts.versions("run", 9)]
+    assert found == [("b", 1), ("a", 0)]
+
+
 def test_environments_without_end_share_a_class_and_are_found_all_the_same(store: Store) -> None:
     names = [f"env {n:03}" for n in range(ENVIRONMENTS + 20)]
     store.write(Batch("run", rollouts=[made(name, environment=name) for name in names]))
