@@ -16,7 +16,7 @@ from server.signals import availability as registry
 from server.signals.aggregates import stale_seconds
 from server.signals.model import Counter, Signal, lapsed
 from server.store import Store
-from server.store.types import LatestRow, PointState, RunRow, SeriesKey
+from server.store.types import Bucket, LatestRow, PointState, RunRow, SeriesKey
 from server.verdict.model import Verdict
 
 # A tick's values are 5 s old; after a minute no collector runs.
@@ -240,13 +240,13 @@ class SignalReader:
         """One `Series` per name in the given order; unknown names give an empty series."""
         row = stored_run(self._store, run)
         width = max(1, round((end - start) * 1000 / max(1, points)))
-        return [self._signal_series(row.name, name, round(start * 1000), round(end * 1000), width) for name in names]
+        keys = {name: SeriesKey("", *parse_name(name)) for name in names}
+        ids = self._store.series.find_all(row.name, list(keys.values()))
+        found = self._store.samples.buckets_of(list(ids.values()), round(start * 1000), round(end * 1000), width)
+        return [self._bucketed(one, keys[one], found[ids[keys[one]]] if keys[one] in ids else []) for one in names]
 
-    def _signal_series(self, run: str, name: str, start: int, end: int, width: int) -> Series:
-        signal, labels = parse_name(name)
-        item = ITEMS.get(signal)
-        series = self._store.series.find(run, SeriesKey("", signal, labels))
-        buckets = self._store.samples.buckets(series, start, end, width) if series is not None else []
+    def _bucketed(self, name: str, key: SeriesKey, buckets: Sequence[Bucket]) -> Series:
+        item = ITEMS.get(key.metric)
         return Series(
             name=name,
             unit=item.unit if item else "",

@@ -188,17 +188,17 @@ def rolled_until(connection: Connection, run: int) -> int | None:
     return connection.execute(select(runs.c.rolled).where(runs.c.id == run)).scalar()
 
 
-def rolled_of_series(connection: Connection, number: int) -> tuple[int | None, int]:
-    """`rolled_until` of a series' run, and the time before which rows of the series are deleted (0: none are)."""
+def rolled_of_series(connection: Connection, numbers: Sequence[int]) -> dict[int, tuple[int | None, int]]:
+    """Series -> `rolled_until` of its run, and the time before which rows of the series are deleted (0: none are)."""
     kind = case((series.c.target == "", "signals"), else_="raw")
     query = (
-        select(runs.c.rolled, func.coalesce(expiry.c.before, 0))
-        .join(series, series.c.run == runs.c.id)
+        select(series.c.id, runs.c.rolled, func.coalesce(expiry.c.before, 0))
+        .join(runs, series.c.run == runs.c.id)
         .outerjoin(expiry, (expiry.c.run == runs.c.id) & (expiry.c.kind == kind))
-        .where(series.c.id == number)
+        .where(series.c.id.in_(numbers))
     )
-    row = connection.execute(query).one_or_none()
-    return (None, 0) if row is None else (row[0], row[1])
+    found = {number: (rolled, before) for number, rolled, before in connection.execute(query).all()}
+    return {number: found.get(number, (None, 0)) for number in numbers}
 
 
 def _target(values: list[Any]) -> TargetState:

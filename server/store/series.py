@@ -127,15 +127,23 @@ class SeriesStore:
 
     def find(self, run: str, key: SeriesKey) -> int | None:
         """The id of a series; None if nothing was ever written for it. Never makes one."""
-        if run in self._ids and (number := self._ids[run].get(key)) is not None:
-            return number
+        return self.find_all(run, [key]).get(key)
+
+    def find_all(self, run: str, keys: Sequence[SeriesKey]) -> dict[SeriesKey, int]:
+        """The ids of those series for which something was ever written, in one read. Never makes one."""
+        cached = self._ids.get(run, {})
+        found = {key: number for key in keys if (number := cached.get(key)) is not None}
+        rest = {(key.target, key.metric, labels_hash(key.labels), key.axis): key for key in keys if key not in found}
+        if not rest:
+            return found
         c = series.c
-        query = select(c.id).join(runs, runs.c.id == c.run)
-        query = query.where(runs.c.name == run, c.target == key.target, c.metric == key.metric)
-        query = query.where(c.labels_hash == labels_hash(key.labels), c.axis == key.axis)
+        query = select(c.id, c.target, c.metric, c.labels_hash, c.axis).join(runs, runs.c.id == c.run)
+        query = query.where(runs.c.name == run, c.target.in_({key.target for key in rest.values()}))
+        query = query.where(c.metric.in_({key.metric for key in rest.values()}))
+        query = query.where(c.labels_hash.in_({labels for _, _, labels, _ in rest}))
         with self._engines.reading() as connection:
-            found: int | None = connection.execute(query).scalar()
-        return found
+            rows = connection.execute(query).all()
+        return found | {rest[row[1:]]: row[0] for row in map(tuple, rows) if row[1:] in rest}
 
     def unit(self, series_id: int) -> str:
         """The unit a series was interned with; "" without one."""
