@@ -166,8 +166,15 @@ class RunStore:
         return [(ts, Event(kind, key, ts / 1000, detail, version)) for ts, kind, key, detail, version in reversed(rows)]
 
 
+_PRESENT = select(runs.c.id).where(runs.c.name == _NAME).with_for_update(read=True, key_share=True)
+
+
 def ensure_run(connection: Connection, name: str) -> None:
-    """Creates the run if it is new."""
+    """Creates the run if it is new. No other transaction deletes or renames it until this one ends."""
+    # This lock waits for a deletion or a new name only. PostgreSQL's ON CONFLICT waits for every transaction that
+    # updated the row, so that each push waited for the writer's commit.
+    if connection.execute(_PRESENT, {"name": name}).first() is not None:
+        return
     columns = ("name", "framework", "mode", "lifecycle", "generation", "seq", "facts")
     upsert(connection, runs, columns, [(name, "", "", "starting", 1, 0, "{}")])
 

@@ -3,15 +3,18 @@
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Table, text
+from sqlalchemy import Connection, Table, delete, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from server.store import QueueFull, Store, Writer, WriterClosed, bulk
-from server.store.types import Batch
+from server.store.store import write_batch
+from server.store.tables import runs
+from server.store.types import Batch, Push
 from server.store.writer import RETRY_SECONDS, batch_rows, is_transient, merge
 from tests.store.helpers import FOREVER, SIGNAL, T0, one
 
@@ -273,3 +276,26 @@ def test_a_connection_lost_inside_a_copy(postgres_store: Store, monkeypatch: pyt
     assert (writer.retries, kills) == (1, [])
     postgres_store.write(Batch("run", samples=[(series, 0, 0.0)]))
     assert len(postgres_store.samples.after("run", -1)) == 500
+
+
+def test_a_push_does_not_wait_for_the_writer(postgres_store: Store) -> None:
+    run = postgres_store.ensure_run("run")
+    push = Push("run", "pushed", "generator", 5.0, 0, 1, b"{}")
+    with ThreadPoolExecutor(1) as other, postgres_store._engines.writable().begin() as connection:
+        write_batch(connection, Batch("run", facts={"gpus": 8.0}), {})
+        pushed = other.submit(postgres_store.pushes.offer, [push])
+        pushed.result(timeout=10)
+        assert postgres_store.runs.facts("run") == {}
+    assert [one.body for one in postgres_store.pushes.waiting("run", 9)] == [b"{}"]
+    assert postgres_store.ensure_run("run").id == run.id
+
+
+def test_a_push_waits_for_the_end_of_a_deletion(postgres_store: Store) -> None:
+    run = postgres_store.ensure_run("run")
+    with ThreadPoolExecutor(1) as other:
+        with postgres_store._engines.writable().begin() as connection:
+            connection.execute(delete(runs).where(runs.c.id == run.id))
+            created = other.submit(postgres_store.ensure_run, "run")
+            with pytest.raises(TimeoutError):
+                created.result(timeout=0.3)
+        assert created.result(timeout=10).id > run.id
