@@ -41,6 +41,7 @@ from server.query import (
     UnknownRun,
     VerdictSpan,
 )
+from server.query.metrics import TooMuch, UnknownMetric
 from server.query.types import MetricInfo, SeriesNow, format_name, parse_name
 from server.store import StoreError
 from server.store.writer import DatabaseError, is_transient
@@ -241,6 +242,9 @@ def _history(api: FastAPI, reader: Reader) -> None:
         signal: Annotated[
             list[str], Query(description='e.g. `staleness_versions{level="trajectory",stat="mean"}`')
         ] = [],  # noqa: B006
+        metric: Annotated[
+            list[str], Query(description='of `/api/v1/metrics`, e.g. `generator_tokens_total{target="engine-0"}`')
+        ] = [],  # noqa: B006
         start: Annotated[
             float | None, Query(ge=0, le=LAST, description="epoch seconds; default: a day before end")
         ] = None,
@@ -249,8 +253,15 @@ def _history(api: FastAPI, reader: Reader) -> None:
         since: Annotated[str | None, Query(description="cursor of an earlier answer: return only newer points")] = None,
         by: Annotated[Literal["time", "step"], Query(description="`time` or the trainer's `step`")] = "time",
     ) -> Response:
-        """Minimum, maximum and mean per bucket or step; with `since` only new points, unaggregated."""
-        names = _names(signal)
+        """Minimum, maximum and mean per bucket or step; with `since` only new points, unaggregated.
+
+        Without `signal` and `metric`: all signals. A `metric` matches the series with the labels that it names, also
+        `target` and `axis`. A gauge is as reported; a counter is its rate per second (unit: `.../s`), from zero after a
+        reset; a histogram is the mean of its observations. Where a source did not report, the mean is null.
+        """
+        names, selectors = _names(signal), _names(metric)
+        if selectors and (since is not None or by == "step"):
+            raise HTTPException(422, "a metric is answered over time only: without `since`, and not by step")
         if since is not None:
             delta = reader.signals.since(run, since)
             wanted = {name: rows for name, rows in delta.points.items() if not names or name in names}
@@ -260,10 +271,12 @@ def _history(api: FastAPI, reader: Reader) -> None:
         if not start < end:
             raise HTTPException(422, "start must be before end")
         cursor = reader.signals.cursor(run)
-        asked = (run, _matching(reader, run, names) if names else _all(reader, run), start, end, points)
+        metrics = _of_metrics(reader, run, selectors, start, end, points)
+        every = [] if selectors else _all(reader, run)
+        asked = (run, _matching(reader, run, names) if names else every, start, end, points)
         if by == "step":
             return encoded(StepSeriesAnswer(cursor, reader.now(), reader.steps.series(*asked)))
-        return encoded(SeriesAnswer(cursor, reader.now(), reader.signals.series(*asked)))
+        return encoded(SeriesAnswer(cursor, reader.now(), [*reader.signals.series(*asked), *metrics]))
 
 
 def _verdicts(api: FastAPI, reader: Reader) -> None:
@@ -310,6 +323,15 @@ def _matching(reader: Reader, run: str, names: list[str]) -> list[str]:
         raise HTTPException(404, f"no signal named {unknown[0]!r}; see /api/v1/runs/{run}/signals")
     names_by_request = {name: [name] if name in exact else [f.name for f in rows if f.signal == name] for name in names}
     return [name for names in names_by_request.values() for name in names]
+
+
+def _of_metrics(reader: Reader, run: str, selectors: list[str], start: float, end: float, points: int) -> list[Series]:
+    try:
+        return reader.metrics.series(run, selectors, start, end, points)
+    except UnknownMetric as error:
+        raise HTTPException(404, f"no metric named {error.args[0]!r}; see /api/v1/metrics") from None
+    except TooMuch as error:
+        raise HTTPException(422, str(error)) from None
 
 
 def _all(reader: Reader, run: str) -> list[str]:

@@ -41,7 +41,7 @@ from server.signals import recorded
 from server.signals.aggregates import row_limit
 from server.signals.drift import Announced, announced
 from server.signals.model import TICK_SECONDS, TICK_WINDOW_SECONDS, TargetState, is_gap
-from server.signals.window import TRAINER
+from server.signals.window import TRAINER, carry_seconds
 from server.store import Store
 from server.store.types import Batch, LatestRow, PointState, RunRow, SandboxRow, SeriesKey
 
@@ -150,8 +150,6 @@ def _event(change: Announced) -> Event:
     return Event("drift", f"drift:{change.of}:{change.environment}:{change.step}", change.ts, change.message)
 
 
-# Missing reports over which a gauge's value is held. One missing page is normal (Ray), three are not.
-CARRIED_REPORTS = 3
 # Ticks further apart in history: a chart of three days shows no more, and 10,000 steps of 34 s are 3,400 ticks instead
 # of 68,000. (older than, into the run by at least, seconds between ticks); the first that fits. A short run is judged
 # as finely as it was live, whenever it is read, and so is an hour that a forwarder sends late.
@@ -632,7 +630,7 @@ def carry_of(targets: Mapping[str, tuple[Target, float]]) -> Callable[[str], flo
     def carry(name: str) -> float:
         target, report = targets.get(name, (None, TICK_SECONDS))
         interval = target.interval_seconds if target else TICK_SECONDS
-        return max(15.0, CARRIED_REPORTS * max(interval, report))
+        return carry_seconds(max(interval, report))
 
     return carry
 

@@ -247,14 +247,7 @@ class SignalReader:
 
     def _bucketed(self, name: str, key: SeriesKey, buckets: Sequence[Bucket]) -> Series:
         item = ITEMS.get(key.metric)
-        return Series(
-            name=name,
-            unit=item.unit if item else "",
-            ts=tuple(bucket.ts / 1000 for bucket in buckets),
-            mean=tuple(bucket.total / bucket.n if bucket.n else None for bucket in buckets),
-            low=tuple(bucket.low for bucket in buckets),
-            high=tuple(bucket.high for bucket in buckets),
-        )
+        return series_of(name, item.unit if item else "", buckets)
 
     def cursor(self, run: str) -> str:
         """The newest position: `since` it gives only later points."""
@@ -282,6 +275,18 @@ class SignalReader:
         for _, series, ts, value, state in rows:
             points.setdefault(series, []).append((ts / 1000, value if state == PointState.VALUE else None))
         return {format_name(keys[series].metric, keys[series].labels): values for series, values in points.items()}
+
+
+def series_of(name: str, unit: str, buckets: Sequence[Bucket]) -> Series:
+    """The line of a chart; a bucket with ``n == 0`` breaks it."""
+    return Series(
+        name=name,
+        unit=unit,
+        ts=tuple(bucket.ts / 1000 for bucket in buckets),
+        mean=tuple(bucket.total / bucket.n if bucket.n else None for bucket in buckets),
+        low=tuple(bucket.low for bucket in buckets),
+        high=tuple(bucket.high for bucket in buckets),
+    )
 
 
 def _time(point: tuple[float, float | None]) -> float:

@@ -21,7 +21,16 @@ RENEWED, LITTLE = 64, 1e-2
 # Seconds; times are in milliseconds.
 TINY = 1e-6
 
+# Missing reports over which a gauge's value is held. One missing page is normal (Ray), three are not.
+CARRIED_REPORTS = 3
+SHORTEST_CARRY_SECONDS = 15.0
+
 StepKey = tuple[str, Labels]
+
+
+def carry_seconds(interval: float) -> float:
+    """How long a value holds without a new one, of a source that reports every ``interval`` seconds."""
+    return max(SHORTEST_CARRY_SECONDS, CARRIED_REPORTS * interval)
 
 
 @dataclass(slots=True)

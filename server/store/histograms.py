@@ -13,16 +13,22 @@ from functools import lru_cache
 from operator import add, lt, sub
 from struct import pack, unpack
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, text
 
 from collectors.model import Histogram
 from server.store.bulk import among, upsert
 from server.store.engine import Engines
+from server.store.rollup import floor
 from server.store.series import SeriesStore
 from server.store.tables import hist, hist_last, hist_layouts
-from server.store.types import HistogramDelta, SeriesKey
+from server.store.types import Bucket, HistogramDelta, SeriesKey
 
 MINUTE_MS = 60_000
+
+_MEANS = text(
+    "SELECT minute - minute % :width AS bucket, count(*), min(total / n), max(total / n), sum(total), sum(n) FROM hist "
+    "WHERE series = :series AND minute >= :start AND minute < :end AND n > 0 GROUP BY 1 ORDER BY 1"
+)
 
 Edges = tuple[float, ...]
 Reading = tuple[int, int, Histogram]  # series, ts, as read
@@ -109,6 +115,17 @@ class HistogramStore:
         with self._engines.reading() as connection:
             rows = connection.execute(query).all()
         return merge(HistogramDelta(_floats(edges), _floats(deltas), total, n) for edges, deltas, total, n in rows)
+
+    def means(self, series_id: int, start: int, end: int, width_ms: int) -> list[Bucket]:
+        """Means of the observations in buckets of whole minutes that touch [start, end), oldest first.
+
+        ``low`` and ``high`` are the extremes of the means of single minutes. Minutes without observations are left out.
+        """
+        width = -(-width_ms // MINUTE_MS) * MINUTE_MS
+        values = {"series": series_id, "start": floor(start, width), "end": -(-end // width) * width, "width": width}
+        with self._engines.reading() as connection:
+            rows = connection.execute(_MEANS, values).all()
+        return [Bucket(int(ts), int(n), low, high, total / seen * n, None) for ts, n, low, high, total, seen in rows]
 
     def windows(
         self, run: str, metrics: Iterable[str], start: int

@@ -1,11 +1,13 @@
 """Reads over time: raw samples, points of signals, and buckets for charts."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import Any
+from itertools import groupby, pairwise
+from statistics import median_low
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, select, text
 
+from server.signals.window import carry_seconds
 from server.store import chunks
 from server.store.engine import Engines
 from server.store.rollup import TIERS, floor, last_value
@@ -16,6 +18,8 @@ from server.store.types import Bucket, SeriesKey
 
 # A tier is used for buckets of at least twice its width, so that rounding up to it loses little resolution.
 FINEST = 2
+# Times between samples from which a source is seen to be slow: of fewer, half may be a gap.
+FEWEST_GAPS = 3
 Points = list[tuple[int, float | None, int]]
 """(ts, value, PointState)."""
 
@@ -65,6 +69,23 @@ class SampleStore:
             rolled = rolled_of_series(connection, series_ids)
             return {one: buckets(connection, one, start, end, width_ms, *rolled[one]) for one in series_ids}
 
+    def reported(
+        self, series_id: int, start: int, end: int, width_ms: int, carry: int, *, rate: bool = False
+    ) -> list[Bucket]:
+        """As `buckets`, of samples of a target, with a bucket of ``n == 0`` where samples are missing.
+
+        Args:
+            carry: ms that the target may be silent. A source that reports less often than that has its own.
+            rate: of a counter: the rates per second between its samples (see `rates`).
+        """
+        width = fit_width(width_ms)
+        with self._engines.reading() as connection:
+            rolled, expired = rolled_of_series(connection, [series_id])[series_id]
+            where = (connection, series_id, start, end, width, rolled, expired)
+            found = _rates(*where, carry) if rate else buckets(*where)
+        longest = _held([bucket.ts for bucket in found], carry, width)
+        return [*with_breaks(found, width, longest, expired, TIERS[0] + carry)]
+
     def window(
         self, run: str, metrics: Iterable[str] | None, since_ms: int, until_ms: int | None = None
     ) -> Iterator[tuple[int, SeriesKey, list[tuple[int, float]]]]:
@@ -104,6 +125,89 @@ class SampleStore:
             row = one_run(connection, run)
             packed = {} if row is None else {(at, n): v for n, at, v in chunks.after(connection, row.id, ts)}
             return [(n, at, v) for (at, n), v in sorted((found | packed).items())]
+
+
+class Reading(NamedTuple):
+    """A counter at a time. With ``tier`` (ms): the last sample of a bucket of it, and the bucket's extremes."""
+
+    ts: int
+    last: float
+    low: float
+    high: float
+    tier: int = 0
+
+
+def _held(times: Sequence[int], carry: int, grain: int) -> int:
+    """``carry``, or that of a source that is seen to report less often than that. All in ms.
+
+    ``grain``: distance of the times of a source that reports all the time.
+    """
+    gaps = [after - before for before, after in pairwise(times)]
+    usual = median_low(gaps) if len(gaps) >= FEWEST_GAPS else 0
+    return max(carry, round(1000 * carry_seconds(usual / 1000))) if usual >= 2 * grain else carry
+
+
+def rates(readings: Iterable[Reading], width: int, longest: int) -> list[Bucket]:
+    """Rates per second between neighbouring readings, each in the bucket where it ends; ``total / n`` is their mean.
+
+    The mean is over time: increase by seconds. After a decrease the counter counts from zero. Over a gap of more than
+    ``longest`` ms the rate is unknown; closed buckets of a tier that follow each other have no gap.
+    """
+    found: dict[int, tuple[int, float, float, float, float, float]] = {}
+    # Unpacked and added up at once: a range of narrow buckets has a million samples.
+    for (since, before, _, _, _), (ts, last, low, high, tier) in pairwise(readings):
+        gap = ts - since
+        if gap <= 0 or (gap > longest and (not tier or ts // tier - since // tier > 1)):
+            continue
+        grown = last - before if low >= before else _increase_of_reset(before, last, high)
+        rate, bucket = 1000 * grown / gap, ts - ts % width
+        n, least, most, total, span, _ = found.get(bucket) or (0, rate, rate, 0.0, 0.0, rate)
+        found[bucket] = (n + 1, min(least, rate), max(most, rate), total + grown, span + gap, rate)
+    return [
+        Bucket(ts, n, least, most, 1000 * total / span * n, rate)
+        for ts, (n, least, most, total, span, rate) in found.items()
+    ]
+
+
+def _rates(
+    connection: Connection, series: int, start: int, end: int, width: int, rolled: int | None, expired: int, carry: int
+) -> list[Bucket]:
+    first, last = floor(start, width), -(-end // width) * width
+    # The first rate is over the time since the sample before the range.
+    begin = first - max(carry, _tier(width) or TIERS[0])
+    parts = _segments(begin, last, width, rolled, expired)
+    readings = [one for part in parts for one in _readings(connection, series, *part)]
+    longest = _held([one.ts for one in readings], carry, max((one.tier for one in readings), default=0))
+    return [bucket for bucket in rates(readings, width, longest) if bucket.ts >= first]
+
+
+def with_breaks(
+    found: Sequence[Bucket], width: int, longest: int, expired: int = 0, longest_expired: int = 0
+) -> Iterator[Bucket]:
+    """The buckets, with one of ``n == 0`` where the next is more than ``longest`` ms (and a bucket) away.
+
+    Before ``expired`` (ms) it is ``longest_expired``, if that is longer: there only minutes are stored.
+    """
+    yield from found[:1]
+    for before, bucket in pairwise(found):
+        apart = max(width, longest, longest_expired if before.ts < expired else 0)
+        if bucket.ts - before.ts > apart:
+            yield Bucket(before.ts + width, 0, None, None, 0.0, None)
+        yield bucket
+
+
+def _increase_of_reset(before: float, last: float, high: float) -> float:
+    """Of a counter that began again. What it reached before that in a tier's bucket counts, too, where it is known."""
+    return last + (max(0.0, high - before) if high > last else 0.0)
+
+
+def _readings(connection: Connection, series: int, tier: int | None, start: int, end: int) -> Iterator[Reading]:
+    if tier is None:
+        yield from (Reading(ts, v, v, v) for ts, v in _raw(connection, series, start, end))
+        return
+    values = {"series": series, "start": start, "end": end, "tier": tier}
+    for ts, last, low, high in connection.execute(_TIER_READINGS, values):
+        yield Reading(ts, last, low, high, tier)
 
 
 def fit_width(width: int) -> int:
@@ -175,7 +279,7 @@ def _segment(
     connection: Connection, series: int, tier: int | None, start: int, end: int, width: int
 ) -> Iterator[Bucket]:
     if tier is None and (packed := chunks.read(connection, series, start, end)):
-        yield from _of_samples({**dict(_rows(connection, series, start, end)), **dict(packed)}, width)
+        yield from of_samples({**dict(_rows(connection, series, start, end)), **dict(packed)}, width)
         return
     sql = _raw_sql(connection.dialect.name) if tier is None else _TIER_SQL
     values = {"series": series, "start": start, "end": end, "width": width, "tier": tier, "slot": start // SLOT_MS}
@@ -184,7 +288,7 @@ def _segment(
         yield Bucket(int(bucket), int(n), low, high, float(total), last)
 
 
-def _of_samples(samples: Mapping[int, float], width: int) -> Iterator[Bucket]:
+def of_samples(samples: Mapping[int, float], width: int) -> Iterator[Bucket]:
     """Buckets of raw samples (ts -> value); a series with packed samples has no gap points."""
     for bucket, group in groupby(sorted(samples.items()), key=lambda pair: pair[0] - pair[0] % width):
         values = [value for _, value in group]
@@ -223,6 +327,12 @@ SELECT g.bucket, g.n, g.low, g.high, g.total,
        (SELECT r.last FROM rollups r WHERE r.tier = :tier AND r.series = :series
            AND r.bucket = g.last_ts - g.last_ts % :tier)
   FROM g ORDER BY g.bucket"""
+
+
+_TIER_READINGS = text(
+    "SELECT last_ts, last, low, high FROM rollups "
+    "WHERE tier = :tier AND series = :series AND bucket >= :start AND bucket < :end AND n > 0 ORDER BY bucket"
+)
 
 
 def _raw_sql(dialect: str) -> str:

@@ -26,6 +26,12 @@ SELECT s.ts, s.step, s.incarnation FROM newest CROSS JOIN steps s
  WHERE s.run = :run AND s.axis = :axis AND s.ts = newest.ts ORDER BY s.ts, s.incarnation, s.step""")
 
 
+# From the steps to the values: a series has its values by step, in the order of time only within an incarnation.
+_VALUES = text("""SELECT t.ts, v.v FROM series s CROSS JOIN steps t CROSS JOIN step_values v
+ WHERE s.id = :series AND t.run = s.run AND t.axis = s.axis AND t.ts >= :start AND t.ts < :end
+   AND v.series = s.id AND v.incarnation = t.incarnation AND v.step = t.step ORDER BY t.ts, t.incarnation""")
+
+
 class StepStore:
     """Reached as `Store.steps`. Times are epoch ms; safe to share between threads."""
 
@@ -56,6 +62,12 @@ class StepStore:
             # One axis after the other: `last` counts per axis, and step numbers of two axes are unrelated.
             rows = [step for name in axes for step in _axis_steps(connection, row.id, name, n, last, before)]
         return sorted(rows, key=lambda step: (step.ts, step.axis, step.step))
+
+    def values(self, series_id: int, start: int, end: int) -> list[tuple[int, float]]:
+        """(time of the step, value) of a series over steps within [start, end), oldest first."""
+        with self._engines.reading() as connection:
+            values = {"series": series_id, "start": start, "end": end}
+            return [(int(ts), v) for ts, v in connection.execute(_VALUES, values)]
 
     def times(self, run: str, axis: str, start: int, end: int, most: int) -> list[StepTime]:
         """Steps of an axis reported within [start, end] and the last one before, oldest first.

@@ -33,7 +33,7 @@ ANSWERS = [
     "/api/v1/rules?run=run", "/api/v1/notifications", "/api/v1/silences", f"{RUN}/sandboxes", f"{RUN}/rollouts",
     f"{RUN}/groups", f"{RUN}/events", f"{RUN}/funnel", f"{RUN}/census", f"{RUN}/cells?kind=seconds",
     f"{RUN}/rollouts/a", "/api/v1/metrics", "/api/v1/metrics?run=run", f"{RUN}/engines", f"{RUN}/steps",
-    f"{RUN}/what-if",
+    f"{RUN}/what-if", f"{RUN}/series?metric=reward_mean&metric=up",
 ]  # fmt: skip
 
 
