@@ -63,6 +63,7 @@ _MOVED = {"targets": "sources", "preflight": "sources?tab=setup"}
 # Dash's own scripts in one file; Dash requires that the document names its renderer.
 _DASH = _SUITES + "dash_renderer.min.js"
 _SCRIPT = re.compile(r'<script src="[^"]*/_dash-component-suites/dash/([^"]+)"></script>')
+_LEFT_OUT = ("dash_table/", "dcc/", "deps/polyfill")
 _MAP = re.compile(rb"^//# sourceMappingURL=.*", re.MULTILINE)
 
 
@@ -73,12 +74,16 @@ class _Dash(Dash):
     dash_scripts = b""
 
     def _generate_scripts_html(self) -> str:
-        """One tag. The call of Dash's own method registers its files, and finds the scripts; tables are not used."""
+        """One tag. The call of Dash's own method registers its files, and finds the scripts.
+
+        Tables are not used, the core components are ours (`assets/core/components.mjs`), and a browser that loads
+        modules needs no polyfill: half of the script.
+        """
         if not self._tag:
             tags: str = super()._generate_scripts_html()
             names = [check_fingerprint(path)[0] for path in _SCRIPT.findall(tags)]  # type: ignore[no-untyped-call]
             folder = Path(dash.__file__).parent
-            bodies = [(folder / name).read_bytes() for name in names if not name.startswith("dash_table/")]
+            bodies = [(folder / name).read_bytes() for name in names if not name.startswith(_LEFT_OUT)]
             self.dash_scripts = b"\n;\n".join(_MAP.sub(b"", body) for body in bodies)
             digest = hashlib.sha256(self.dash_scripts).hexdigest()[:16]
             self._tag = f'<script src="{self.config.requests_pathname_prefix}{_DASH}?m={digest}"></script>'

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from dash import Dash, Input, Output, dcc, no_update
+from dash import Dash, Input, Output, no_update
 
 from dashboard.charts import step_axis
 from dashboard.charts.events import events
@@ -42,7 +42,7 @@ Candidates = Callable[[], Sequence[tuple[str, str]]]
 PATH_CHARACTERS = 120
 
 _NO_RUNS = "No run yet. Start with: rollscope watch http://127.0.0.1:8000 ./outputs/my-run"
-_NO_RUNS_HERE = "No run yet. Attach one, push one, or start a simulated one."
+_NO_RUNS_HERE = "Attach a run, push one, or start a simulated one."
 
 
 def register(
@@ -182,10 +182,11 @@ def run_links(
 ) -> list[Any]:
     """The run menu: links, because Dash's dropdown fails accessibility checks."""
     return [
-        dcc.Link(
+        html.A(
             [html.Span(run.name, className="name"), html.Span(_about(run, states.get(run.name)), className="about")],
             href=state_url.link(run.name, address.range, **state_url.manner(address)),
             className="current" if run.name == current else "",
+            **{"data-in": ""},
         )
         for run in runs
     ]
@@ -201,7 +202,7 @@ def range_links(address: Address, run: RunInfo) -> list[Any]:
     """The segmented control; of an absolute time none is chosen (`assets/core/address.mjs` shows it)."""
     chosen = None if address.start is not None else address.range
     return [
-        dcc.Link(name, href=state_url.link(run.name, name), className="current" if name == chosen else "")
+        html.A(name, href=state_url.link(run.name, name), className="current" if name == chosen else "")
         for name in state_url.RANGES
     ]
 

@@ -41,6 +41,10 @@ def colour(outcome: str) -> str:
     return COLOURS.get(outcome, "none")
 
 
+_CAUSES: Mapping[str, str] = {"not_told": "cause not reported"}
+"""Causes whose key is no text."""
+
+
 def word(outcome: str, cause: str | None = None) -> str:
     """``Generator-bound``, ``Balanced``, ``Too early to judge``."""
     if outcome in ("", "unknown"):
@@ -50,7 +54,7 @@ def word(outcome: str, cause: str | None = None) -> str:
 
 def because(cause: str | None) -> str:
     """``KV capacity``; empty without a cause."""
-    return (cause or "").replace("_", " ").replace("kv ", "KV ")
+    return _CAUSES.get(cause or "", cause or "").replace("_", " ").replace("kv ", "KV ")
 
 
 def named(outcome: str, cause: str | None) -> str:

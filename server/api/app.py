@@ -271,7 +271,7 @@ def _history(api: FastAPI, reader: Reader) -> None:
         if not start < end:
             raise HTTPException(422, "start must be before end")
         cursor = reader.signals.cursor(run)
-        metrics = _of_metrics(reader, run, selectors, start, end, points)
+        metrics = _of_metrics(reader, run, selectors, start, end, points) if selectors else []
         every = [] if selectors else _all(reader, run)
         asked = (run, _matching(reader, run, names) if names else every, start, end, points)
         if by == "step":

@@ -259,7 +259,8 @@ def test_the_speed_of_an_engine_against_its_requests(reader: MemoryReader) -> No
     assert drawn["marks"] == [["now", 60.0, 2016.8], ["best", 120.0, 2823.5]]
     assert [row[-1] for row in drawn["laws"]] == [1997.5, 2895.9, 3871.0]
     assert (
-        "fitted to the points" in found["engine_speed.note"] and "axis ends at the seats" in found["engine_speed.note"]
+        "fitted to the points" in found["engine_speed.note"]
+        and "axis ends at the requests that fit" in found["engine_speed.note"]
     )
     assert found["generator.next"] == "Try next: Raise the rollouts in flight from 480 to 960. Gain 1.1× to 1.6×."
     assert found["generator.try"] == "concurrency=960"

@@ -21,7 +21,7 @@ def test_candidates_are_shown_until_there_is_a_run(browser: Browser) -> None:
         page.goto(serving.url)
         page.wait_for_selector("[data-page=error]")
         rows = page.locator("#message-found li")
-        assert page.locator("#message").inner_text().startswith("No run yet.")
+        assert page.locator("#message").inner_text().startswith("Attach a run")
 
         def offered() -> list[tuple[str, str]]:
             return [(row.locator("span").inner_text(), row.locator("code").inner_text()) for row in rows.all()]

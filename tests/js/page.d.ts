@@ -5,6 +5,7 @@ interface Window {
   dash_clientside: any;
   DashRenderer: any;
   Plotly: any;
+  React: any;
 }
 
 interface EventTarget {

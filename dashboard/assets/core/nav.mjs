@@ -45,6 +45,8 @@ export function go(href) {
 // ---- drawers: modal over the page that was shown; opened directly they are pages of their own
 
 let under = null, below = "";
+// Drawers that a change of the address closed: the event comes later, when the address may be theirs again.
+const left = new Set();
 
 // Shows the place of a page and hides the others. Returns whether it lies over another page.
 export function present(place) {
@@ -52,7 +54,7 @@ export function present(place) {
   if (!drawer) under = place, below = location.href;
   for (const el of all("[data-place]")) {
     el.hidden = el !== place && el !== under;
-    if (el !== place && el.open) el.close();
+    if (el !== place && el.open) left.add(el), el.close();
   }
   if (drawer && !place.open) under ? place.showModal() : (place.open = true);
   return drawer && Boolean(under);
@@ -65,7 +67,7 @@ document.addEventListener("click", (event) => {
 // Closed by its button or by Escape, not by a change of the address.
 document.addEventListener("close", (event) => {
   const el = /** @type {HTMLElement} */ (event.target);
-  if (!el.matches(".drawer") || location.pathname !== path(el.dataset.place)) return;
+  if (left.delete(el) || !el.matches(".drawer") || location.pathname !== path(el.dataset.place)) return;
   if (history.state && history.state.inside) history.back();
   else go(below);
 }, true);

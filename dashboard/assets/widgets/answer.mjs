@@ -19,20 +19,25 @@ function change(one) {
   const words = [COSTS[one.cost], ...one.side_effects.map(effect), one.why];
   terms.textContent = words.filter(Boolean).join(" · ");
   li.append(make("b", one.text.replace(/\.$/, "")));
-  if (one.gain) li.append(" ", make("span", gain(one.gain), "gain"));
+  const effects = make("p");
+  if (one.gain) effects.append(make("span", gain(one.gain), "gain"));
   if (one.simulate) {
     const link = make("a", "Simulate", "simulate");
     link.href = "what-if";
     Object.assign(link.dataset, { goto: "what-if", changes: one.simulate });
-    li.append(link);
+    effects.append(" ", link);
   }
-  li.append(terms);
+  li.append(effects, terms);
   return li;
 }
 
 function advice(where) {
   const { advice: changes = [], beyond = "" } = answer(), steps = make("ol", "", "steps");
   where.hidden = !changes.length && !beyond;
+  // Where nothing changed, the focus stays on its link.
+  const key = JSON.stringify([changes, beyond]);
+  if (where.dataset.key === key) return;
+  where.dataset.key = key;
   steps.append(...changes.map(change));
   where.replaceChildren(make("h2", changes.length ? "Do this next" : "Next"), steps, ...(beyond ? [make("p", beyond, "note beyond")] : []));
   if (state.boot) navigated();

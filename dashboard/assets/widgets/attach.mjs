@@ -29,7 +29,7 @@ function entry({ text, command, follow }) {
 function tabs(found, push) {
   const to = " --push " + here();
   return {
-    Attach: [...found.map(({ text, command }) => ({ text, command: command + to, follow: true })), { text: "Another run: its engines and its run directory", command: "rollscope watch http://127.0.0.1:8000 ./outputs/my-run" + to }],
+    Attach: [...found.map(({ text, command }) => ({ text, command: command + to, follow: true })), { text: `${found.length ? "Another" : "A"} run: its engines and its run directory`, command: "rollscope watch http://127.0.0.1:8000 ./outputs/my-run" + to }],
     Push: [{ text: "From the training process, one line per rollout (Python, no dependency)", command: push.replace("@here@", here()) },
       { text: "Metrics as Prometheus text, by Rollscope's names", command: `curl --data-binary @metrics.txt "${here()}/api/v1/write?run=my-run"` },
       { text: "Metrics of an OpenTelemetry SDK", command: `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=${here()}/v1/metrics\nOTEL_EXPORTER_OTLP_METRICS_PROTOCOL=http/protobuf` }],

@@ -126,6 +126,15 @@ function key(name, glyph, text) {
   return span;
 }
 
+// How many weight updates are in the time shown, and of which versions.
+function updatesNote() {
+  if (!state.view["weight_updates.whole"]) return state.view["weight_updates.note"] || "";
+  const shown = found().updates.filter(([ms]) => inside({ ms })), versions = shown.map(([, version]) => version).filter((one) => one !== null);
+  if (!shown.length) return "";
+  const [low, high] = [Math.min(...versions), Math.max(...versions)].map((one) => "v" + one.toLocaleString("en"));
+  return `${shown.length.toLocaleString("en")} weight update${shown.length === 1 ? "" : "s"}${versions.length > 1 ? `, ${low} to ${high}` : ""}`;
+}
+
 function paintLane(lane) {
   const area = lane.querySelector(".lane-rows"), wide = area.clientWidth, list = lane.querySelector(".pins");
   const place = (ms) => wide * part(ms), shown = found().events.filter(inside);
@@ -135,7 +144,7 @@ function paintLane(lane) {
   while (list.children.length < places.length) list.append(pin());
   places.forEach((one, i) => fill(list.children[i], one));
   density(lane.querySelector(".density"), wide, place);
-  const kinds = KINDS.filter(([name]) => shown.some((event) => event.kind === name)), note = state.view["weight_updates.note"] || "", keys = lane.querySelector(".keys");
+  const kinds = KINDS.filter(([name]) => shown.some((event) => event.kind === name)), note = updatesNote(), keys = lane.querySelector(".keys");
   const said = kinds.map(([name]) => name).join(" ") + note;
   if (keys.dataset.said !== said) keys.replaceChildren(...kinds.map(([name, text, glyph]) => key(name, glyph(6, 2), text)), ...(note ? [key("update", "M1 11V5h4v6zM7 11V2h4v9z", note)] : []));
   keys.dataset.said = said;

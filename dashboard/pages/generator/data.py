@@ -353,7 +353,7 @@ def _speed(facts: StatusFacts) -> View:
     at = {name: r for name, r in (("now", running if facts.present else None), ("best", best)) if r is not None}
     marks = [[name, r, round(r / (alone[1] * (1 + r / mid)), 1)] for name, r in at.items()]
     band = "fitted to the points" if found.fitted else "general, the run has not shown enough different loads"
-    ends = "axis ends at the seats" if seats else "seats unknown"
+    ends = "axis ends at the requests that fit" if seats else "how many requests fit is unknown"
     none = "" if best is not None else "best not known yet"
     return {
         "engine_speed": {

@@ -44,7 +44,7 @@ def _marked(facts: StatusFacts, cards: Mapping[str, CardNow]) -> dict[str, CardN
         for key in SYMPTOMS.get(verdict.outcome, ())
         if cards[key].state == "critical" and key != limiter
     }
-    if limiter and cards[limiter].state in ("ok", "watch"):
+    if limiter and cards[limiter].value is not None:
         found[limiter] = structs.replace(cards[limiter], state="critical", word="The limit")
     return found
 
