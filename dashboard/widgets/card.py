@@ -47,6 +47,9 @@ class Card:
         return next((s for s in found if s.value is not None), found[0] if found else None)
 
 
+_SPIN_UP = "sandbox_spinup_latency_seconds"
+
+
 class CardNow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a card shows; the browser formats the number.
 
@@ -81,6 +84,8 @@ def bind(card: Card, facts: StatusFacts, infos: Infos) -> CardNow:
     # A value without bands is not "OK", only known.
     plain = state == "ok" and not any(_banded(one, infos) for one in (found, *judged))
     word, since = "" if plain else state_word(facts, state), _alerting(card, facts)
+    if found is not None and found.value is not None:
+        state, word = _by_verdict(facts, found.signal, state, word)
     if found is None or found.value is None:
         why = found.why if found is not None else absent(card.wants[0].signal, infos)
         # A card has room for the problem; its tooltip and the charts below give the fix.
@@ -109,6 +114,33 @@ def _banded(found: SignalNow | None, infos: Infos) -> bool:
     """Is there a value that a band judges?"""
     info = infos.get(found.signal) if found is not None and found.value is not None else None
     return info is not None and (info.watch is not None or info.critical is not None)
+
+
+LIMIT_SIGNALS: Mapping[str, str] = {
+    "kv_capacity": "kv_cache_usage_ratio", "preemption": "kv_cache_usage_ratio", "drift": "response_tokens",
+    "spin_up": _SPIN_UP, "starting_limit": _SPIN_UP, "quota": _SPIN_UP, "init_failures": _SPIN_UP,
+    "too_easy": "zero_advantage_ratio", "too_hard": "zero_advantage_ratio",
+}  # fmt: skip
+"""Cause of a verdict -> the signal that shows it."""
+_STARVED = ("trainer_wait_ratio", "queue_samples_now", "queue_samples", "queue_batches")
+_FULL = ("queue_samples_now", "queue_samples", "queue_batches", "staleness_versions", "kv_cache_usage_ratio")
+SYMPTOMS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("generator_bound", "sandbox_bound", "reward_bound", "orchestrator_bound"), _STARVED),
+    **dict.fromkeys(("trainer_bound", "overhead_bound"), _FULL),
+}
+"""Outcome of a verdict -> signals that show what follows from it."""
+
+
+def _by_verdict(facts: StatusFacts, signal: str, state: str, word: str) -> tuple[str, str]:
+    """Red marks the limiter, which by its bands alone may look healthy. What waits for it is no second problem."""
+    verdict = facts.status.verdict
+    if not facts.present or not verdict.named or verdict.outcome == "balanced":
+        return state, word
+    if LIMIT_SIGNALS.get(verdict.cause or "") == signal:
+        return "critical", "The limit"
+    if state == "critical" and signal in SYMPTOMS.get(verdict.outcome, ()):
+        return "watch", "Symptom"
+    return state, word
 
 
 def _note(facts: StatusFacts, card: Card, found: SignalNow, judged: Iterable[SignalNow], infos: Infos) -> str:

@@ -33,8 +33,10 @@ class RunReader:
         self._store, self._clock = store, clock
 
     def all(self) -> list[RunInfo]:
-        """All runs, the most recently active first."""
-        rows = sorted(self._store.runs.all(), key=lambda row: (row.last_ts or 0, row.name), reverse=True)
+        """All runs, the one with the newest measured value first: the derived ones of a silent run are new, too."""
+        rows = self._store.runs.all()
+        newest = self._store.fleet.newest([row.id for row in rows[:MOST_RUNS]], COMPUTED) if rows else {}
+        rows = sorted(rows, key=lambda row: (newest.get(row.id) or row.last_ts or 0, row.name), reverse=True)
         return [run_info(row) for row in rows]
 
     def events(

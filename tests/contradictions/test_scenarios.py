@@ -10,8 +10,9 @@ from playwright.sync_api import Browser
 
 from bench.screenshots import WORDS, WORDS_FILE
 from dashboard.app import attach
+from dashboard.charts.panels import CARDS
 from dashboard.pages.alerts.data import title
-from dashboard.pages.overview.data import CARD_OF
+from dashboard.widgets.card import LIMIT_SIGNALS
 from demo.scenarios import SCENARIOS
 from server.api import app as routes
 from server.config.alerts import defaults
@@ -91,7 +92,7 @@ def test_the_overview_states_one_value_of_each_quantity(scenario: str, browser: 
     found = list(statements(shown))
     assert len({one.quantity for one in found}) >= 3, found
     assert list(contradictions(found)) == []
-    limiter = CARD_OF.get(verdict.cause or "")
+    limiter = next((one.key for one in CARDS if one.wants[0].signal == LIMIT_SIGNALS.get(verdict.cause or "")), "")
     assert not [card for card in shown["cards"] if card["key"] == limiter and card["state"] == "ok"], verdict
 
 

@@ -56,6 +56,20 @@ def test_the_banner_says_who_since_when_how_sure_and_why(reader: MemoryReader) -
     ]  # fmt: skip
 
 
+def test_only_the_limiter_is_red(reader: MemoryReader) -> None:
+    found = overview(reader)
+    # A wait of 74% is beyond its critical band of 40%: it follows from the full caches.
+    assert (found["card.wait.state"], found["card.wait.word"]) == ("watch", "Symptom")
+    assert (found["card.kv.state"], found["card.kv.word"]) == ("critical", "The limit")
+    # On the actor's own page, too.
+    trainer = by_path("trainer")
+    assert trainer is not None
+    assert shown(trainer.cells(Scope(reader, RICH)))["card.tr_wait.word"] == "Symptom"
+    reader.set_verdict(RICH, structs.replace(UNKNOWN, as_of=NOW))
+    found = overview(reader)
+    assert (found["card.wait.state"], found["card.wait.word"]) == ("critical", "Critical")
+
+
 def test_idle_dollars_that_are_not_all_are_at_least_so_many(reader: MemoryReader) -> None:
     lacks = {"usd_lacks": "the number of GPUs is unknown: set [run.NAME.cost] generator_gpus"}
     reader.set_verdict(RICH, {**msgspec.to_builtins(NOW_IS), **lacks, "as_of": NOW})

@@ -72,6 +72,8 @@ def test_every_run_with_what_holds_it_back(store: Store) -> None:
     d = found["d"]
     assert (d.verdict, d.signals, d.step, d.newest, d.up, d.targets) == (None, (), None, None, 0, 0)
     assert d.info.lifecycle == "starting"
+    # Each tick has just written values derived for all of them.
+    assert [run.name for run in reader(store).runs.all()] == ["b", "c", "a", "d"]
 
 
 def test_without_new_data_only_a_stall_describes_the_present(store: Store) -> None:

@@ -208,6 +208,7 @@ export function zoomTo(edges) {
   remember();
   // Texts are as of the end of the zoom.
   news();
+  document.dispatchEvent(new Event("zoomed"));
 }
 
 export function unzoom() {
@@ -215,7 +216,7 @@ export function unzoom() {
   state.zoom = null;
   showRange();
   if (state.boot && chartsReady()) slide();
-  if (zoomed) news();
+  if (zoomed) news(), document.dispatchEvent(new Event("zoomed"));
 }
 
 export function drew(gd) {

@@ -99,6 +99,7 @@ export function summarise() {
     if (where && where.textContent !== words) where.textContent = words;
   }
 }
+document.addEventListener("zoomed", summarise);
 setInterval(() => {
   summarise();
   // What lies behind the lines is read with a load, and so far ahead (`dashboard/charts/comparison.py`). A window that
