@@ -63,7 +63,7 @@ _MOVED = {"targets": "sources", "preflight": "sources?tab=setup"}
 # Dash's own scripts in one file; Dash requires that the document names its renderer.
 _DASH = _SUITES + "dash_renderer.min.js"
 _SCRIPT = re.compile(r'<script src="[^"]*/_dash-component-suites/dash/([^"]+)"></script>')
-_LEFT_OUT = ("dash_table/", "dcc/", "deps/polyfill")
+_LEFT_OUT = ("dash_table/", "deps/polyfill")
 _MAP = re.compile(rb"^//# sourceMappingURL=.*", re.MULTILINE)
 
 
@@ -76,8 +76,7 @@ class _Dash(Dash):
     def _generate_scripts_html(self) -> str:
         """One tag. The call of Dash's own method registers its files, and finds the scripts.
 
-        Tables are not used, the core components are ours (`assets/core/components.mjs`), and a browser that loads
-        modules needs no polyfill: half of the script.
+        Tables are not used, and a browser that loads modules needs no polyfill.
         """
         if not self._tag:
             tags: str = super()._generate_scripts_html()

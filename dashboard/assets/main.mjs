@@ -1,5 +1,4 @@
 // The entry: imports every part of the page, registers Dash's callbacks, and only then starts Dash.
-import { components } from "./core/components.mjs";
 import { callbacks } from "./core/live.mjs";
 
 export * from "./core/state.mjs";
@@ -46,5 +45,4 @@ export * from "./core/keys.mjs";
 
 // A module runs after the document's other scripts, so Dash's own are there.
 window.dash_clientside = Object.assign({}, window.dash_clientside, { rollscope: callbacks });
-Object.assign(window, { dash_core_components: components });
 new window.DashRenderer();

@@ -5,7 +5,6 @@ interface Window {
   dash_clientside: any;
   DashRenderer: any;
   Plotly: any;
-  React: any;
 }
 
 interface EventTarget {
