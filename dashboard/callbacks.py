@@ -237,11 +237,7 @@ def cells(page: Page, scope: Scope) -> View:
         shell |= events(scope.reader, scope.run, scope.alerts, scope.span, scope.shared)
         # Also of charts over time: the tooltip has the step.
         shell |= step_axis.cells(scope.reader, scope.run, scope.span, scope.shared)
-    found = page.cells(scope)
-    if status.state.name == "catching_up":
-        # Pills judge the present; a run that catches up shows its past.
-        found = found | {key: "" for key in found if key.endswith(".p")}
-    return _plain(found) | shell | count
+    return _plain(page.cells(scope)) | shell | count
 
 
 def _plain(found: View) -> View:

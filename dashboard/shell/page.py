@@ -160,12 +160,12 @@ class Page:
 
 
 def t(tag: Any, key: str, name: str = "", **data: str) -> Any:
-    """An element whose text is the cell ``key``.
+    """An element whose text is the cell ``key``, or the field of a struct: ``answer.text``.
 
-    `data-t` names the key whose cell becomes the element's text, `data-s` its `data-state`, `data-w` its width in
-    percent, `data-h` its tip, `data-a` a time shown as an age, `data-d` one shown as how long it is since, `data-c`
-    one shown as the reader's clock has it, `data-q` the changes that a link to What-if carries. React never owns
-    those texts, so a live update cannot fight with a re-render.
+    `data-t` names what becomes the element's text, `data-s` its `data-state`, `data-p` a share shown as its width,
+    `data-h` its tip, `data-n` a quantity, `data-f` and `data-u` its figure and its unit, `data-a` a time shown as an
+    age, `data-c` one shown as the reader's clock has it, `data-q` the changes that a link to What-if carries. React
+    never owns those texts, so a live update cannot fight with a re-render.
     """
     return tag(className=name or None, **{"data-t": key, **{f"data-{k}": v for k, v in data.items()}})
 
@@ -175,8 +175,3 @@ def simulate(key: str) -> Any:
     return html.A(
         "Simulate", href="what-if", className="simulate", hidden=True, **{"data-goto": "what-if", "data-q": key}
     )
-
-
-def pill(key: str, state: str = "s") -> Any:
-    """A word of health with its colour."""
-    return t(html.Span, f"{key}.p", "pill", s=f"{key}.{state}")

@@ -39,7 +39,7 @@ NOW_IS = Verdict(
 )  # fmt: skip
 
 UNKNOWN = Verdict(
-    "unknown", "missing", "V02", summary="the engines are not watched, so nobody can tell who is slow",
+    "unknown", "missing", "V02", summary="the engines are not watched, so what is slow is unknown",
     missing=("generator_requests: add the engines' /metrics as targets", "queue_samples: log the queue's depth"),
 )  # fmt: skip
 

@@ -121,9 +121,9 @@ def test_a_page_that_does_not_hold_all_says_so(reader: MemoryReader, monkeypatch
     assert view(reader, search="find=r-0")["rollout_rows.n"] == "any time · " + MANY
 
 
-def test_nobody_by_that_name(reader: MemoryReader) -> None:
-    found = view(reader, search="rollout=nobody")
-    assert found["rollout_detail.none"] == "nobody" and "rollout_detail" not in found
+def test_no_rollout_of_that_name(reader: MemoryReader) -> None:
+    found = view(reader, search="rollout=absent")
+    assert found["rollout_detail.none"] == "absent" and "rollout_detail" not in found
     assert view(reader, search=f"rollout={made.OPEN}&life=7")["rollout_detail.none"] == made.OPEN
 
 

@@ -268,7 +268,7 @@ def test_keys_are_told_of_the_target_that_was_asked_for() -> None:
         "run": fleet.STAR, "target": "trainer-log", "more": 0,
         "keys": [{"key": "perf/new_key", "count": 12}, {"key": "rollout/<b>x</b>", "count": 3}],
     }  # fmt: skip
-    assert "targets.keys" not in targets_data.cells(scope(reader, f"of={fleet.SLOW}&keys=nobody"))
+    assert "targets.keys" not in targets_data.cells(scope(reader, f"of={fleet.SLOW}&keys=absent"))
 
 
 def test_coverage_says_what_to_log() -> None:

@@ -94,7 +94,7 @@ def test_what_is_not_known_says_what_to_log(reader: MemoryReader) -> None:
         "No verdict yet", "none", "", None,
     )  # fmt: skip
     assert (found["answer.before"], found["answer.figure"]) == ("The trainer waits ", "74%")
-    assert found["answer.text"].startswith("The engines are not watched, so nobody can tell who is slow · ")
+    assert found["answer.text"].startswith("The engines are not watched, so what is slow is unknown · ")
     assert found["answer.why"]["missing"] == list(UNKNOWN.missing)
     assert (
         (found["answer.advice"], found["answer.gap"]) == ([], [])

@@ -236,7 +236,7 @@ def test_which_series_a_selector_matches(store: Store) -> None:
     assert names(f'{WAITING}{{target="vllm-1"}}') == one
     assert names(f'{WAITING}{{engine="0",target="vllm-1"}}', f'{WAITING}{{target="vllm-1"}}') == one
     assert len(names(WAITING)) == 4 and names("up") == ['up{target="vllm-0"}']
-    assert names(f'{WAITING}{{target="nobody"}}') == [] and names(TOKENS) == []
+    assert names(f'{WAITING}{{target="absent"}}') == [] and names(TOKENS) == []
 
 
 OVER_TIME = "a metric is answered over time only: without `since`, and not by step"

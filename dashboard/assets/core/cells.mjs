@@ -14,14 +14,13 @@ export function clockOf(at, end = 16) {
 // Only textContent and style properties, so that names of runs and targets cannot become markup.
 // A key may go on into a cell that is an object: "answer.text" is the field "text" of the cell "answer".
 const put = { t: (el, cell) => (el.textContent = cell ?? ""), s: (el, cell) => (el.dataset.state = cell ?? ""),
-  w: (el, cell) => (el.style.width = (cell || 0) + "%"), a: (el, cell) => (el.dataset.at = cell ?? ""),
+  a: (el, cell) => (el.dataset.at = cell ?? ""),
   h: (el, cell) => (el.title = cell ?? ""), c: (el, cell) => (el.textContent = cell ? clockOf(cell) : ""),
   n: (el, cell) => (el.textContent = cell ? (cell.prefix || "") + (cell.text || format.text(cell.value, cell.unit)) : ""),
   f: (el, cell) => (el.textContent = cell ? cell.text || format.parts(cell.value, cell.unit)[0] : ""),
   u: (el, cell) => (el.textContent = cell && !cell.text ? [format.parts(cell.value, cell.unit)[1], cell.label].filter(Boolean).join(" ") : ""),
   p: (el, cell) => (el.style.width = 100 * (cell || 0) + "%"),
-  q: (el, cell) => ((el.hidden = !cell), (el.dataset.changes = cell || ""), state.boot && navigated()),
-  d: (el, cell) => (cell ? (el.dataset.since = cell) : (delete el.dataset.since, (el.textContent = ""))) };
+  q: (el, cell) => ((el.hidden = !cell), (el.dataset.changes = cell || ""), state.boot && navigated()) };
 let index = null;
 
 function elements() {
