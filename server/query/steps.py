@@ -19,7 +19,8 @@ _STEP = frozenset(
         "trainer_weight_sync_seconds", "trainer_checkpoint_seconds", "trainer_eval_seconds", "trainer_other_seconds",
         "trainer_samples", "trained_tokens", "trainer_mfu_ratio", "staleness_versions_mean", "staleness_versions_max",
         "reward_mean", "gradient_norm", "gradient_nonfinite", "learning_rate", "entropy_mean", "clip_ratio",
-        "mismatch_kl_mean", "reference_kl_mean", "loss_mean", "effective_sample_ratio", "response_tokens_mean",
+        "mismatch_kl_mean", "mismatch_logprob_difference_mean", "importance_ratio_mean", "effective_sample_ratio",
+        "reference_kl_mean", "loss_mean", "response_tokens_mean",
         "truncation_ratio", "policy_version",
     }
 )  # fmt: skip

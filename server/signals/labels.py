@@ -35,6 +35,7 @@ LABELS: Mapping[str, tuple[str, ...]] = {
     "inter_token_latency_seconds": _STAT,
     "kv_cache_engine_usage_ratio": ("engine", "stat", "target"),
     "kv_concurrency_limit_forecast_seconds": ("bound",),
+    "mismatch_logprob_difference": _STAT,
     "prefill_decode_drift_ratio": _BY_ENVIRONMENT,
     "production_samples_per_second": ("stage",),
     "response_length_drift_ratio": _BY_ENVIRONMENT,

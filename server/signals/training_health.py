@@ -11,7 +11,7 @@ from server.rollouts.groups import deviation
 from server.rollouts.window import Window
 from server.signals.aggregates import average, single, stats, too_few, total, window
 from server.signals.drift_detector import trend
-from server.signals.model import STEP_WINDOW, Answer, Fold, Unknown, Value, View, signal
+from server.signals.model import STEP_WINDOW, Answer, Fold, Unknown, Value, View, is_gap, signal
 from server.signals.recorded import either, spread
 from server.signals.window import KEPT_STEPS, Step
 
@@ -103,6 +103,56 @@ def learning_rate(view: View) -> Answer:
 def mismatch_kl(view: View) -> Answer:
     """KL between generator and trainer on the trained tokens, mean over the last 10 steps."""
     return single(view, "mismatch_kl_mean", mismatch_kl.hint)
+
+
+@signal(
+    title="Log-prob difference",
+    unit="nats",
+    actor="trainer",
+    inputs=("mismatch_logprob_difference_mean", "mismatch_logprob_difference_max"),
+    cadence="step",
+    hint="this trainer reports no log-prob difference (TRL `sampling/sampling_logp_difference/mean`, "
+    "SkyRL `policy/rollout_train_logprobs_abs_diff_mean`)",
+)
+def mismatch_logprob_difference(view: View) -> Answer:
+    """Absolute difference of the log-probs that trainer and generator give the same token, over the last 10 steps: mean
+    of the steps' means, and maximum of their maxima.
+    """
+    hint, largest = mismatch_logprob_difference.hint, ("max", "mismatch_logprob_difference_max", max)
+    found = stats(view, hint, ("mean", "mismatch_logprob_difference_mean", average), largest)
+    return stats(view, hint, largest) if is_gap(found) else found
+
+
+@signal(
+    title="Importance ratio",
+    unit="",
+    actor="trainer",
+    inputs=("importance_ratio_mean",),
+    cadence="step",
+    hint="this trainer reports no importance ratio (TRL `sampling/importance_sampling_ratio/mean`, "
+    "verl `rollout_corr/rollout_is_mean`)",
+)
+def importance_ratio(view: View) -> Answer:
+    """Probability of a token for the trainer over that for the generator, mean over the last 10 steps. It is 1 where
+    both agree; a truncated ratio, as slime's `train/tis`, is below 1 where they do not.
+    """
+    return single(view, "importance_ratio_mean", importance_ratio.hint)
+
+
+@signal(
+    title="Effective samples",
+    unit="ratio",
+    actor="trainer",
+    inputs=("effective_sample_ratio",),
+    cadence="step",
+    hint="this trainer reports no effective sample size (verl `rollout_corr/rollout_is_eff_sample_size`, "
+    "PipelineRL `rl/ess`)",
+)
+def effective_sample_ratio(view: View) -> Answer:
+    """Effective sample size of the importance weights as a share of all samples, mean over the last 10 steps. It is 1
+    where all weights are equal.
+    """
+    return single(view, "effective_sample_ratio", effective_sample_ratio.hint)
 
 
 def _reward_logged(view: View) -> Answer:

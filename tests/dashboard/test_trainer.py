@@ -124,7 +124,10 @@ def test_learning_of_single_steps(reader: MemoryReader) -> None:
         "Gradient norm": ["0.3", "0.3"], "Clipped tokens": ["0.2%", "0.2%"], "Learning rate": ["1.0e-06", "1.0e-06"],
         "Mismatch KL": ["0.002", "0.002"],
     }  # fmt: skip
-    assert found["learning.none"] == "Not logged: reference KL, effective samples, loss."
+    assert (
+        found["learning.none"]
+        == "Not logged: log-prob difference, importance ratio, reference KL, effective samples, loss."
+    )
     reader.put_steps(actors.RUN, actors.step(141, gradient_nonfinite=1.0))
     found = cells(reader)
     assert found["learning.bad"] == "1 of the last 40 steps had a non-finite gradient."

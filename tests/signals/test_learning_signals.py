@@ -1,4 +1,4 @@
-"""Signals of the update, beside staleness: gradient norm, clipped tokens, learning rate. Numbers by hand."""
+"""Signals of the update, beside staleness: gradient, mismatch, clipped tokens, learning rate. Numbers by hand."""
 
 from collections.abc import Mapping
 
@@ -6,12 +6,22 @@ import pytest
 
 from server.signals.model import Signal, Unknown, Value
 from server.signals.training_health import clip_ratio as CLIPPED
+from server.signals.training_health import effective_sample_ratio as EFFECTIVE
 from server.signals.training_health import gradient_norm as NORM
+from server.signals.training_health import importance_ratio as IMPORTANCE
 from server.signals.training_health import learning_rate as RATE
+from server.signals.training_health import mismatch_logprob_difference as DIFFERENCE
 from tests.signals.support import book, view
 
+MEANS = [
+    (NORM, "gradient_norm"),
+    (CLIPPED, "clip_ratio"),
+    (IMPORTANCE, "importance_ratio_mean"),
+    (EFFECTIVE, "effective_sample_ratio"),
+]
 
-@pytest.mark.parametrize(("signal", "metric"), [(NORM, "gradient_norm"), (CLIPPED, "clip_ratio")])
+
+@pytest.mark.parametrize(("signal", "metric"), MEANS)
 def test_means_of_the_last_ten_steps_that_tell_it(signal: Signal, metric: str) -> None:
     # Two steps before the window, ten in it, of which the newest says nothing of it: eleven tell, the last ten count.
     rows: list[Mapping[str, float]] = [
@@ -24,7 +34,7 @@ def test_means_of_the_last_ten_steps_that_tell_it(signal: Signal, metric: str) -
     assert found.value == pytest.approx(0.55)
 
 
-@pytest.mark.parametrize(("signal", "metric"), [(NORM, "gradient_norm"), (CLIPPED, "clip_ratio")])
+@pytest.mark.parametrize(("signal", "metric"), MEANS)
 def test_two_steps_are_too_few_and_none_says_what_to_log(signal: Signal, metric: str) -> None:
     few = signal.compute(view(steps=book([{metric: 0.3}] * 2)))
     assert few == Unknown("2 of the 3 steps needed so far; no action needed")
@@ -36,3 +46,14 @@ def test_the_learning_rate_is_the_newest_steps_that_tells_it() -> None:
     assert RATE.compute(view(steps=book(rows))) == [Value(4e-7)]
     assert RATE.compute(view(steps=book([{"learning_rate": 0.0}]))) == [Value(0.0)]
     assert RATE.compute(view()) == Unknown(RATE.hint)
+
+
+def test_the_log_prob_difference_is_a_mean_of_means_and_a_maximum_of_maxima() -> None:
+    mean, largest = "mismatch_logprob_difference_mean", "mismatch_logprob_difference_max"
+    rows: list[Mapping[str, float]] = [{mean: 0.01 * i, largest: 2.0 if i == 2 else 0.5} for i in range(1, 5)]
+    both = DIFFERENCE.compute(view(steps=book(rows)))
+    assert both == [Value(pytest.approx(0.025), (("stat", "mean"),)), Value(2.0, (("stat", "max"),))]
+    # OAT logs the maximum alone.
+    alone = DIFFERENCE.compute(view(steps=book([{largest: 0.5}] * 3)))
+    assert alone == [Value(0.5, (("stat", "max"),))]
+    assert DIFFERENCE.compute(view(steps=book([{"trainer_step_seconds": 30.0}] * 5))) == Unknown(DIFFERENCE.hint)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from dashboard.charts.panels import LENGTH, REWARD, STALENESS
-from dashboard.pages.trainer import steps
+from dashboard.pages.trainer import gradient, steps
 from dashboard.pages.verdict import because, named
 from dashboard.shell.page import Scope
 from dashboard.widgets import card, chart
@@ -112,19 +112,7 @@ PANELS: tuple[Panel, ...] = (
         STALENESS,
         limits="bound",
     ),
-    Panel(
-        "tnorm",
-        "Gradient norm",
-        "before clipping",
-        "",
-        (PanelLine("norm", want("gradient_norm"), "blue", envelope=True),),
-    ),
-    Panel(
-        "tclip", "Clipped tokens", "% of tokens", "ratio", (PanelLine("clipped", want("clip_ratio"), "plum", "zero"),)
-    ),
-    Panel("tkl", "KL to the generator", "nats", "nats", (PanelLine("mismatch", want("mismatch_kl"), "orange"),)),
     Panel("treward", "Reward", "mean per step", "reward", REWARD, from_zero=False),
-    Panel("tentropy", "Entropy", "nats per token", "nats", (PanelLine("entropy", want("entropy"), "blue"),)),
     Panel("tlr", "Learning rate", "of the newest step", "", (PanelLine("rate", want("learning_rate"), "grey"),)),
     Panel(
         "tlength",
@@ -141,6 +129,7 @@ PANELS: tuple[Panel, ...] = (
         (PanelLine("truncated", want("truncation_ratio"), "orange", "zero"),),
         limits="truncation_ratio",
     ),
+    *gradient.PANELS,
 )
 
 
@@ -153,6 +142,7 @@ def cells(scope: Scope) -> View:
     cards["tr_step"] = _step(cards["tr_step"], facts, found)
     view = card.cells(cards) | chart.cells(chart.bind_all(PANELS, facts, infos)) | _head(facts, found)
     view |= steps.one_by_one(found) | steps.last_against_usual(found) | steps.table(found)
+    view |= gradient.trusted(scope, found)
     return view | steps.learning(found) | steps.incarnations(scope, found)
 
 

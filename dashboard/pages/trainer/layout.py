@@ -4,6 +4,7 @@ from typing import Any
 
 from dashboard.charts.elements import lane, read
 from dashboard.charts.panels import names_by_slot
+from dashboard.pages.trainer import gradient
 from dashboard.pages.trainer.data import CARDS, PANELS, cells
 from dashboard.pages.trainer.steps import PHASES
 from dashboard.shell.page import Json, Load, Page, t
@@ -23,9 +24,21 @@ def tree() -> list[Any]:
     first = html.Div([drawn.pop("tphase"), _one_by_one(), _last()], className="step-grid")
     names = ("trate", "tstep", "tmfu", "tsync")
     speed = html.Div([drawn.pop(name) for name in names], className="charts")
+    trusted = html.Div([drawn.pop(panel.key) for panel in gradient.PANELS], className="charts")
     heading = html.Div([html.H2("Learning"), html.Span("with staleness", className="unit")], className="row part")
     health = [*drawn.values(), _learning(), _life()]
-    parts = [_head(), cards, lane(), first, speed, heading, html.Div(health, className="charts"), _table()]
+    parts = [
+        _head(),
+        cards,
+        lane(),
+        first,
+        speed,
+        _trusted(),
+        trusted,
+        heading,
+        html.Div(health, className="charts"),
+        _table(),
+    ]
     return [html.Div(parts, className="actor-page trainer-page")]
 
 
@@ -50,6 +63,12 @@ def _head() -> Any:
     return html.Section(
         [html.Div(left), html.Div(right)], className="banner card actor-head", **{"data-s": "head.trainer.state"}
     )
+
+
+def _trusted() -> Any:
+    key = "head.gradient"
+    words = [html.H2("Can the gradient be trusted?"), t(html.P, f"{key}.before"), t(html.P, f"{key}.text", "note")]
+    return html.Section(words, className="part", id="gradient", **{"data-s": f"{key}.state"})
 
 
 def _one_by_one() -> Any:

@@ -40,6 +40,8 @@ LEARNING: tuple[tuple[str, str, str], ...] = (
     ("Clipped tokens", "clip_ratio", "ratio"),
     ("Learning rate", "learning_rate", ""),
     ("Mismatch KL", "mismatch_kl_mean", ""),
+    ("Log-prob difference", "mismatch_logprob_difference_mean", ""),
+    ("Importance ratio", "importance_ratio_mean", ""),
     ("Reference KL", "reference_kl_mean", ""),
     ("Effective samples", "effective_sample_ratio", "ratio"),
     ("Loss", "loss_mean", ""),
