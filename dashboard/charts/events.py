@@ -31,6 +31,7 @@ _LABELS = {
     "drift": "Behaviour changed",
     "source": "Source changed",
     "fault": "Fault",
+    "hardware": "GPU error",
 }
 _KINDS = (_PUBLISHED, *_LABELS)
 

@@ -17,6 +17,7 @@ TOPICS = (
     "latency",
     "engines",
     "kv_cache",
+    "gpu_health",
     "queue",
     "staleness",
     "rollouts",

@@ -11,7 +11,7 @@ from server.signals import sandboxes as signals_sandboxes
 from server.signals import trainer as signals_trainer
 from server.signals.aggregates import row_limit, too_few, total, whole_steps, window
 from server.signals.engine_state import HELD, INPUTS, Engine, engines
-from server.signals.gpus import Pool, fleet
+from server.signals.gpus import Pool, fleet, gpu_key
 from server.signals.kv_cache import fleet as live
 from server.signals.model import (
     STEP_MINIMUM,
@@ -506,10 +506,7 @@ def gpu_active_ratio(view: View) -> Answer:
     busiest: dict[tuple[str, str], float] = {}
     for metric in ACTIVITIES:
         for gauge in view.fresh(metric):
-            labels = dict(gauge.labels)
-            # Two exporters of one host report the same GPU; without a UUID an index is unique only within its target.
-            gpu = labels.get("gpu", "")
-            key = (gpu if gpu != labels.get("index") else f"{gauge.target} {gpu}", labels.get("mig", ""))
+            key = gpu_key(gauge)
             busiest[key] = max(gauge.mean(view.now, seconds), busiest.get(key, 0.0))
     return [Value(sum(busiest.values()) / len(busiest))] if busiest else Unknown(gpu_active_ratio.hint)
 

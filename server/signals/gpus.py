@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from server.signals.window import Gauge
+
 COLOCATED = ("sync_colocated", "async_colocated")
 
 
@@ -38,6 +40,16 @@ PRICES: Mapping[str, ListPrice] = {
 
 ROLES = ("trainer", "generator")
 NO_PRICE = "the price of a GPU-hour is unknown: set [run.NAME.cost] gpu or usd_per_gpu_hour"
+
+
+def gpu_key(gauge: Gauge) -> tuple[str, str]:
+    """Which GPU a series of the hardware is about, and which instance of a split one.
+
+    Two exporters of one host report the same GPU; without a UUID an index is unique only within its target.
+    """
+    labels = dict(gauge.labels)
+    gpu = labels.get("gpu", "")
+    return (gpu if gpu != labels.get("index") else f"{gauge.target} {gpu}", labels.get("mig", ""))
 
 
 def known_type(name: str) -> str:

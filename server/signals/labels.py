@@ -6,6 +6,7 @@ A test compares the list with the series of recorded runs: a label that a run re
 from collections.abc import Mapping
 
 _STAT = ("stat",)
+_WORST = ("gpu", "host", "index", "stat")
 _BY_ENVIRONMENT = ("environment",)
 
 LABELS: Mapping[str, tuple[str, ...]] = {
@@ -30,6 +31,14 @@ LABELS: Mapping[str, tuple[str, ...]] = {
     "generator_staleness_versions": _STAT,
     "generator_weight_stall_seconds": _STAT,
     "generator_weight_updates": _STAT,
+    "gpu_fault": ("error", "gpu", "host", "index"),
+    "gpu_fleet_clock_hertz": _WORST,
+    "gpu_fleet_memory_temperature_celsius": _STAT,
+    "gpu_fleet_memory_used_ratio": _STAT,
+    "gpu_fleet_power_watts": _STAT,
+    "gpu_fleet_sm_active_ratio": _STAT,
+    "gpu_fleet_temperature_celsius": _WORST,
+    "gpu_fleet_utilization_ratio": _WORST,
     "idle_usd_per_hour": ("cause",),
     "in_flight_rollouts": ("state",),
     "inter_token_latency_seconds": _STAT,

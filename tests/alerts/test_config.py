@@ -44,7 +44,7 @@ def test_the_pack_watches_what_it_must() -> None:
     """Everything that holds a run back, in the order of what matters: liveness before tuning."""
     assert list(rules()) == [
         "RunStalled", "TrainerFault", "TargetDown", "HeartbeatMissed", "EngineDown", "EngineFrozen",
-        "NonFiniteGradient", "DiscoveryDown",
+        "NonFiniteGradient", "DiscoveryDown", "GpuFault",
         "AllZeroRewards", "DataTrustLow", "SandboxSpinupSlow", "SandboxPendingLong", "SandboxInitFailures",
         "SandboxQuotaLow", "SandboxesDangling", "SandboxCreditLow",
         "TrainerStarved", "StalenessOverBound", "ZeroAdvantageHigh", "RewardFlat", "ResponseLengthDrift", "DiscardHigh",
@@ -62,6 +62,7 @@ def test_the_pack_watches_what_it_must() -> None:
         ("TargetDown", 'target_up{kind!~"heartbeat|file_sd|http_sd|prometheus_yml|router|run_dir"} == 0 for 1m'),
         ("EngineDown", 'generator_engine_state{state="down"} == 1 and target_up == 1 for 1m'),
         ("EngineFrozen", "generator_frozen == 1 for 1m"),
+        ("GpuFault", "gpu_fault == 1"),
         ("AllZeroRewards", 'reward{stat="mean"} == 0 and failure_ratio > 0.2 for 2m'),
         ("ZeroAdvantageHigh", "zero_advantage_ratio > 0.5 and zero_advantage_low_ratio > 0.33 for 10m"),
         ("RewardFlat", "reward_plateau_steps >= 50 and zero_advantage_ratio > 0.4 for 10m"),
@@ -235,7 +236,7 @@ def test_no_secret_is_echoed_in_a_problem() -> None:
 
 def test_no_configuration_means_the_pack_and_nobody_told() -> None:
     found = build_all({}, {}).alerts
-    assert len(found.rules) == len(pack()) == 29
+    assert len(found.rules) == len(pack()) == 30
     assert (found.receivers, found.deadman.url, len(found.inhibits)) == ((), "", 1)
 
 

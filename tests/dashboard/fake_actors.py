@@ -91,6 +91,10 @@ TICKS: tuple[tuple[SignalNow, Curve], ...] = (
     (one("time_to_first_token_seconds", "seconds", stat="p50"), lambda t: 0.8),
     (one("time_to_first_token_seconds", "seconds", stat="p95"), lambda t: 2.4 + noise(t, 15)),
     (one("generator_finish_ratio", "ratio", reason="abort"), lambda t: 0.02),
+    (one("gpu_fleet_utilization_ratio", "ratio", stat="mean"), lambda t: 0.93),
+    (one("gpu_fleet_temperature_celsius", "celsius", stat="mean"), lambda t: 64.0),
+    (one("gpu_fleet_temperature_celsius", "celsius", stat="max"), lambda t: 82.0),
+    (one("gpu_fleet_temperature_celsius", "celsius", host="node-b", index="5", stat="worst"), lambda t: 82.0),
 )  # fmt: skip
 
 

@@ -206,8 +206,23 @@ def test_names_stay_text_and_many_engines_fit(open_page: Open, reader: MemoryRea
     assert page.evaluate("document.documentElement.scrollWidth") == 1440
 
 
+def test_gpus_are_charts_where_an_exporter_is_read(open_page: Open) -> None:
+    page = open_page("generator")
+    group = page.locator("#gen-gpus")
+    assert group.locator("h2").first.inner_text() == "GPUs"
+    assert group.locator("> .row .unit").inner_text() == "hottest node-b GPU 5 (82 °C)"
+    assert page.locator("#panel-gputemp .legend b").all_inner_texts()[:2] == ["64", "82"]
+    group.scroll_into_view_if_needed()
+    until(page, "() => document.querySelector('#graph-gputemp .main-svg')")
+
+
 def test_where_nothing_is_known_both_pages_say_so(open_page: Open) -> None:
     page = open_page("generator", actors.BARE)
+    assert (
+        page.locator("#gen-gpus > .note").inner_text()
+        == "No GPU reports: add a DCGM exporter's :9400/metrics as a target"
+    )
+    assert not page.locator("#gen-gpus .charts").is_visible()
     assert page.locator("h1:visible").inner_text() == "No engine is monitored"
     assert page.locator("#gen-heat .note:visible").inner_text().startswith("No engine has reported yet: add")
     assert page.locator("#engines table").is_hidden()

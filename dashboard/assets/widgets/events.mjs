@@ -22,9 +22,9 @@ const square = (x, y) => `M${x - 3} ${y + 1}h6v6h-6z`;
 const circle = (x, y) => `M${x - 3} ${y + HALF}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z`;
 // Name, text of the key, glyph. Of events that are drawn as one, the mark is that of the last name here.
 /** @type {[string, string, (x: number, y: number) => string][]} */
-const KINDS = [["saved", "checkpoint or evaluation", square], ["changed", "change of configuration or behaviour", circle], ["restarted", "restart or fault", diamond],
+const KINDS = [["saved", "checkpoint or evaluation", square], ["changed", "change of configuration or behaviour", circle], ["restarted", "restart, fault or GPU error", diamond],
   ["warned", "alert", triangle], ["fired", "critical alert", triangle]];
-const NAMES = { checkpoint: "saved", eval: "saved", restart: "restarted", resume: "restarted", fault: "restarted" };
+const NAMES = { checkpoint: "saved", eval: "saved", restart: "restarted", resume: "restarted", fault: "restarted", hardware: "restarted" };
 let known = null;
 
 // { updates: [[local ms, version or null], ...], events: [{ ms, kind, words, signal }, ...] }, oldest first.

@@ -1,5 +1,7 @@
 """Cells of the Generator page: whether the engines are the limit, room in the caches, outliers."""
 
+from typing import Any
+
 from msgspec import structs
 
 from dashboard.pages.generator import engines
@@ -181,14 +183,55 @@ PANELS: tuple[Panel, ...] = (
 )
 
 
+def _spread(key: str, title: str, signal: str, unit: str, low: str, high: str, **more: Any) -> Panel:
+    """Mean over GPUs, and the ends that are named."""
+    ends = (("max", high, "orange"), ("min", low, "grey"))
+    thin = [PanelLine(label, want(signal, stat=stat), colour, thin=True) for stat, label, colour in ends if label]
+    mean = PanelLine("mean", want(signal, stat="mean"), "orange", envelope=True)
+    return Panel(key, title, "over GPUs, 5 min mean", unit, (mean, *thin), **more)
+
+
+GPUS: tuple[Panel, ...] = (
+    Panel(
+        "gpuuse",
+        "GPU utilisation",
+        "over GPUs, 5 min mean",
+        "ratio",
+        (
+            PanelLine("utilisation", want("gpu_fleet_utilization_ratio", stat="mean"), "grey"),
+            PanelLine("least used GPU", want("gpu_fleet_utilization_ratio", stat="min"), "grey", thin=True),
+            PanelLine("SMs active", want("gpu_fleet_sm_active_ratio", stat="mean"), "blue"),
+            PanelLine("tensor cores or memory active", want("gpu_active_ratio"), "orange"),
+        ),
+        ceiling=1,
+    ),
+    _spread("gpumem", "GPU memory", "gpu_fleet_memory_used_ratio", "ratio", "emptiest", "fullest", ceiling=1),
+    Panel(
+        "gputemp",
+        "GPU temperature",
+        "°C, 5 min mean",
+        "celsius",
+        (
+            PanelLine("mean", want("gpu_fleet_temperature_celsius", stat="mean"), "orange"),
+            PanelLine("hottest", want("gpu_fleet_temperature_celsius", stat="max"), "orange", thin=True),
+            PanelLine("hottest memory", want("gpu_fleet_memory_temperature_celsius", stat="max"), "plum", thin=True),
+        ),
+        limits="gpu_fleet_temperature_celsius",
+        from_zero=False,
+    ),
+    _spread("gpupower", "GPU power", "gpu_fleet_power_watts", "watts", "lowest", "highest"),
+    _spread("gpuclock", "SM clock", "gpu_fleet_clock_hertz", "hertz", "slowest GPU", ""),
+)
+
+
 def cells(scope: Scope) -> View:
     """All texts of the page."""
     facts, infos = scope.facts, scope.reader.signals.infos
     fleet = engines.fleet(scope)
     cards = card.bind_all(CARDS, facts, infos)
     cards["ge_up"] = _up(cards["ge_up"], facts, fleet)
-    found = card.cells(cards) | chart.cells(chart.bind_all(PANELS, facts, infos))
-    found |= _head(facts, fleet) | _states(facts, fleet) | _room(facts) | _speed(facts)
+    found = card.cells(cards) | chart.cells(chart.bind_all((*PANELS, *GPUS), facts, infos))
+    found |= _head(facts, fleet) | _states(facts, fleet) | _room(facts) | _speed(facts) | _gpus(facts)
     return found | engines.outliers(fleet) | engines.heat(scope, fleet) | engines.table(fleet)
 
 
@@ -367,6 +410,43 @@ def _speed(facts: StatusFacts) -> View:
 _POINT = "a point is the mean of up to 10 min at its load, from the engines' /metrics"
 # Parts of the drawn curve; the axis without known seats over the most requests that are shown.
 _CURVE_STEPS, _WIDER = 32, 1.25
+
+
+# ---- GPUs
+
+
+def _gpus(facts: StatusFacts) -> View:
+    """``gpus``: "absent" where no GPU reports; ``.none``: what to add; ``.note``: the GPUs that stand out."""
+    errors = [one for one in facts.signals if one.signal == "gpu_fault" and one.value and "error" in one.labels]
+    worst = joined(
+        *(f"{one.labels['error']} on {_gpu(one)}" for one in errors[:_ERRORS]),
+        *(
+            f"{label} {_gpu(one)} ({number(one.value) + unit if unit else text(one.value, one.unit)})"
+            for label, signal, unit in _WORST
+            if (one := facts.find(signal, stat="worst")) is not None and one.value is not None
+        ),
+    )
+    seen = any(facts.value(signal, stat="mean") is not None for _, signal, _ in _WORST)
+    absent = "" if seen else _why(facts.find("gpu_fleet_utilization_ratio")) or _NO_GPUS
+    return {
+        "gpus": "absent" if absent else "critical" if errors else "ok",
+        "gpus.none": absent[:1].upper() + absent[1:],
+        "gpus.note": worst,
+    }
+
+
+_ERRORS = 3
+_NO_GPUS = "no GPU reports: add a DCGM exporter's :9400/metrics as a target"
+_WORST = (
+    ("hottest", "gpu_fleet_temperature_celsius", " °C"),
+    ("least used", "gpu_fleet_utilization_ratio", ""),
+    ("slowest clock", "gpu_fleet_clock_hertz", "Hz"),
+)
+
+
+def _gpu(one: SignalNow) -> str:
+    labels = one.labels
+    return f"{labels.get('host', '')} GPU {labels.get('index') or labels.get('gpu', '?')}".strip()
 
 
 # ---- room in the caches

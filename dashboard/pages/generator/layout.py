@@ -1,15 +1,17 @@
 """The Generator page. Heat map, bars and rows are drawn by `assets/widgets/generator.mjs` from the cells."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from dashboard.charts.elements import lane, read
 from dashboard.charts.panels import names_by_slot
-from dashboard.pages.generator.data import CARDS, PANELS, SPARKS, cells
+from dashboard.pages.generator.data import CARDS, GPUS, PANELS, SPARKS, cells
 from dashboard.pages.generator.engines import HEATS
 from dashboard.shell.page import Json, Load, Page, simulate, t
 from dashboard.state import deltas
 from dashboard.widgets import card, chart
 from dashboard.widgets.base import headline, html
+from dashboard.widgets.chart import Panel
 from server.query.types import Delta, Status
 
 _COLUMNS = ("Engine", "State", "Running", "Waiting", "KV cache", "Tokens/s", "Preempted/min", "Weights", "Last read")
@@ -22,17 +24,26 @@ def tree() -> list[Any]:
     sides = [html.Div([_heat(), load], className="stack"), html.Div([_sick(), _room()], className="stack")]
     first = html.Div(sides, className="actor-grid")
     charts = html.Div([_speed(), *rest], className="charts")
-    return [html.Div([_head(), cards, lane(), first, charts, _table()], className="actor-page generator-page")]
+    parts = [_head(), cards, lane(), first, charts, _group("GPUs", "gpus", GPUS), _table()]
+    return [html.Div(parts, className="actor-page generator-page")]
+
+
+def _group(title: str, key: str, panels: Sequence[Panel]) -> Any:
+    """Charts that only some runs have: the cell ``key`` is "absent" where no source reports them."""
+    head = [html.H2(title), t(html.Span, f"{key}.note", "unit")]
+    drawn = html.Div([chart.element(panel) for panel in panels], className="charts")
+    parts = [html.Div(head, className="row"), t(html.P, f"{key}.none", "note"), drawn]
+    return html.Section(parts, className="reported", id=f"gen-{key}", **{"data-s": key})
 
 
 def charts(load: Load) -> Json:
     """Figures, the slots that have a line, and the cards' small lines."""
-    return read(load, PANELS, SPARKS)
+    return read(load, (*PANELS, *GPUS), SPARKS)
 
 
 def points(delta: Delta, status: Status) -> Json:
     """New points by slot."""
-    return deltas.points(delta, names_by_slot(status.signals.values(), PANELS, SPARKS))
+    return deltas.points(delta, names_by_slot(status.signals.values(), (*PANELS, *GPUS), SPARKS))
 
 
 def _head() -> Any:
