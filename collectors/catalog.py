@@ -139,6 +139,15 @@ GENERATOR_ROWS = (
     _g.counter("speculative_draft_tokens_total", "tokens", "Tokens drafted for speculative decoding."),
     _g.counter("speculative_accepted_tokens_total", "tokens", "Drafted tokens that were accepted."),
     _g.gauge("speculative_accept_ratio", "ratio", "Share of drafted tokens accepted, over the engine's window."),
+    _g.counter("speculative_drafts_total", "drafts", "Drafts verified: one for each sequence and step."),
+    _g.counter(
+        "speculative_accepted_tokens_by_position_total",
+        "tokens",
+        "Drafted tokens accepted at a position; label position.",
+    ),
+    _g.gauge(
+        "speculative_step_tokens", "tokens", "Tokens per step and sequence with the model's own, engine's window."
+    ),
     _g.counter(
         "generator_flops_total", "flops", "Estimated FLOPs per GPU; 0 unless the engine is configured to count them."
     ),
@@ -313,6 +322,8 @@ ROUTER_ROWS = (
     _r.counter("router_retries_exhausted_total", "requests", "Requests given up after the last retry."),
     _r.counter("router_rejected_total", "requests", "Requests rejected by a rate limit or a full queue; label reason."),
     _r.counter("router_preemptions_total", "requests", "Requests removed from a router by a more urgent one."),
+    _r.counter("router_cache_hits_total", "requests", "Requests sent to a worker that has a long prefix of theirs."),
+    _r.counter("router_cache_misses_total", "requests", "Requests of which no worker has a long prefix."),
     _r.counter("router_tokens_total", "tokens", "Tokens of answers that went through a router."),
     _r.counter("router_prompt_tokens_total", "tokens", "Tokens of prompts that went through a router."),
     # Times.

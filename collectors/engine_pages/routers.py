@@ -168,6 +168,9 @@ OLD: Mapping[str, MetricRule] = {
     "pd_errors": replace(_ERRORS, put=(("path", "prefill_decode"),)),
     "retries": _RETRIES,
     "retries_exhausted": _GIVEN_UP,
+    # Of the policy cache_aware, by the router's own tree of prefixes.
+    "cache_hits": MetricRule("router_cache_hits_total", fold="sum"),
+    "cache_misses": MetricRule("router_cache_misses_total", fold="sum"),
     "job_queue_full": MetricRule("router_rejected_total", fold="sum", put=(("reason", "queue_full"),)),
 }
 OLD_HISTOGRAMS: Mapping[str, MetricRule] = {

@@ -77,7 +77,9 @@ VALUES: Mapping[str, MetricRule] = {
     "decode_sum_seq_lens": MetricRule("live_sequence_tokens"),  # 0.5.9
     "cache_hit_rate": MetricRule("prefix_cache_hit_ratio"),
     "avg_request_queue_latency": MetricRule("generator_queue_seconds_mean"),  # 0.4.6 to 0.5.1
+    # Both are 0 while it does not speculate.
     "spec_accept_rate": MetricRule("speculative_accept_ratio"),
+    "spec_accept_length": MetricRule("speculative_step_tokens"),
     "weight_load_duration_seconds": MetricRule("generator_weight_load_seconds", "source"),  # 0.5.16
     # Counters, live.
     "num_retracted_requests": MetricRule("generator_preemptions_total"),  # 0.5.9

@@ -54,6 +54,8 @@ VALUES: Mapping[str, MetricRule] = {
     "sleep_mode_operations_in_flight": MetricRule("generator_control_requests_active", "operation>call"),  # 0.32
     "spec_decode_num_draft_tokens": MetricRule("speculative_draft_tokens_total"),
     "spec_decode_num_accepted_tokens": MetricRule("speculative_accepted_tokens_total"),
+    "spec_decode_num_drafts": MetricRule("speculative_drafts_total"),
+    "spec_decode_num_accepted_tokens_per_pos": MetricRule("speculative_accepted_tokens_by_position_total", "position"),
     "spec_decode_draft_acceptance_rate": MetricRule("speculative_accept_ratio"),  # V0 only
     "estimated_flops_per_gpu": MetricRule("generator_flops_total"),
 }

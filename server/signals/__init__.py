@@ -18,6 +18,8 @@ TOPICS = (
     "engines",
     "kv_cache",
     "gpu_health",
+    "routers",
+    "speculative",
     "queue",
     "staleness",
     "rollouts",

@@ -214,6 +214,10 @@ def test_gpus_are_charts_where_an_exporter_is_read(open_page: Open) -> None:
     assert page.locator("#panel-gputemp .legend b").all_inner_texts()[:2] == ["64", "82"]
     group.scroll_into_view_if_needed()
     until(page, "() => document.querySelector('#graph-gputemp .main-svg')")
+    # A router is a group of its own; speculative decoding is off, and its charts are not on the page.
+    assert page.locator("#gen-router > .row .unit").inner_text() == "7 of 8 workers healthy"
+    assert page.locator("#panel-rwork .legend b:visible").all_inner_texts() == ["8", "7"]
+    assert page.locator("#gen-speculative").is_hidden()
 
 
 def test_where_nothing_is_known_both_pages_say_so(open_page: Open) -> None:
@@ -222,7 +226,8 @@ def test_where_nothing_is_known_both_pages_say_so(open_page: Open) -> None:
         page.locator("#gen-gpus > .note").inner_text()
         == "No GPU reports: add a DCGM exporter's :9400/metrics as a target"
     )
-    assert not page.locator("#gen-gpus .charts").is_visible()
+    assert page.locator("#gen-router > .note").inner_text().startswith("No router reports: add its metrics port")
+    assert page.locator("#gen-gpus .charts").is_hidden() and page.locator("#gen-router .charts").is_hidden()
     assert page.locator("h1:visible").inner_text() == "No engine is monitored"
     assert page.locator("#gen-heat .note:visible").inner_text().startswith("No engine has reported yet: add")
     assert page.locator("#engines table").is_hidden()

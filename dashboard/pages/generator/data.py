@@ -222,6 +222,66 @@ GPUS: tuple[Panel, ...] = (
     _spread("gpupower", "GPU power", "gpu_fleet_power_watts", "watts", "lowest", "highest"),
     _spread("gpuclock", "SM clock", "gpu_fleet_clock_hertz", "hertz", "slowest GPU", ""),
 )
+ROUTER: tuple[Panel, ...] = (
+    Panel(
+        "rreq",
+        "Requests at the router",
+        "5 min mean",
+        "requests",
+        (
+            PanelLine("sent to engines", want("router_requests", state="in_flight"), "orange", "zero"),
+            PanelLine("queued", want("router_requests", state="queued"), "grey"),
+        ),
+    ),
+    Panel(
+        "rretry",
+        "Retries and errors",
+        "per second, over 5 min",
+        "requests/s",
+        (
+            PanelLine("retried", want("router_retries_per_second", outcome="retried"), "gold"),
+            PanelLine("given up", want("router_retries_per_second", outcome="exhausted"), "plum"),
+            PanelLine("errors", want("router_errors_per_second", of="request"), "orange"),
+            PanelLine("errors of workers", want("router_errors_per_second", of="worker"), "orange", thin=True),
+            PanelLine("rejected", want("router_errors_per_second", of="rejected"), "grey"),
+        ),
+    ),
+    Panel(
+        "rwork",
+        "Workers of the router",
+        "now",
+        "workers",
+        (
+            PanelLine("registered", want("router_workers_now", state="registered"), "grey"),
+            PanelLine("healthy", want("router_workers_now", state="healthy"), "orange"),
+            PanelLine("circuit open", want("router_workers_now", state="circuit_open"), "plum"),
+        ),
+    ),
+)
+SPECULATIVE: tuple[Panel, ...] = (
+    Panel(
+        "gspec",
+        "Draft tokens accepted",
+        "% over 5 min",
+        "ratio",
+        (
+            PanelLine("all", want("speculative_accepted_ratio"), "orange", "zero"),
+            PanelLine("1st of a draft", want("speculative_position_ratio", position="0"), "blue", thin=True),
+            PanelLine("2nd", want("speculative_position_ratio", position="1"), "teal", thin=True),
+            PanelLine("3rd", want("speculative_position_ratio", position="2"), "grey", thin=True),
+        ),
+        ceiling=1,
+    ),
+    Panel(
+        "gspeclen",
+        "Tokens per step",
+        "of a sequence, over 5 min",
+        "tokens",
+        (PanelLine("mean", want("speculative_accepted_length_tokens"), "orange"),),
+    ),
+)
+REPORTED: tuple[Panel, ...] = (*GPUS, *ROUTER, *SPECULATIVE)
+"""Charts that only some runs have."""
 
 
 def cells(scope: Scope) -> View:
@@ -230,8 +290,9 @@ def cells(scope: Scope) -> View:
     fleet = engines.fleet(scope)
     cards = card.bind_all(CARDS, facts, infos)
     cards["ge_up"] = _up(cards["ge_up"], facts, fleet)
-    found = card.cells(cards) | chart.cells(chart.bind_all((*PANELS, *GPUS), facts, infos))
-    found |= _head(facts, fleet) | _states(facts, fleet) | _room(facts) | _speed(facts) | _gpus(facts)
+    found = card.cells(cards) | chart.cells(chart.bind_all((*PANELS, *REPORTED), facts, infos))
+    found |= _head(facts, fleet) | _states(facts, fleet) | _room(facts) | _speed(facts)
+    found |= _gpus(facts) | _router(facts) | _speculative(facts)
     return found | engines.outliers(fleet) | engines.heat(scope, fleet) | engines.table(fleet)
 
 
@@ -447,6 +508,36 @@ _WORST = (
 def _gpu(one: SignalNow) -> str:
     labels = one.labels
     return f"{labels.get('host', '')} GPU {labels.get('index') or labels.get('gpu', '?')}".strip()
+
+
+# ---- router, speculative decoding
+
+
+def _router(facts: StatusFacts) -> View:
+    """``router``, ``.none``, ``.note``: as of the GPUs."""
+    known = [facts.value("router_workers_now", state=state) for state in ("registered", "healthy", "circuit_open")]
+    registered, healthy, opened = known
+    load = any(facts.value("router_requests", state=state) is not None for state in ("queued", "in_flight"))
+    hits = facts.say("router_cache_hit_ratio")
+    absent = "" if load or registered else _why(facts.find("router_requests")) or _NO_ROUTER
+    ill = healthy is not None and registered is not None and healthy < registered
+    return {
+        "router": "absent" if absent else "critical" if ill or opened else "ok",
+        "router.none": absent[:1].upper() + absent[1:],
+        "router.note": joined(
+            f"{number(healthy)} of {number(registered)} workers healthy" if healthy is not None and registered else "",
+            f"{number(opened)} with an open circuit" if opened else "",
+            f"{hits} sent where their prefix is cached" if hits else "",
+        ),
+    }
+
+
+_NO_ROUTER = "no router reports: add its metrics port as a target (29000 by default)"
+
+
+def _speculative(facts: StatusFacts) -> View:
+    reported = any(facts.value(line.want.signal) is not None for panel in SPECULATIVE for line in panel.lines[:1])
+    return {"speculative": "ok" if reported else "absent", "speculative.none": "", "speculative.note": ""}
 
 
 # ---- room in the caches

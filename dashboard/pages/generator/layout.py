@@ -5,7 +5,7 @@ from typing import Any
 
 from dashboard.charts.elements import lane, read
 from dashboard.charts.panels import names_by_slot
-from dashboard.pages.generator.data import CARDS, GPUS, PANELS, SPARKS, cells
+from dashboard.pages.generator.data import CARDS, GPUS, PANELS, REPORTED, ROUTER, SPARKS, SPECULATIVE, cells
 from dashboard.pages.generator.engines import HEATS
 from dashboard.shell.page import Json, Load, Page, simulate, t
 from dashboard.state import deltas
@@ -24,7 +24,9 @@ def tree() -> list[Any]:
     sides = [html.Div([_heat(), load], className="stack"), html.Div([_sick(), _room()], className="stack")]
     first = html.Div(sides, className="actor-grid")
     charts = html.Div([_speed(), *rest], className="charts")
-    parts = [_head(), cards, lane(), first, charts, _group("GPUs", "gpus", GPUS), _table()]
+    named = (("GPUs", "gpus", GPUS), ("Router", "router", ROUTER), ("Speculative decoding", "speculative", SPECULATIVE))
+    groups = [_group(*one) for one in named]
+    parts = [_head(), cards, lane(), first, charts, *groups, _table()]
     return [html.Div(parts, className="actor-page generator-page")]
 
 
@@ -38,12 +40,12 @@ def _group(title: str, key: str, panels: Sequence[Panel]) -> Any:
 
 def charts(load: Load) -> Json:
     """Figures, the slots that have a line, and the cards' small lines."""
-    return read(load, (*PANELS, *GPUS), SPARKS)
+    return read(load, (*PANELS, *REPORTED), SPARKS)
 
 
 def points(delta: Delta, status: Status) -> Json:
     """New points by slot."""
-    return deltas.points(delta, names_by_slot(status.signals.values(), (*PANELS, *GPUS), SPARKS))
+    return deltas.points(delta, names_by_slot(status.signals.values(), (*PANELS, *REPORTED), SPARKS))
 
 
 def _head() -> Any:
