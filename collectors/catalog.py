@@ -398,9 +398,10 @@ TRAINER_ROWS = (
     _t.step("trainer_eval_seconds", "seconds", "Part of the step spent on evaluation."),
     _t.step("generation_seconds", "seconds", "Generation inside the step; synchronous modes only."),
     _t.step("reward_seconds", "seconds", "Scoring within the step, or per scored batch if scoring runs in parallel."),
-    _t.step("weight_sync_pause_seconds", "seconds", "Part of weight sync during which generators were paused."),
+    _t.step("weight_sync_pause_seconds", "seconds", "Part of weight sync until the generators were paused."),
     _t.step("weight_sync_barrier_seconds", "seconds", "Part of weight sync spent waiting for the other ranks."),
     _t.step("weight_sync_transfer_seconds", "seconds", "Part of weight sync spent moving bytes."),
+    _t.step("weight_sync_bytes", "bytes", "Bytes that the weight update sent, after compression."),
     _t.gauge(
         "trainer_phase_active",
         "",

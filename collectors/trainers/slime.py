@@ -103,6 +103,8 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     "perf/step_time": Key("trainer_step_seconds"),
     "perf/train_time": Key("trainer_compute_seconds"),
     "perf/update_weights_time": Key("trainer_weight_sync_seconds"),
+    # Only updates by deltas on disk (update_weight_from_disk_delta.py).
+    "perf/update_weights_wire_bytes": Key("weight_sync_bytes"),
     "perf/save_model_time": Key("trainer_checkpoint_seconds"),
     "perf/data_preprocess_time": Key("trainer_data_load_seconds"),
     "perf/actor_train_tok_per_s": Key("trainer_tokens_per_second", labels=BUSY),

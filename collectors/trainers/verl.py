@@ -103,7 +103,7 @@ ACTIVE, CYCLE = "fully_async/rollouter/active_time", "fully_async/rollouter/vers
 TOKENS = "perf/total_num_tokens"
 SAVE = "timing_s/save_checkpoint"
 
-GIB = float(1 << 30)
+GIB, MIB = float(1 << 30), float(1 << 20)
 
 KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     "timing_s/step": Key("trainer_step_seconds"),
@@ -115,6 +115,8 @@ KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     # The engine's own metrics get the prefix of the worker (py_functional.py:169); older workers logged them bare.
     "perf/max_memory_allocated_gb": Key("trainer_peak_memory_bytes", GIB),
     "actor/perf/max_memory_allocated_gb": Key("trainer_peak_memory_bytes", GIB),
+    # The delta engine alone counts it, in MiB (delta_checkpoint_engine.py).
+    "checkpoint_engine/payload_mbytes": Key("weight_sync_bytes", MIB),
     "actor/pg_loss": Key("loss_mean"),
     NORM: Key("gradient_norm"),
     NONFINITE: Key("gradient_nonfinite"),

@@ -68,6 +68,12 @@ def test_the_recorded_rollouts() -> None:
     assert (reading.facts["usual_mode"], reading.unmapped) == ("sync_colocated", {})
 
 
+def test_bytes_of_an_update_by_deltas_on_disk(tmp_path: Path) -> None:
+    sent = f"perf 0: {TRAINED | {'perf/update_weights_wire_bytes': 123.0}}"
+    reading = tail(COLLECTOR, console(tmp_path, rollout(0), step(0), sent, rollout(1), step(1)))
+    assert values(reading, 0)["weight_sync_bytes"] == 123
+
+
 def test_both_sinks_tell_the_same() -> None:
     board, text = tail(COLLECTOR, RUNS / "sync"), tail(COLLECTOR, RUNS / "sync_console")
     for number in range(16):

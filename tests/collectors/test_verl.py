@@ -198,6 +198,13 @@ def test_one_step_syncs_within_and_saves_after_its_step(tmp_path: Path) -> None:
     assert found["trainer_step_seconds"] == 22 + 1.5  # as the phases together
 
 
+def test_the_delta_engine_counts_what_it_sends_in_mebibytes(tmp_path: Path) -> None:
+    rows = {"timing_s/update_weights": 1.0, "checkpoint_engine/payload_mbytes": 512.0}
+    found = tail(COLLECTOR, jsonl(tmp_path, {1: {**STEP, **rows, "checkpoint_engine/flushes": 2.0}}))
+    assert values(found, 1)["weight_sync_bytes"] == 536_870_912
+    assert found.unmapped == {}
+
+
 def test_facts_of_a_configuration(tmp_path: Path) -> None:
     facts = tail(COLLECTOR, console(tmp_path, mode("separate_async"), {1: STEP})).facts
     assert facts["max_staleness_versions"] == 8

@@ -268,6 +268,8 @@ def test_trainer_at_a_glance(open_page: Open, theme: str, size: tuple[int, int])
     assert page.locator("[data-rows=learning] li").first.inner_text().split() == ["Gradient", "norm", "0.3", "·", "0.3"]
     assert page.locator("#panel-tphase").get_attribute("data-state") == "data"
     assert page.locator("#panel-tkl").get_attribute("data-state") == "unknown"
+    assert page.locator("#weights p").first.inner_text() == "1.5 s per step"
+    assert page.locator("#panel-tparts .why").is_visible()
     trusted = page.locator("#gradient p").all_inner_texts()
     assert trusted[0] == "Not judged: entropy 0.56 nats" and page.locator("#panel-tlogp .why").is_visible()
     assert trusted[1].startswith("No mismatch between trainer and generator is known. Unknown: non-finite steps, ")

@@ -340,6 +340,25 @@ def test_weight_updates_are_counted_by_the_call_that_is_made_once() -> None:
     assert ask(weights.generator_weight_stall_seconds, *times) == {"min": 7.5, "mean": 7.5, "max": 7.5}
 
 
+def test_the_load_of_an_update_and_the_slowest_engine() -> None:
+    """HTTP calls: 6 s in 3 updates, 9 s in 2; the pause is no load. SGLang's gauge of the last load comes first."""
+    pages = [call("update_weights", 5, 8), call("update_weights", 5, 7, target="e1")]
+    pages += [call("pause", 1, 50, metric="seconds"), call("update_weights", 10, 16, metric="seconds")]
+    pages.append(call("update_weights", 10, 19, target="e1", metric="seconds"))
+    assert ask(weights.generator_weight_load_seconds, *pages) == {"median": 3.25, "max": 4.5}
+
+    def loaded(target: str, seconds: float, source: str = "distributed") -> Gauge:
+        return gauge("generator_weight_load_seconds", seconds, target=target, labels=(("source", source),))
+
+    gauges = loaded("e0", 2.0), loaded("e1", 2.0), loaded("e2", 5.0), loaded("e0", 90.0, "disk")
+    found = weights.generator_weight_load_seconds.compute(view(*pages, *gauges))
+    assert values(found) == {"median": 2.0, "max": 5.0}
+    assert [one.why for one in found] == ["", "e2, 2.5 times the median"]  # type: ignore[union-attr]
+    assert ask(weights.generator_weight_load_seconds, gauges[-1]) == {"median": 90.0, "max": 90.0}
+    assert "within 5 minutes" in why(weights.generator_weight_load_seconds.compute(view(call("update_weights", 5, 5))))
+    assert "no engine reports" in why(weights.generator_weight_load_seconds.compute(view()))
+
+
 def test_weight_updates_by_the_engines_own_histogram_come_first() -> None:
     found = Histograms()
     for operation, seconds in (("start", 0.5), ("update", 8.0), ("finish", 1.5), ("init", 60.0)):
@@ -349,6 +368,7 @@ def test_weight_updates_by_the_engines_own_histogram_come_first() -> None:
     calls = [call("update_weights", 5, 105)]
     assert ask(weights.generator_weight_updates, *calls, histograms=found) == {"min": 2.0, "mean": 2.0, "max": 2.0}
     assert ask(weights.generator_weight_stall_seconds, histograms=found)["mean"] == pytest.approx(10.0)
+    assert ask(weights.generator_weight_load_seconds, histograms=found)["max"] == pytest.approx(5.0)
 
 
 def test_the_time_of_a_pause_counts_until_the_page_that_ends_it() -> None:

@@ -1,6 +1,6 @@
 """Whether the gradient can be trusted: the mismatch between trainer and generator, and the update itself."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dashboard.shell.page import Scope
 from dashboard.widgets.base import Headline, absent
@@ -62,6 +62,7 @@ _MISMATCH: tuple[tuple[str, str], ...] = (
     ("effective samples", "effective_sample_ratio"),
 )
 _CHECKS = (("clipped", "clip_ratio"), ("entropy", "entropy"), *_MISMATCH)
+_ASKED = (("non-finite steps", _BROKEN), ("clipped tokens", "clip_ratio"), *_CHECKS[1:])
 _NO_LIMIT = "No limit is set for the mismatch: add an alert rule, for example on `{}`."
 _NO_MISMATCH = "No mismatch between trainer and generator is known."
 
@@ -74,7 +75,7 @@ def trusted(scope: Scope, found: Sequence[StepInfo]) -> View:
     doubts += [one for label, signal in _CHECKS if (one := _doubt(label, signal, facts, firing, found))]
     values = ["no non-finite step"] if broken == 0 else []
     values += [f"{label} {facts.say(signal)}" for label, signal in _CHECKS if facts.value(signal) is not None]
-    below = _unknown(scope)
+    below = unknown(scope, _ASKED)
     if doubts:
         state = worst([facts.state(_BROKEN), *(facts.state(signal) for _, signal in _CHECKS), "watch"])
         return {"head.gradient": Headline("Doubtful: " + "; ".join(doubts), text=below, state=state)}
@@ -106,13 +107,13 @@ def _limited(scope: Scope, signal: str) -> bool:
     return banded or any(rule.signal == signal and not rule.why for rule in scope.rules)
 
 
-def _unknown(scope: Scope) -> str:
-    """``Unknown: entropy, effective samples: no step for 3 h``: what has no value, by reason."""
-    lacking: dict[str, list[str]] = {}
-    for label, signal in (("non-finite steps", _BROKEN), *_CHECKS):
+def unknown(scope: Scope, signals: Iterable[tuple[str, str]]) -> str:
+    """``Unknown: entropy, effective samples (no step for 3 h).``: (label, signal) without a value, by reason."""
+    missing: dict[str, list[str]] = {}
+    for label, signal in signals:
         one = scope.facts.find(signal)
         if one is None or one.value is None:
             why = one.why if one is not None else absent(signal, scope.reader.signals.infos)
-            lacking.setdefault(why, []).append("clipped tokens" if label == "clipped" else label)
-    parts = [f"{', '.join(labels)} ({why})" for why, labels in lacking.items()]
+            missing.setdefault(why, []).append(label)
+    parts = [f"{', '.join(labels)} ({why})" for why, labels in missing.items()]
     return f"Unknown: {'; '.join(parts)}." if parts else ""

@@ -4,7 +4,7 @@ from typing import Any
 
 from dashboard.charts.elements import lane, read
 from dashboard.charts.panels import names_by_slot
-from dashboard.pages.trainer import gradient
+from dashboard.pages.trainer import gradient, weight_update
 from dashboard.pages.trainer.data import CARDS, PANELS, cells
 from dashboard.pages.trainer.steps import PHASES
 from dashboard.shell.page import Json, Load, Page, t
@@ -24,7 +24,10 @@ def tree() -> list[Any]:
     first = html.Div([drawn.pop("tphase"), _one_by_one(), _last()], className="step-grid")
     names = ("trate", "tstep", "tmfu", "tsync")
     speed = html.Div([drawn.pop(name) for name in names], className="charts")
-    trusted = html.Div([drawn.pop(panel.key) for panel in gradient.PANELS], className="charts")
+    trusted, updates = (
+        html.Div([drawn.pop(panel.key) for panel in panels], className="charts")
+        for panels in (gradient.PANELS, weight_update.PANELS)
+    )
     heading = html.Div([html.H2("Learning"), html.Span("with staleness", className="unit")], className="row part")
     health = [*drawn.values(), _learning(), _life()]
     parts = [
@@ -33,7 +36,9 @@ def tree() -> list[Any]:
         lane(),
         first,
         speed,
-        _trusted(),
+        _part("weights", "Weight update"),
+        updates,
+        _part("gradient", "Can the gradient be trusted?"),
         trusted,
         heading,
         html.Div(health, className="charts"),
@@ -65,10 +70,10 @@ def _head() -> Any:
     )
 
 
-def _trusted() -> Any:
-    key = "head.gradient"
-    words = [html.H2("Can the gradient be trusted?"), t(html.P, f"{key}.before"), t(html.P, f"{key}.text", "note")]
-    return html.Section(words, className="part", id="gradient", **{"data-s": f"{key}.state"})
+def _part(key: str, title: str) -> Any:
+    """The heading of a group of charts, with the sentence of ``head.KEY``, a `Headline`."""
+    words = [html.H2(title), t(html.P, f"head.{key}.before"), t(html.P, f"head.{key}.text", "note")]
+    return html.Section(words, className="part said", id=key, **{"data-s": f"head.{key}.state"})
 
 
 def _one_by_one() -> Any:
