@@ -15,6 +15,7 @@ from server.signals.aggregates import (
     window_sum,
 )
 from server.signals.engine_state import HELD, INPUTS, SIGNS, STALE_GAUGES, Engine, current, engines
+from server.signals.gpus import fleet
 from server.signals.model import Answer, Counter, Unknown, Value, View, signal
 from server.signals.window import Gauge
 
@@ -77,6 +78,22 @@ def generator_tokens_per_second(view: View) -> Answer:
         return Unknown(generator_tokens_per_second.hint)
     found = rates(view)
     return [Value(sum(found))] if found else Unknown("one page per engine so far; a rate needs two")
+
+
+@signal(
+    title="Generated tokens per GPU",
+    unit="tokens/s",
+    actor="generator",
+    inputs=INPUTS,
+    cadence="tick",
+    hint="the number of generator GPUs is unknown: set [run.NAME.cost] generator_gpus (gpus where they are shared)",
+)
+def generator_gpu_tokens_per_second(view: View) -> Answer:
+    """Tokens generated per second and GPU of the generator over 5 minutes."""
+    gpus, found = fleet(view.facts, view.mode).generator.gpus, rates(view)
+    if gpus is None:
+        return Unknown(generator_gpu_tokens_per_second.hint)
+    return [Value(sum(found) / gpus)] if found else Unknown(generator_tokens_per_second.hint)
 
 
 @signal(

@@ -24,6 +24,7 @@ LABELS: Mapping[str, tuple[str, ...]] = {
     "generator_engines": ("state",),
     "generator_finish_ratio": ("reason",),
     "generator_frozen": ("target",),
+    "generator_iteration_tokens": _STAT,
     "generator_outlier_ratio": ("side",),
     "generator_queue_seconds": _STAT,
     "generator_requests": ("state",),

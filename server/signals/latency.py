@@ -1,4 +1,4 @@
-"""Latency of requests over the fleet."""
+"""Latency of requests over the fleet, and the size of the engines' batches."""
 
 from server.signals.model import Answer, Unknown, Value, View, signal
 from server.signals.observed_histograms import observed, quantiles, totals
@@ -7,7 +7,7 @@ QUANTILES = (("p50", 0.50), ("p95", 0.95), ("p99", 0.99))
 
 
 def _statistics(view: View, metric: str, hint: str, none: str) -> Answer:
-    """Quantiles and the mean of a latency histogram over five minutes, of the whole fleet. Label: stat.
+    """Quantiles and the mean of a histogram over five minutes, of the whole fleet. Label: stat.
 
     A quantile below the first bucket edge is left out: vLLM's is 10 ms, and fast decoding is below it.
 
@@ -94,4 +94,21 @@ def generator_queue_seconds(view: View) -> Answer:
     """
     return _statistics(
         view, "generator_queue_seconds", generator_queue_seconds.hint, "no request ended within 5 minutes"
+    )
+
+
+@signal(
+    title="Tokens per iteration",
+    unit="tokens",
+    actor="generator",
+    inputs=("generator_iteration_tokens",),
+    cadence="tick",
+    hint="no engine reports tokens per iteration (vLLM does)",
+)
+def generator_iteration_tokens(view: View) -> Answer:
+    """Tokens that an engine computes in one iteration, of prefill and decode: p50, p95, p99 and mean over 5 minutes,
+    all engines together. Quantiles below the first bucket edge are left out.
+    """
+    return _statistics(
+        view, "generator_iteration_tokens", generator_iteration_tokens.hint, "no iteration ended within 5 minutes"
     )

@@ -32,6 +32,7 @@ WINDOWED: Mapping[str, tuple[str, ...]] = {
     "inter_token_latency_seconds": (),
     "e2e_request_seconds": (),
     "generator_queue_seconds": (),
+    "generator_iteration_tokens": (),
     "generator_weight_update_seconds": ("operation", "target"),
 }
 """Histograms that a tick signal reads: the dozens of others go to the store only."""

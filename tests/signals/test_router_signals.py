@@ -139,3 +139,31 @@ def test_without_router_and_drafts(store: Store) -> None:
         found = page_cells(run, T0 + 10)
         assert (found["router"], found["speculative"]) == ("absent", "absent")
         assert found["router.none"].startswith("No router reports: add its metrics port as a target (sglang-router and")
+
+
+ITERATIONS = """\
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{{engine="0"}} {tokens}
+# TYPE vllm:iteration_tokens_total histogram
+vllm:iteration_tokens_total_bucket{{engine="0",le="8"}} {small}
+vllm:iteration_tokens_total_bucket{{engine="0",le="+Inf"}} {count}
+vllm:iteration_tokens_total_sum{{engine="0"}} {total}
+vllm:iteration_tokens_total_count{{engine="0"}} {count}
+"""
+
+
+@ON_SQLITE
+def test_tokens_per_gpu_and_per_iteration(store: Store) -> None:
+    """11,500 tokens in 115 s are 100 a second, on 4 GPUs 25; 500 iterations more computed 12,000 tokens, 24 each."""
+    state: State = {}
+    pages = [
+        ITERATIONS.format(tokens=0, small=0, count=10, total=100),
+        ITERATIONS.format(tokens=11_500, small=0, count=510, total=12_100),
+    ]
+    with bench(store, generator_gpus=4.0) as run:
+        now = play(run, target("vllm"), *(vllm.parse(page.encode(), state, Limits()) for page in pages))
+        assert run.value("generator_gpu_tokens_per_second") == 25.0
+        assert run.value('generator_iteration_tokens{stat="mean"}') == 24.0
+        found = page_cells(run, now)
+        assert found["chart.giter"]["lines"][0]["value"] == 24.0
+        assert found["card.ge_tokens"]["note"] == "per GPU 25 tokens/s"

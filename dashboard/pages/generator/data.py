@@ -40,7 +40,10 @@ CARDS: tuple[Card, ...] = (
         "Generated",
         "orange",
         (want("generator_tokens_per_second"),),
-        notes=(("prompts", want("generator_prompt_tokens_per_second")),),
+        notes=(
+            ("per GPU", want("generator_gpu_tokens_per_second")),
+            ("prompts", want("generator_prompt_tokens_per_second")),
+        ),
     ),
     Card(
         "ge_ttft",
@@ -148,6 +151,16 @@ PANELS: tuple[Panel, ...] = (
         "ratio",
         (PanelLine("hits", want("prefix_cache_hit_ratio"), "teal", "zero"),),
         ceiling=1,
+    ),
+    Panel(
+        "giter",
+        "Tokens per iteration",
+        "of an engine, over 5 min",
+        "tokens",
+        (
+            PanelLine("mean", want("generator_iteration_tokens", stat="mean"), "orange"),
+            PanelLine("p95", want("generator_iteration_tokens", stat="p95"), "orange", "band", thin=True),
+        ),
     ),
     Panel(
         "gends",
