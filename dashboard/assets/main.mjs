@@ -2,6 +2,7 @@
 import { callbacks } from "./core/live.mjs";
 
 export * from "./core/state.mjs";
+export * from "./core/api.mjs";
 export * as format from "./core/format.mjs";
 export * from "./core/dom.mjs";
 export * from "./core/cells.mjs";
@@ -39,6 +40,8 @@ export * from "./widgets/preflight.mjs";
 export * from "./widgets/what_if.mjs";
 export * from "./widgets/runs.mjs";
 export * from "./widgets/compare.mjs";
+export * from "./widgets/own_chart.mjs";
+export * from "./widgets/explore.mjs";
 export * from "./widgets/targets.mjs";
 export * from "./widgets/help.mjs";
 export * from "./core/keys.mjs";

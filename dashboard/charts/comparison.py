@@ -31,7 +31,9 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class Source:
+    """What is drawn behind the lines: ``start`` to ``end`` of a run."""
+
     run: str
     label: str
     signals: Sequence[SignalNow]
@@ -45,7 +47,7 @@ def compared(load: Load, panels: Sequence[Panel]) -> Comparison:
     """Reads what the address requests (``over``, ``align``)."""
     if not load.address.over:
         return Comparison()
-    source = _source(load)
+    source = behind(load)
     if source is None:
         return Comparison(f"nothing to compare with: {load.address.over}")
     slots = _main(panels)
@@ -62,7 +64,8 @@ def _main(panels: Sequence[Panel]) -> set[str]:
     return {slot for panel in panels if panel.kind == "lines" for slot, line in panel.slots() if not line.thin}
 
 
-def _source(load: Load) -> _Source | None:
+def behind(load: Load) -> Source | None:
+    """What the address requests; None: nothing, or nothing that there is."""
     address, span = load.address, load.span
     if address.over in AGO:
         seconds, label = AGO[address.over]
@@ -70,14 +73,14 @@ def _source(load: Load) -> _Source | None:
         ahead = 0.0 if address.by_step else AHEAD * (span.end - span.start)
         signals = tuple(load.scope.status.signals.values())
         end = span.end - seconds + ahead
-        return _Source(load.scope.run, label, signals, span.start - seconds, end, lambda ts: ts + seconds)
+        return Source(load.scope.run, label, signals, span.start - seconds, end, lambda ts: ts + seconds)
     other = next((run for run in load.scope.reader.runs.all() if run.name == address.over), None)
     if other is None or other.first_ts is None or other.last_ts is None:
         return None
     return _by_step(load, other) if address.by_step else _by_time(load, other)
 
 
-def _by_time(load: Load, other: RunInfo) -> _Source | None:
+def _by_time(load: Load, other: RunInfo) -> Source | None:
     """At its start, which is where runs are compared; or with its newest data at the end of the charts."""
     span, first, last = load.span, load.info.first_ts, other.last_ts
     if load.address.align == "now" and last is not None:
@@ -87,12 +90,12 @@ def _by_time(load: Load, other: RunInfo) -> _Source | None:
     else:
         return None
     end = span.end - shift + AHEAD * (span.end - span.start)
-    return _Source(
+    return Source(
         other.name, f"{other.name}, {alignment}", _signals(load, other), span.start - shift, end, lambda ts: ts + shift
     )
 
 
-def _by_step(load: Load, other: RunInfo) -> _Source | None:
+def _by_step(load: Load, other: RunInfo) -> Source | None:
     """At the same step: where this one is at its own."""
     reader, span = load.scope.reader, load.span
     ours = Steps(reader.steps.times(load.scope.run, span.start, span.end, MOST))
@@ -106,7 +109,7 @@ def _by_step(load: Load, other: RunInfo) -> _Source | None:
         step = theirs.at(ts)
         return None if step is None else ours.when(step)
 
-    return _Source(other.name, f"{other.name} at the same step", _signals(load, other), start, end, place)
+    return Source(other.name, f"{other.name} at the same step", _signals(load, other), start, end, place)
 
 
 def _signals(load: Load, other: RunInfo) -> Sequence[SignalNow]:

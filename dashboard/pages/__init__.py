@@ -3,6 +3,7 @@ others).
 """
 
 from dashboard.pages.alerts.layout import PAGE as ALERTS
+from dashboard.pages.explore.layout import PAGE as EXPLORE
 from dashboard.pages.generator.layout import PAGE as GENERATOR
 from dashboard.pages.help.layout import PAGE as HELP
 from dashboard.pages.overview.layout import PAGE as OVERVIEW
@@ -16,7 +17,7 @@ from dashboard.shell.page import Page
 
 PAGES: tuple[Page, ...] = (
     *(OVERVIEW, SANDBOXES, GENERATOR, ROLLOUTS, TRAINER, ALERTS, RUNS),
-    *(SOURCES, WHAT_IF, HELP),
+    *(EXPLORE, SOURCES, WHAT_IF, HELP),
 )
 """Those of the navigation in its order, as the data flows, then what is about all runs; then those of the header."""
 

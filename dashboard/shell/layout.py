@@ -60,7 +60,9 @@ def _header(pages: Sequence[Page], base: str) -> Any:
             html.Div([brand], className="what"),
             _nav(pages, base),
             html.Div([menu, _time()], className="where"),
-            html.Div([_sources(base), _what_if(base), _live(), _theme(), _help(base)], className="when"),
+            html.Div(
+                [_sources(base), _explore(base), _what_if(base), _live(), _theme(), _help(base)], className="when"
+            ),
         ]
     )
 
@@ -103,6 +105,10 @@ def _sources(base: str) -> Any:
         [html.Span(className="dot"), html.Span(words)],
         href=base + "sources", id="sources", className="tool", **{"data-nav": "sources", "data-s": "header.src.s"},
     )  # fmt: skip
+
+
+def _explore(base: str) -> Any:
+    return html.A("Explore", href=base + "explore", className="tool", id="to-explore", **{"data-nav": "explore"})
 
 
 def _what_if(base: str) -> Any:

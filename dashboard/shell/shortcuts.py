@@ -9,6 +9,7 @@ SHORTCUTS: tuple[tuple[str, str], ...] = (
     ("g t", "Go to Trainer"),
     ("g a", "Go to Alerts"),
     ("g u", "Go to Runs"),
+    ("g e", "Go to Explore"),
     ("g x", "Go to Sources"),
     ("g p", "Go to Sources, Setup"),
     ("g w", "Open What-if"),

@@ -210,7 +210,9 @@ def _runs(api: FastAPI, reader: Reader) -> None:
         """Every signal: its meaning, how to enable it, and its series with current values."""
         now: dict[str, dict[str, SeriesNow]] = {}
         for name, row in reader.status(run).signals.items():
-            now.setdefault(row.signal, {})[name] = SeriesNow(row.value, row.state)
+            now.setdefault(row.signal, {})[name] = SeriesNow(
+                row.value, row.state, row.ts if row.age_seconds is not None else None
+            )
         infos = reader.signals.infos.items()
         return encoded([structs.replace(info, series=now.get(name, {})) for name, info in infos])
 
@@ -255,9 +257,9 @@ def _history(api: FastAPI, reader: Reader) -> None:
     ) -> Response:
         """Minimum, maximum and mean per bucket or step; with `since` only new points, unaggregated.
 
-        Without `signal` and `metric`: all signals. A `metric` matches the series with the labels that it names, also
-        `target` and `axis`. A gauge is as reported; a counter is its rate per second (unit: `.../s`), from zero after a
-        reset; a histogram is the mean of its observations. Where a source did not report, the mean is null.
+        Without `signal` and `metric`: all signals. Each matches the series with the labels that it names, a `metric`
+        also by `target` and `axis`. A gauge is as reported; a counter is its rate per second (unit: `.../s`), from zero
+        after a reset; a histogram is the mean of its observations. Where a source did not report, the mean is null.
         """
         names, selectors = _names(signal), _names(metric)
         if selectors and (since is not None or by == "step"):
@@ -315,14 +317,17 @@ def _names(signal: list[str]) -> list[str]:
 
 
 def _matching(reader: Reader, run: str, names: list[str]) -> list[str]:
-    """The series of the names: exactly those, or all of a signal where its labels were left out."""
+    """The series of the names: exactly those, or all of a signal with the labels that the name has."""
     rows = [row for row in reader.status(run).signals.values() if not row.signal.endswith("_total")]
     exact = {row.name for row in rows}
-    unknown = [name for name in names if name.partition("{")[0] not in reader.signals.infos]
-    if unknown:
-        raise HTTPException(404, f"no signal named {unknown[0]!r}; see /api/v1/runs/{run}/signals")
-    names_by_request = {name: [name] if name in exact else [f.name for f in rows if f.signal == name] for name in names}
-    return [name for names in names_by_request.values() for name in names]
+    found: dict[str, None] = {}
+    for name in names:
+        signal, labels = parse_name(name)
+        if signal not in reader.signals.infos:
+            raise HTTPException(404, f"no signal named {signal!r}; see /api/v1/runs/{run}/signals")
+        fits = [row.name for row in rows if row.signal == signal and set(labels) <= set(row.labels.items())]
+        found |= dict.fromkeys([name] if name in exact else fits)
+    return list(found)
 
 
 def _of_metrics(reader: Reader, run: str, selectors: list[str], start: float, end: float, points: int) -> list[Series]:

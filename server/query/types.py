@@ -93,10 +93,15 @@ class RunInfo(Struct, frozen=True):
 
 
 class SeriesNow(Struct, frozen=True):
-    """The newest value of one series of a signal."""
+    """The newest value of one series of a signal.
+
+    Attributes:
+        ts: time of the data behind it, or of the last value where there is none now; None when there never was any.
+    """
 
     value: float | None
     state: SignalState
+    ts: float | None = None
 
 
 class SignalInfo(Struct, frozen=True):

@@ -18,6 +18,7 @@ from msgspec import structs
 from dashboard.widgets.status import LAST
 from server.query import runs as fleet_query
 from server.query import what_if
+from server.query.metrics import CATALOGUE
 from server.query.preflight import PreflightInfo
 from server.query.run_state import OVER, RunState, UnknownRun
 from server.query.sandboxes import edge_of
@@ -26,6 +27,7 @@ from server.query.types import (
     AlertInfo,
     DeliveryInfo,
     Delta,
+    MetricInfo,
     RuleInfo,
     RunInfo,
     RunNow,
@@ -90,6 +92,7 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
         page="rollout_page", get="rollout", traces="rollout_traces", groups="rollout_groups", funnel="rollout_funnel",
         census="rollout_census", cells="rollout_cells", environments="rollout_environments",
     )  # fmt: skip
+    metrics = _Topic(all="metric_catalogue", series="metric_series")
     alerts = _Topic(
         active="active_alerts", history="alert_history", silences="silences", rules="rules", deliveries="deliveries"
     )
@@ -275,6 +278,13 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
 
     def rules(self, status: Status | None = None) -> list[RuleInfo]:
         return list(self.rule_rows)
+
+    def metric_catalogue(self, run: str | None = None) -> list[MetricInfo]:
+        """No target reports anything below a signal."""
+        return list(CATALOGUE.values())
+
+    def metric_series(self, run: str, selectors: Sequence[str], start: float, end: float, points: int) -> list[Series]:
+        return []
 
     def deliveries(self, run: str | None = None, limit: int = 50) -> list[DeliveryInfo]:
         with self._lock:

@@ -32,6 +32,12 @@ STATES: tuple[tuple[str, str, str, str], ...] = (
     ("sandboxes", MATH, "", "true"),
     ("alerts", RICH, "", "document.querySelector('[data-alerts] h3')"),
     ("runs", RICH, COMPARED, "document.querySelectorAll('.run-line').length === 2"),
+    (
+        "explore",
+        RICH,
+        "&signal=trainer_wait_ratio,kv_cache_usage_ratio&metric=up&split=phase&log=1",
+        "document.querySelector('#ex-charts .scatterlayer .trace') && document.querySelector('.choice')",
+    ),
     ("sources", RICH, "", "document.querySelector('[data-rows=targets] tr')"),
     ("what-if", fake_what_if.LONG, "&move_gpus=16&oversampling=2", "document.querySelector('[data-slider] input')"),
     ("what-if", POOR, "", "document.querySelector('[data-slider] input')"),

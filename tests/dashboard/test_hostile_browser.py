@@ -38,6 +38,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "sandboxes": (),
     "alerts": ("[data-alerts=firing]",),
     "runs": ("[data-rows=runs]",),
+    "explore": (),
     "sources": ("[data-rows=targets]",),
     "what-if": (),
     "help": (),

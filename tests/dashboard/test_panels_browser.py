@@ -275,7 +275,7 @@ def test_events_are_in_one_lane_and_a_chart_has_its_own_alerts(open_page: Open, 
     reader.set_alerts(*alerts)
     page = open_page(f"?run={fake.RICH}")
     assert page.locator(".keys .item").all_text_contents() == [
-        "checkpoint or evaluation", "change of configuration or behaviour", "restart or fault", "alert",
+        "checkpoint or evaluation", "change of configuration or behaviour", "restart, fault or GPU error", "alert",
         "critical alert", "6 weight updates, v407 to v412",
     ]  # fmt: skip
     pins = page.locator(".pins a")

@@ -41,14 +41,14 @@ def test_pages_are_in_the_order_of_the_navigation() -> None:
         "Overview", "Sandboxes", "Generator", "Rollouts", "Trainer", "Alerts", "Runs",
     ]  # fmt: skip
     assert [(page.title, page.kind) for page in PAGES[7:]] == [
-        ("Sources", "tool"), ("What-if", "drawer"), ("Help", "drawer"),
+        ("Explore", "tool"), ("Sources", "tool"), ("What-if", "drawer"), ("Help", "drawer"),
     ]  # fmt: skip
 
 
 def test_every_page_of_the_keyboard_is_one() -> None:
     keys = [key for key, _ in SHORTCUTS]
     assert len(set(keys)) == len(keys)
-    assert [key[-1] for key in keys if key.startswith("g ")] == list("osgrtauxpwh")
+    assert [key[-1] for key in keys if key.startswith("g ")] == list("osgrtauexpwh")
 
 
 # ---- list

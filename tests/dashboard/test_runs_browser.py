@@ -250,7 +250,7 @@ def test_all_pages_are_reached_by_thumb(open_page: Open, reader: MemoryReader) -
         place = page.locator("[data-nav][aria-current]").bounding_box()
         assert place is not None and place["height"] >= 44 and 780 <= place["y"] <= 844 - place["height"]
         assert page.evaluate("document.documentElement.scrollWidth") == 390
-    rest = ["sandboxes", "generator", "trainer", "sources", "what-if", "help", "runs"]
+    rest = ["sandboxes", "generator", "trainer", "explore", "sources", "what-if", "help", "runs"]
     assert sorted(page.locator(".rest a").evaluate_all("all => all.map(el => el.dataset.nav)")) == sorted(rest)
     for name in rest:
         page.locator("#more > summary").click()

@@ -4,7 +4,7 @@ import { address, go } from "./nav.mjs";
 import { state } from "./state.mjs";
 import { filling, full } from "../widgets/chart_menu.mjs";
 
-const PAGES = { o: "overview", s: "sandboxes", g: "generator", r: "rollouts", t: "trainer", a: "alerts", u: "runs", x: "sources", p: "sources?tab=setup", w: "what-if", h: "help" };
+const PAGES = { o: "overview", s: "sandboxes", g: "generator", r: "rollouts", t: "trainer", a: "alerts", u: "runs", e: "explore", x: "sources", p: "sources?tab=setup", w: "what-if", h: "help" };
 const WAIT = 1500;
 let going = 0;
 

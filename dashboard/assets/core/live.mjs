@@ -160,7 +160,7 @@ function settle(found) {
 
 // A panel shows its chart when it has points, and the reason when it has none. A line that is drawn has a legend,
 // also while it has no value.
-function states() {
+export function states() {
   if (!state.boot.drawn) return;
   for (const b of all("[data-slot]")) b.parentNode.dataset.drawn = state.boot.drawn.includes(b.dataset.slot) ? "1" : "";
   for (const el of all("[data-panel]")) {

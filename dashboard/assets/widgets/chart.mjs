@@ -105,8 +105,9 @@ export function drawAll() {
 }
 window.addEventListener("beforeprint", drawAll);
 
-// A page that is hidden has no size, and its charts keep theirs.
+// A page that is hidden has no size, and its charts keep theirs. A chart that is removed is no longer drawn.
 function fit(gd) {
+  if (!drawn(gd)) return;
   const { width, height } = gd._fullLayout, { clientWidth, clientHeight } = gd;
   if (clientWidth && clientHeight && (clientWidth !== width || clientHeight !== height))
     // What is drawn over a chart has to follow it. One that was hidden meanwhile has kept its size.

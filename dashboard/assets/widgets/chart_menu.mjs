@@ -3,7 +3,7 @@ import { show } from "../core/address.mjs";
 import { all, by, make } from "../core/dom.mjs";
 import * as format from "../core/format.mjs";
 import { now } from "../core/live.mjs";
-import { path, query } from "../core/nav.mjs";
+import { address as page, go, path, query } from "../core/nav.mjs";
 import { state } from "../core/state.mjs";
 import { draw, graphOf, time } from "./chart.mjs";
 import { linesOf, linkOf, rowsOf, saveCsv, savePng, summarise, titleOf, valueOf } from "./chart_data.mjs";
@@ -167,7 +167,9 @@ function items(el) {
   const axis = asked.get("axis") === "step" ? ["Show by time", flip({ axis: null })] : ["Show by step", flip({ axis: "step" })];
   const behind = [["1h", "Compare with an hour ago"], ["1d", "Compare with a day ago"]].filter(([key]) => key !== over).map(([key, words]) => [words, flip({ over: key, align: null })]);
   const none = over ? [["Stop comparing", flip({ over: null, align: null })]] : [];
-  return [again, ...own, ["Copy link", () => copyLink(el)], ["All charts"], axis, ...behind, ["Compare with another run …", () => choose()], ...none];
+  const signals = [...new Set(all(".legend .item[data-signal]", el).map((item) => item.dataset.signal))].join(",");
+  const explore = state.boot.key === "explore" ? [] : [["Open in Explore", () => go(page("explore", new URLSearchParams({ signal: signals })))]];
+  return [again, ...own, ["Copy link", () => copyLink(el)], ...explore, ["All charts"], axis, ...behind, ["Compare with another run …", () => choose()], ...none];
 }
 
 function choose() {
@@ -247,7 +249,7 @@ function source(el) {
   tip.replaceChildren(list);
 }
 
-function legends(el) {
+export function legends(el) {
   for (const old of all(".legend .more-lines", el)) old.remove();
   const key = el.dataset.panel, rules = (state.boot.rules || {})[key] || [], where = el.querySelector(".legend"), [words, slots] = state.boot.behind || ["", []];
   for (const [level, limit, near] of rules) {

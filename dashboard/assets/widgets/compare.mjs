@@ -1,4 +1,5 @@
 // Compared runs: a chart per signal with a line per run, over time since their start, the clock or their steps.
+import { parseName, readJson, reason, runApi, seriesNames } from "../core/api.mjs";
 import { list } from "../core/cells.mjs";
 import { by, cellOf, make } from "../core/dom.mjs";
 import * as format from "../core/format.mjs";
@@ -12,34 +13,24 @@ const WAYS = [["time", "Since start"], ["clock", "Clock"], ["step", "Step"]];
 const told = new Map();
 let loaded = { key: "", at: 0, every: LEAST, runs: [] }, turn = 0, cursor = null;
 
-// Names have commas between their labels: those within braces do not part.
 const signals = () => {
-  const found = wanted("signal").match(/(?:[^,{]|\{(?:"(?:[^"\\]|\\.)*"|[^"}])*\})+/g) || [];
-  return found.length ? [...new Set(found)].slice(0, SIGNALS) : [FIRST];
+  const found = seriesNames(wanted("signal"));
+  return found.length ? found.slice(0, SIGNALS) : [FIRST];
 };
 const way = () => (WAYS.some(([name]) => name === wanted("by")) ? wanted("by") : "time");
 const signalOf = (name) => name.split("{")[0];
 const infoOf = (name) => (state.view["runs.info"] || {})[signalOf(name)] || { title: signalOf(name), unit: "", actor: "" };
-const labelsOf = (name) => [...name.matchAll(/="((?:[^"\\]|\\.)*)"/g)].map((match) => match[1].replace(/\\(.)/g, "$1")).join(", ");
+const labelsOf = (name) => Object.values(parseName(name)[1]).join(", ");
 const shownUnit = (unit) => (unit === "ratio" || unit === "seconds" ? unit : "");
 const value = (number, name) => format.text(number, shownUnit(infoOf(name).unit));
 
 // ---- reading
 
-const address = (run, what, query) => `${by("app").dataset.base}api/v1/runs/${encodeURIComponent(run)}/${what}${query ? "?" + query : ""}`;
-
-async function read(url) {
-  const answer = await fetch(url);
-  if (answer.ok) return answer.json();
-  const body = await answer.json().catch(() => ({}));
-  throw new Error(typeof body.detail === "string" ? body.detail : `The server answered ${answer.status}.`);
-}
-
 // What a run's signals are now: for the menu, and for why a line is missing.
 async function status(run) {
   const known = told.get(run);
   if (known && performance.now() - known.at < 1000 * LOOK) return known.signals;
-  const { signals } = await read(address(run, "status"));
+  const { signals } = await readJson(runApi(run, "status"));
   told.set(run, { at: performance.now(), signals });
   return signals;
 }
@@ -56,10 +47,10 @@ async function one(name) {
   const { live, start, end } = span(row), query = new URLSearchParams({ start, end: String(end), points: String(POINTS), by: way() === "step" ? "step" : "time" });
   for (const signal of signals()) query.append("signal", signal);
   try {
-    const [found, now] = await Promise.all([read(address(name, "series", query)), status(name)]);
+    const [found, now] = await Promise.all([readJson(runApi(name, "series", query)), status(name)]);
     return { name, live, start, width: (end - start) / POINTS, series: found.series, now };
   } catch (error) {
-    return { name, error: error instanceof TypeError ? "the server cannot be reached" : error.message };
+    return { name, error: reason(error) };
   }
 }
 
@@ -73,9 +64,9 @@ async function load(key) {
 }
 
 export function compare() {
-  const where = by("compare"), names = chosen(), key = JSON.stringify([names, signals(), way()]);
+  const where = by("compare"), picked = chosen(), key = JSON.stringify([picked, signals(), way()]);
   if (!where) return;
-  where.hidden = names.length < 2;
+  where.hidden = picked.length < 2;
   if (where.hidden) return void (turn++, (loaded.key = ""));
   const stale = loaded.live && performance.now() - loaded.at > 1000 * loaded.every;
   if (key !== loaded.key || stale) {

@@ -1,0 +1,41 @@
+// Names of series, and how the explorer groups and finds them; worked out by hand.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import "./main.test.mjs";
+const { seriesNames: names, parseName: parse, seriesName: selector } = await import("../../dashboard/assets/core/api.mjs");
+const { split, told } = await import("../../dashboard/assets/widgets/own_chart.mjs");
+const { catalogue, matching } = await import("../../dashboard/assets/widgets/explore.mjs");
+
+test("a name with labels, and back", () => {
+  const name = 'kv{engine="0",path="a\\"b\\\\c,{d}"}';
+  assert.deepEqual(parse(name), ["kv", { engine: "0", path: 'a"b\\c,{d}' }]);
+  assert.equal(selector(...parse(name)), name);
+  assert.equal(selector("kv", {}), "kv");
+  assert.deepEqual(names(`${name},up,up`), [name, "up"]);
+});
+
+test("lines are told apart by the labels that differ", () => {
+  const series = ['kv{engine="0",target="a"}', 'kv{engine="1",target="a"}', 'kv{engine="1",target="b"}'];
+  assert.deepEqual(told(series), ["0 · a", "1 · a", "1 · b"]);
+  assert.deepEqual(told(series.slice(0, 2)), ["0", "1"]);
+  assert.deepEqual(told(['kv{target="a"}']), ["now"]);
+  const by = split(series.map((name) => ({ name, unit: "", ts: [], mean: [] })), "engine");
+  assert.deepEqual([...by].map(([value, some]) => [value, some.length]), [["0", 1], ["1", 2]]);
+});
+
+test("the catalogue: what the run reports is shown, the rest is found by words", () => {
+  const metrics = [
+    { name: "gpu_power_watts", unit: "watts", actor: "generator", help: "Power drawn." },
+    { name: "up", unit: "", actor: "", help: "1 if it answered.", newest: 5, series: [{ name: 'up{target="a"}' }], unlisted: 3 },
+  ];
+  const signals = [
+    { name: "entropy", title: "Entropy", unit: "nats", actor: "trainer", help: "", series: { entropy: { value: 0.5, ts: 9 } } },
+    { name: "reward", title: "Reward", unit: "reward", actor: "trainer", help: "", series: { reward: { value: null, ts: null } } },
+    { name: "sandboxes_created_total", title: "Created", unit: "", actor: "sandbox", help: "" },
+  ];
+  const rows = catalogue(metrics, signals);
+  assert.deepEqual(rows.map((row) => row.name), ["entropy", "up", "reward", "gpu_power_watts"]);
+  assert.deepEqual(matching(rows, "").map((row) => row.name), ["entropy", "up"]);
+  assert.deepEqual(matching(rows, "Power WATTS").map((row) => row.name), ["gpu_power_watts"]);
+  assert.deepEqual(matching(rows, "power nats"), []);
+});
