@@ -23,12 +23,13 @@ _METRICS: Mapping[EngineMetric, str] = {
 # Window of an increase, in seconds.
 _PER: Mapping[EngineMetric, float] = {"preemptions": 60.0, "tokens": 1.0}
 _HELD = {"generator_asleep": "asleep", "generator_paused": "paused", "generator_requests_paused": "paused"}
+_PREFIX = ("prefix_cache_queries_total", "prefix_cache_hits_total")
 _READ = (
     *_METRICS.values(), *_HELD, "generator_request_limit", "generator_policy_version", "generator_token_throughput",
-    "kv_cache_used_tokens", "kv_cache_capacity_tokens",
+    "kv_cache_used_tokens", "kv_cache_capacity_tokens", *_PREFIX, "prefix_cache_hit_ratio",
 )  # fmt: skip
 # As `AMOUNTS`, of what is read here only.
-_SHARED = AMOUNTS | {"generator_requests_waiting", "generator_preemptions_total"}
+_SHARED = AMOUNTS | {"generator_requests_waiting", "generator_preemptions_total", *_PREFIX}
 Page = dict[str, EngineSeries]
 
 
@@ -108,6 +109,7 @@ def _engine(key: Key, pages: Mapping[Key, Page], owners: Mapping[Key, int]) -> E
         mean_running=mean.get(running), mean_waiting=mean.get(waiting), mean_kv_ratio=_kv(mean),
         tokens_per_second=tokens if tokens is not None else mean.get("generator_token_throughput"),
         preemptions_per_minute=_rate(by_metric.get(_METRICS["preemptions"]), 60.0),
+        prefix_hit_ratio=_prefix(by_metric, mean),
         request_limit=last.get("generator_request_limit"), version=last.get("generator_policy_version"),
         held=next((state for metric, state in _HELD.items() if last.get(metric, 0) > 0), ""),
     )  # fmt: skip
@@ -117,6 +119,14 @@ def _kv(values: Mapping[str, float]) -> float | None:
     ratio, used = values.get("kv_cache_usage_ratio"), values.get("kv_cache_used_tokens")
     capacity = values.get("kv_cache_capacity_tokens")
     return ratio if ratio is not None or used is None or not capacity else min(1.0, used / capacity)
+
+
+def _prefix(series: Mapping[str, EngineSeries], mean: Mapping[str, float]) -> float | None:
+    """Hits per lookup; the engine's own share where it does not count both."""
+    queries, hits = (_rate(series.get(metric), 1.0) for metric in _PREFIX)
+    if queries is None or hits is None:
+        return mean.get("prefix_cache_hit_ratio")
+    return hits / queries if queries > 0 else None
 
 
 def _rate(counter: EngineSeries | None, per: float) -> float | None:

@@ -350,6 +350,7 @@ class EngineInfo(Struct, frozen=True):
         running, waiting, kv_ratio: its newest values, at most five minutes old.
         mean_running, mean_waiting, mean_kv_ratio: over the last five whole minutes.
         tokens_per_second, preemptions_per_minute: over those minutes.
+        prefix_hit_ratio: share of prompt tokens found in its prefix cache, over those minutes.
         request_limit: requests it runs at once at most.
         held: ``paused``, ``asleep``, or "".
         last_ts: time of its newest value.
@@ -367,6 +368,7 @@ class EngineInfo(Struct, frozen=True):
     mean_kv_ratio: float | None = None
     tokens_per_second: float | None = None
     preemptions_per_minute: float | None = None
+    prefix_hit_ratio: float | None = None
     request_limit: float | None = None
     version: float | None = None
     held: str = ""

@@ -52,7 +52,7 @@ def engine(number: int, **more: object) -> EngineInfo:
     made = EngineInfo(
         f'{name}{{engine="0"}}', name, {"engine": "0"}, last_ts=NOW - 3, running=61.0 + number % 3, waiting=4.0,
         kv_ratio=0.81, mean_running=60.0, mean_waiting=4.0, mean_kv_ratio=0.80, tokens_per_second=7200.0,
-        preemptions_per_minute=1.5, request_limit=128.0, version=412.0,
+        preemptions_per_minute=1.5, prefix_hit_ratio=0.63, request_limit=128.0, version=412.0,
     )  # fmt: skip
     return structs.replace(made, **more)
 

@@ -96,13 +96,14 @@ def test_generator_at_a_glance(open_page: Open, theme: str, size: tuple[int, int
     assert page.locator("#gen-room li .row").all_inner_texts()[0].split() == ["KV", "ceiling", "504"]
     assert page.locator(".ahead b").inner_text() == "Reached in 2.25 h (95% interval: 80 min to 5 h)"
     row = cells_of(page, "engines", 3)
-    assert [text.split(": ")[-1] for text in row][:8] == [
+    assert [text.split(": ")[-1] for text in row][:9] == [
         "vllm-0",
         "up",
         "61 of 128",
         "4",
         "81%",
         "7,200",
+        "63%",
         "1.5",
         "v412",
     ]

@@ -64,6 +64,19 @@ def test_newest_words_and_means_of_whole_minutes(store: Store) -> None:
     assert found.last_ts == NOW / 1000
 
 
+def test_the_share_of_the_prefix_cache_is_each_engines_own(store: Store) -> None:
+    """60 of 100 tokens in each interval; one that does not count has its own share; one without a lookup has none."""
+    for name in ("vllm-0", "vllm-1", "vllm-2"):
+        engine(store, name)
+    put(store, "vllm-0", "prefix_cache_queries_total", {ts: 100.0 * i for i, ts in enumerate(SCRAPES)})
+    put(store, "vllm-0", "prefix_cache_hits_total", {ts: 60.0 * i for i, ts in enumerate(SCRAPES)})
+    put(store, "vllm-1", "prefix_cache_hit_ratio", dict.fromkeys(SCRAPES, 0.25))
+    for metric in ("prefix_cache_queries_total", "prefix_cache_hits_total"):
+        put(store, "vllm-2", metric, dict.fromkeys(SCRAPES, 7.0))
+    found = [one.prefix_hit_ratio for one in reader(store).engines.now(RUN)]
+    assert found == [pytest.approx(0.6), pytest.approx(0.25), None]
+
+
 def test_a_counter_that_began_again_counts_from_zero(store: Store) -> None:
     engine(store, "vllm-0")
     # 2 a scrape; in minute 7 the engine is started anew.

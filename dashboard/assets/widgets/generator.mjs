@@ -181,7 +181,7 @@ function room({ label, value, width, kind }) {
   return li;
 }
 
-function engine({ name, state: words, health, running, waiting, kv, tokens, preempted, version, seen, odd }) {
+function engine({ name, state: words, health, running, waiting, kv, tokens, prefix, preempted, version, seen, odd }) {
   const tr = make("tr"), head = make("th"), who = make("span", name, "long"), pill = make("span", words, "pill");
   head.scope = "row";
   who.title = name;
@@ -193,7 +193,7 @@ function engine({ name, state: words, health, running, waiting, kv, tokens, pree
     return td;
   };
   tr.append(head, cellOf("State", pill), cell("Running", running, "running"), cell("Waiting", waiting, "waiting"), cell("KV cache", kv, "KV cache"),
-    cell("Tokens/s", tokens, "tokens/s per request"), cell("Preempted/min", preempted, "preemptions per minute"), cell("Weights", version, "weights"),
+    cell("Tokens/s", tokens, "tokens/s per request"), cell("Prefix hits", prefix), cell("Preempted/min", preempted, "preemptions per minute"), cell("Weights", version, "weights"),
     cellOf("Last read", aged(seen, "not in the last 5 min")));
   return tr;
 }

@@ -319,6 +319,7 @@ def _row(one: Engine) -> dict[str, Any]:
         "waiting": _shown(info.waiting),
         "kv": _shown(info.kv_ratio, "ratio"),
         "tokens": _shown(info.tokens_per_second),
+        "prefix": _shown(info.prefix_hit_ratio, "ratio"),
         "preempted": _shown(info.preemptions_per_minute),
         "version": f"v{info.version:,.0f}" if info.version is not None else "",
         "seen": round(info.last_ts) if info.last_ts is not None else None,

@@ -14,7 +14,18 @@ from dashboard.widgets.base import headline, html
 from dashboard.widgets.chart import Panel
 from server.query.types import Delta, Status
 
-_COLUMNS = ("Engine", "State", "Running", "Waiting", "KV cache", "Tokens/s", "Preempted/min", "Weights", "Last read")
+_COLUMNS = (
+    "Engine",
+    "State",
+    "Running",
+    "Waiting",
+    "KV cache",
+    "Tokens/s",
+    "Prefix hits",
+    "Preempted/min",
+    "Weights",
+    "Last read",
+)
 
 
 def tree() -> list[Any]:
