@@ -411,15 +411,15 @@ class Groups:
         group.members[record.rollout_id] = rollouts_groups.member(record)
         # Members agree; if not, the maximum makes the order of records irrelevant.
         group.environment = max(group.environment, record.environment)
-        group.purpose = max(group.purpose, record.purpose or "")
 
     def _judge(self, group: Group) -> None:
-        sizes = [member.size for member in group.members.values() if member.size is not None]
+        group.purpose, members = rollouts_groups.of_one_purpose(group.members.values())
+        sizes = [member.size for member in members if member.size is not None]
         group.reported_size = max(sizes) if sizes else None
-        members, size = group.members.values(), self.size(group)
+        size = self.size(group)
         group.complete = rollouts_groups.complete(members, size)
-        group.version = rollouts_groups.version_complete(tuple(members), size) if group.complete else None
-        group.completed = rollouts_groups.completed_at(tuple(members), size) if group.complete else None
+        group.version = rollouts_groups.version_complete(members, size) if group.complete else None
+        group.completed = rollouts_groups.completed_at(members, size) if group.complete else None
 
     def size(self, group: Group) -> int | None:
         """Returns the number of rollouts: as a member reports it, else as the run's configuration does."""
@@ -434,7 +434,7 @@ class Groups:
         size = self.size(group)
         if size == 1:
             return None
-        members = tuple(group.members.values())
+        members = rollouts_groups.of_one_purpose(group.members.values())[1]
         row = _row(key, group, members, size, self._max_reward(), now)
         if not _times(members) and group.row is not None:  # no member has a time: keep the time of the first record
             row = structs.replace(row, first_at=group.row.first_at, moved_at=group.row.moved_at)
@@ -446,7 +446,7 @@ class Groups:
 
 
 def _row(
-    key: GroupKey, group: Group, members: tuple[Member, ...], size: int | None, max_reward: float | None, now: float
+    key: GroupKey, group: Group, members: Sequence[Member], size: int | None, max_reward: float | None, now: float
 ) -> RolloutGroupRow:
     rewards = [one.reward for one in members if one.reward is not None]
     outcome = rollouts_groups.outcome(members, size, max_reward)

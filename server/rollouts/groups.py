@@ -19,7 +19,9 @@ _SAME_AT_ZERO = 1e-8
 
 
 class Member(Struct, frozen=True, gc=False):
-    """What its group needs to know of a rollout. ``reward``: None where it has none that counts."""
+    """What its group needs to know of a rollout. ``reward``: None where it has none that counts; ``purpose``: "" if it
+    is not reported.
+    """
 
     reward: float | None
     max_reward: float | None
@@ -35,6 +37,7 @@ class Member(Struct, frozen=True, gc=False):
     trained: bool
     sampled: bool
     aborted: bool = False
+    purpose: str = ""
 
 
 def member(record: Rollout) -> Member:
@@ -50,8 +53,21 @@ def member(record: Rollout) -> Member:
         reward, record.max_reward, record.solved, rollouts_model.ended(record), rollouts_model.ended_at(record),
         min(begun, default=None), finish(record), record.group_size, record.group_complete_at, settled,
         min(uses, default=None), bool(record.consumptions) or record.exit == "trained", record.sampled,
-        record.exit == "aborted_oversample",
+        record.exit == "aborted_oversample", record.purpose or "",
     )  # fmt: skip
+
+
+def of_one_purpose(members: Collection[Member]) -> tuple[str, list[Member]]:
+    """(purpose, its members): of training if any is, else of one other purpose.
+
+    An evaluation of the prompt that a training group has, under the same id, is no member of that group. A purpose that
+    is not reported is ``train``.
+    """
+    purposes = {one.purpose or "train" for one in members}
+    purpose = max(purposes, default="train")
+    if len(purposes) <= 1:
+        return purpose, list(members)
+    return purpose, [one for one in members if (one.purpose or "train") == purpose]
 
 
 def finish(record: Rollout) -> int | None:

@@ -342,6 +342,15 @@ class Timed(Generic[_T]):
         while len(self._where) > self._most:
             self._drop(min(self.minutes))
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._where
+
+    def remove(self, key: Key) -> None:
+        minute = self._where.pop(key, None)
+        if minute is not None:
+            del self.minutes[minute][key]
+            self._changed(minute)
+
     def _changed(self, minute: int) -> None:
         """For caches of results per minute."""
 
@@ -632,13 +641,14 @@ class RolloutBook:
 
     def put(self, row: RolloutRow, group: RolloutGroupRow | None = None) -> None:
         """A rollout (and its group) as it is known now."""
+        key = (row.rollout_id, row.life)
         if row.purpose not in (None, "train"):
+            self._remove(key)
             return
         self._touch()
         self.met, self.life = True, max(self.life, row.life)
         self.tellers.add(row.target)
         self._newest = max(self._newest, row.moved_at)
-        key = (row.rollout_id, row.life)
         self.alone = self.alone or row.group_size == 1
         self._put_live(key, row)
         self.failures_told = self.failures_told or self.watched or (row.state in _LOST and not row.sampled)
@@ -657,6 +667,13 @@ class RolloutBook:
         if group is not None:
             self._put_group(row, group)
         self._trim()
+
+    def _remove(self, key: Key) -> None:
+        """Removes an evaluation whose earlier parts did not report that it is one."""
+        if self.live.pop(key, None) is not None or key in self.ended:
+            self._touch()
+        for timed in (self.ended, self.left, self.dispatched):
+            timed.remove(key)
 
     def _touch(self) -> None:
         self.changed, self._window = True, None
