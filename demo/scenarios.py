@@ -546,7 +546,7 @@ _ROWS = (
             tokens_per_call=125.0,
             growth=2.55,
             grows_from=400.0,
-            grows_until=3_300.0,
+            grows_until=2_900.0,
             logprob_share=0.24,
         ),
     ),

@@ -1,7 +1,8 @@
 """What happened in the time shown, as cells: for the lane above the charts, and for the pins of a chart's own alerts.
 
 ``weight_updates.N``: weight updates, [[seconds into column N, version or None], ...]; so a tick sends the newest
-column, and that when there is a new version. ``other_events.N``: other events, [[seconds, kind, text], ...].
+column, and that when there is a new version. ``other_events.N``: other events, [[seconds, kind, text], ...]; a change
+of behaviour has its name at the end.
 ``fired_alerts.N``: alerts that began to fire, [[seconds, name, severity, signal], ...]. `assets/widgets/events.mjs`
 draws them.
 """
@@ -57,13 +58,19 @@ def cells(found: Sequence[EventInfo], columns: Grid) -> View:
     whole = len(updates) <= MOST_UPDATES
     sent = _columns("weight_updates", [(one.ts, [one.version]) for one in updates], columns)
     view: View = {key: rows if whole else rows[:_PER_COLUMN] for key, rows in sent.items()}
-    view |= _columns("other_events", [(one.ts, [one.kind, _text(one)]) for one in others], columns)
+    view |= _columns("other_events", [(one.ts, _other(one)) for one in others], columns)
     return view | {
         "weight_updates.width": columns.width,
         "weight_updates.n": len(updates),
         "weight_updates.whole": int(whole),
         "weight_updates.note": _note(updates),
     }
+
+
+def _other(event: EventInfo) -> list[str | int | None]:
+    """``drift:tool_calls::40`` is the key of a change of `tool_calls`."""
+    of = [event.key.split(":")[1]] if event.kind == "drift" else []
+    return [event.kind, _text(event), *of]
 
 
 def _text(event: EventInfo) -> str:

@@ -123,6 +123,17 @@ FIRST: tuple[Panel, ...] = (
         limits="batch",
     ),
     Panel(
+        "rates",
+        "Production and consumption",
+        "samples/s",
+        "samples/s",
+        (
+            PanelLine("consumed", want("trainer_samples_per_second"), "blue", "zero"),
+            PanelLine("generated", want("production_samples_per_second", stage="completed"), "orange"),
+            PanelLine("with a gradient", want("production_samples_per_second", stage="trainable"), "gold"),
+        ),
+    ),
+    Panel(
         "staleness",
         "Policy staleness",
         "versions behind",
@@ -189,17 +200,6 @@ FIRST: tuple[Panel, ...] = (
         ),
     ),
     Panel(
-        "itl",
-        "Time between tokens",
-        "over 5 min",
-        "seconds",
-        (
-            # The mean is exact; fast decode has no quantile, for it is below the engines' first edge.
-            PanelLine("mean", want("inter_token_latency_seconds", stat="mean"), "orange"),
-            PanelLine("p95", want("inter_token_latency_seconds", stat="p95"), "orange", "band", thin=True),
-        ),
-    ),
-    Panel(
         "reward",
         "Reward",
         "mean per step",
@@ -224,7 +224,7 @@ BEHAVIOUR: tuple[Panel, ...] = (
     Panel(
         "prefill",
         "Prefill share",
-        "against the first steps",
+        "prompt per generated token, against the first steps",
         "",
         (PanelLine("factor", want("prefill_decode_drift_ratio"), "orange"),),
         limits="prefill_decode_drift_ratio",

@@ -72,8 +72,11 @@ def state_word(facts: StatusFacts, state: str) -> str:
     return "" if facts.status.state.name == "catching_up" else STATE_WORDS[state]
 
 
-def drift_text(facts: StatusFacts, of: str) -> tuple[str, str]:
-    """(text, state) of a behaviour's drift: ``x2.3 since step 12 (2,656)``; of several environments the farthest."""
+def drift_text(facts: StatusFacts, of: str, levels: bool = False) -> tuple[str, str]:
+    """(text, state) of a behaviour's drift: ``x2.3 since step 12, from 2,656``; of several environments the farthest.
+
+    ``levels``: ``20 → 51 (median step), x2.5 since step 12``, for a chart, which shows no median.
+    """
     moved = [one for one in facts.signals if one.signal == f"{of}_drift_ratio"]
     measured = [one for one in moved if one.value is not None]
     if not measured:
@@ -81,7 +84,12 @@ def drift_text(facts: StatusFacts, of: str) -> tuple[str, str]:
     farthest = max(measured, key=lambda one: abs(math.log(one.value)) if one.value else 0.0)
     labels = {"of": of, **farthest.labels}
     since, base = facts.value("drift_since_step", **labels), facts.value("drift_baseline", **labels)
-    against = f" ({number(base)})" if base is not None else ""
-    change = f"x{farthest.value:.2g} since step {since:.0f}" if since is not None else "no drift since its first steps"
     where = f"{farthest.labels['environment']}: " if "environment" in farthest.labels else ""
-    return f"{where}{change}{against}", farthest.state
+    change = f"x{farthest.value:.2g} since step {since:,.0f}" if since is not None else "no drift since its first steps"
+    if base is None or since is None:
+        change += f" ({number(base)})" if base is not None else ""
+    elif levels and farthest.value is not None:
+        change = f"{number(base)} → {number(base * farthest.value)} (median step), {change}"
+    else:
+        change += f", from {number(base)}"
+    return where + change, farthest.state

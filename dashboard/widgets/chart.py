@@ -46,7 +46,8 @@ class Panel:
     limits: str = ""
     ceiling: float | None = None
     from_zero: bool = True
-    # The behaviour whose drift is stated below the legend, and whose initial level is drawn (`drift_since_step{of}`).
+    # The behaviour whose drift is stated below the legend (`drift_since_step{of}`); its initial level and the steps at
+    # which it changed are drawn.
     drift: str = ""
 
     def slots(self) -> list[tuple[str, PanelLine]]:
@@ -91,7 +92,7 @@ def bind(panel: Panel, facts: StatusFacts, infos: Infos) -> ChartNow:
     silent = next((one for one in found if one is not None), None)
     shown = first or silent
     health = shown.state if shown else "unknown"
-    drift, drift_state = drift_text(facts, panel.drift) if panel.drift else ("", "")
+    drift, drift_state = drift_text(facts, panel.drift, levels=True) if panel.drift else ("", "")
     return ChartNow(
         state="ok" if first else health,
         health=health,
@@ -250,6 +251,7 @@ def element(panel: Panel) -> Any:
             "data-share": "1" if panel.kind == "share" else "",
             "data-unit": panel.unit if panel.unit in ("ratio", "seconds") else "",
             "data-units": panel.unit,
+            "data-drift": panel.drift,
         },
     )
 

@@ -149,7 +149,7 @@ def test_rich_run(reader: MemoryReader) -> None:
         "card.wait.word": "Critical",
         "card.wait.note": "critical ≥ 40%",
         "card.kv.note": "room for 526 · critical ≥ 97%",
-        "card.length.note": "x1.7 since step 40 (2,400)",
+        "card.length.note": "x1.7 since step 40, from 2,400",
         "card.staleness.note": "max 5 · bound 6",
         "chart.steps.0.text": "74%",
         "chart.kv.critical": "critical 97%",

@@ -270,6 +270,7 @@ def test_events_are_in_one_lane_and_a_chart_has_its_own_alerts(open_page: Open, 
     records.events += [
         EventInfo(NOW - 2800, "checkpoint", "c", "step 1110"),
         EventInfo(NOW - 1500, "config_change", "d", "max_num_seqs 256 to 384"),
+        EventInfo(NOW - 600, "drift", "drift:response_length::40", "response length x1.2 from step 40 on"),
     ]
     alerts = [structs.replace(one, signal="kv_cache_usage_ratio") for one in reader.alerts.active(fake.RICH)]
     reader.set_alerts(*alerts)
@@ -279,12 +280,12 @@ def test_events_are_in_one_lane_and_a_chart_has_its_own_alerts(open_page: Open, 
         "critical alert", "6 weight updates, v407 to v412",
     ]  # fmt: skip
     pins = page.locator(".pins a")
-    assert [pin.get_attribute("class") for pin in pins.all()] == ["saved", "restarted", "changed", "fired"]
+    assert [pin.get_attribute("class") for pin in pins.all()] == ["saved", "restarted", "changed", "fired", "changed"]
     assert pins.nth(3).get_attribute("aria-label") == "KVCacheExhausted fired, TrainerStarved fired"
     # Each at its time, on the whole width of the lane.
     wide = page.locator(".lane-rows").evaluate("el => el.clientWidth")
     lefts = page.evaluate("RS.all('.pins li').map((li) => parseFloat(li.style.left))")
-    assert lefts == pytest.approx([wide * (1 - ago / 3600) for ago in (2800, 2000, 1500, 1001)], abs=2)
+    assert lefts == pytest.approx([wide * (1 - ago / 3600) for ago in (2800, 2000, 1500, 1001, 600)], abs=2)
     # Under the cursor: its text, and a line at its time on every chart.
     pins.nth(1).hover()
     assert f"Restart: {EVIL}" in page.locator(".tooltip").inner_text() and page.evaluate("window.hacked") is None
@@ -302,6 +303,16 @@ def test_events_are_in_one_lane_and_a_chart_has_its_own_alerts(open_page: Open, 
     assert page.evaluate("RS.all('.events-fired, .events-warned').map((el) => el.closest('.panel').id)") == [
         "panel-kv", "panel-kv"
     ]  # fmt: skip
+    # A change of behaviour is marked on its own chart, at its time, below the sentence that states it.
+    assert page.evaluate("RS.all('.events-changed').map((el) => el.closest('.panel').id)") == ["panel-length"]
+    assert page.locator("#panel-length .drift").inner_text() == "2,400 → 4,080 (median step), x1.7 since step 40"
+    mark = page.locator("#panel-length .events-changed path").get_attribute("d") or ""
+    at = page.evaluate(
+        """at => { const [el, gd] = RS.plots().find(([el]) => el.dataset.panel === "length"), [a, b] = RS.range();
+        const axis = gd._fullLayout.xaxis; return axis._offset + axis._length * (1000 * at + RS.tz - a) / (b - a); }""",
+        NOW - 600,
+    )
+    assert float(mark[1:].split()[0]) == pytest.approx(at, abs=1)
     pins.nth(3).click()
     until(page, "() => RS.boot.key === 'alerts'")
     page.go_back()

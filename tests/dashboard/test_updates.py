@@ -57,7 +57,7 @@ def test_other_events_have_kind_and_text() -> None:
         "weight_updates.10": [[5.0, 10]], "weight_updates.width": 60.0, "weight_updates.n": 1,
         "weight_updates.whole": 1, "weight_updates.note": "1 weight update",
         "other_events.10": [[5.0, "restart", "Restart: step 380"], [6.5, "resume", "Resumed"],
-                   [42.5, "drift", "Behaviour changed: tool calls x2.5 from step 40 on"]],
+                   [42.5, "drift", "Behaviour changed: tool calls x2.5 from step 40 on", "tool_calls"]],
         "other_events.11": [[0.0, "eval", "Evaluation"]],
     }  # fmt: skip
 

@@ -136,7 +136,7 @@ const plain = (words) => words.replace(/&/g, "&amp;").replace(/</g, "&lt;").repl
 function alertShapes(el) {
   return alertsOf(el).map(({ ms, kind }) => ({
     type: "line", yref: "paper", y0: 0, y1: 1, x0: toX(ms), x1: toX(ms), opacity: 0.8,
-    line: { color: token(kind === "fired" ? "critical" : "watch"), width: 1 },
+    line: { color: token(kind === "fired" ? "critical" : kind === "changed" ? "muted" : "watch"), width: 1 },
   }));
 }
 

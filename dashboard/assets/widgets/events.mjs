@@ -36,7 +36,7 @@ function found() {
     if (column) for (const [after, ...rest] of cell) {
       const ms = 1000 * (Number(column) * width + after) + state.tz;
       if (what === "weight_updates") updates.push([ms, rest[0]]);
-      else if (what === "other_events") events.push({ ms, kind: NAMES[rest[0]] || "changed", words: rest[1], signal: "" });
+      else if (what === "other_events") events.push({ ms, kind: NAMES[rest[0]] || "changed", words: rest[1], signal: rest[2] ? "drift:" + rest[2] : "" });
       else events.push({ ms, kind: rest[1] === "critical" ? "fired" : "warned", words: `${rest[0]} fired`, signal: rest[2] });
     }
   }
@@ -151,9 +151,9 @@ function paintLane(lane) {
   reads(area, hover);
 }
 
-// ---- a chart's own alerts
+// ---- a chart's own alerts, and the changes of its behaviour
 
-const signals = (el) => new Set(all(".item[data-signal]", el).map((item) => item.dataset.signal));
+const signals = (el) => new Set([...all(".item[data-signal]", el).map((item) => item.dataset.signal), "drift:" + el.dataset.drift]);
 export const alertsOf = (el) => found().events.filter((event) => event.signal && inside(event) && signals(el).has(event.signal));
 export const alertsAt = (el, ms, perPixel) => words(alertsOf(el).filter((event) => Math.abs(event.ms - ms) <= (CLOSE / 2) * perPixel));
 
@@ -165,6 +165,9 @@ function paint() {
     const own = grouped(alertsOf(el).filter((event) => event.kind === name), (ms) => Math.round(x(ms)) + 0.5, CLOSE);
     return own.map(([at]) => `M${at} ${top}V${Math.min(bottom, top + STEM)}${triangle(at, top)}`).join("");
   });
+  // A change of behaviour parts the chart: the line goes down to its axis.
+  over("events-changed", "changed", (x, top, bottom, el) =>
+    alertsOf(el).filter((event) => event.kind === "changed").map((event) => `M${Math.round(x(event.ms)) + 0.5} ${top}V${bottom}${circle(Math.round(x(event.ms)) + 0.5, top)}`).join(""));
 }
 
 drawers.push((cells) => {

@@ -136,7 +136,7 @@ PANELS: tuple[Panel, ...] = (
         "Time between tokens",
         "over 5 min",
         "seconds",
-        # As on the overview: the mean is exact, and fast decode has no quantile.
+        # The mean is exact; fast decode has no quantile, for it is below the engines' first edge.
         (
             PanelLine("mean", want(_ITL, stat="mean"), "orange"),
             PanelLine("p95", want(_ITL, stat="p95"), "orange", "band", thin=True),
