@@ -35,6 +35,7 @@ SLOW = {
     "derive/test_evidence.py": 17,
     "derive/test_alerts.py": 16,
     "e2e/test_push.py": 16,
+    "contradictions/test_published.py": 15,
     "derive/test_driver.py": 15,
     "dashboard/test_rollouts_browser.py": 15,
     "sandboxes/test_sweep.py": 15,
