@@ -111,7 +111,7 @@ NOT_RECORDED: dict[str, set[str]] = {
         "truncation_ratio",
     },
     # A task without tools.
-    "trl": {"generation_held_ratio", "failure_ratio", "tool_calls"},
+    "trl": {"generation_held_ratio", "failure_ratio", "mismatch_logprob_difference", "tool_calls"},
     # Runs without filtered groups, tools that fail or a bound in the configuration.
     "verl": {
         "failure_ratio",

@@ -77,7 +77,7 @@ def test_every_key_of_the_configuration_is_documented(name: str) -> None:
 
 def test_every_fact_and_table_is_documented() -> None:
     assert sorted(FACTS) == unknown_keys({"run": {"x": {"facts": {"zz": 1}}}})
-    assert unknown_keys({"zz": 1}) == ["alerts", "otlp", "run", "server", "store"]
+    assert unknown_keys({"zz": 1}) == ["alerts", "dashboard", "otlp", "run", "server", "store"]
 
 
 def test_every_variable_is_documented() -> None:

@@ -208,6 +208,13 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
         Key("url_env", "string", "", "environment variable with the address"),
         Key("interval", "duration", "1m", "time between two requests, at least 10s"),
     ),
+    "[[dashboard.panel]]": (
+        Key("signal", "string", "", "a [signal](signals.md), with labels of its series; this or `metric`"),
+        Key("metric", "string", "", "an [input metric](input-metrics.md), with labels, such as `target`"),
+        Key("title", "string", "the name", "title of the chart, shown below every Overview"),
+        Key("split", "string", "", "a label: one chart per value of it"),
+        Key("log", "boolean", "false", "logarithmic value axis"),
+    ),
     "[[otlp]]": (
         Key("name", "string", "required", "name of the OpenTelemetry metric"),
         Key("metric", "string", "required", "an [input metric](input-metrics.md)"),

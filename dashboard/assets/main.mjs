@@ -42,6 +42,7 @@ export * from "./widgets/runs.mjs";
 export * from "./widgets/compare.mjs";
 export * from "./widgets/own_chart.mjs";
 export * from "./widgets/explore.mjs";
+export * from "./widgets/own_panels.mjs";
 export * from "./widgets/targets.mjs";
 export * from "./widgets/help.mjs";
 export * from "./core/keys.mjs";

@@ -20,6 +20,7 @@ from collectors.catalog import METRICS
 from collectors.model import FACTS, Collector, Labels, Lifecycle, Mode
 from collectors.otlp_names import Attributes, Maps, Rule, factor_of
 from collectors.training_logs.maps import check as check_maps
+from server import signals
 from server.alerts.settings import AlertSettings
 from server.alerts.text import parse_duration
 from server.config import alerts as config_alerts
@@ -30,7 +31,7 @@ from server.lib.secret import NO_SECRET, Secret
 from server.preflight.model import MAX_DANGLING, MIN_CREDIT_USD, RESOURCES, SIZES, PreflightPlan
 from server.push.heartbeats import HeartbeatSettings
 from server.signals.gpus import PRICES, ROLES, known_type
-from server.store.types import RetentionSettings
+from server.store.types import MOST_PANELS, PANEL_KEYS, OwnPanel, RetentionSettings, panel_mistakes
 from server.targets.model import (
     BY_URL,
     KINDS,
@@ -559,6 +560,8 @@ class Settings:
     preflight: Mapping[str, PreflightPlan] = field(default_factory=dict)
     alerts: AlertSettings = field(default_factory=config_alerts.defaults)
     otlp: Maps = field(default_factory=dict)
+    # Charts below every Overview.
+    panels: tuple[OwnPanel, ...] = ()
 
     @property
     def planned(self) -> list[tuple[RunSettings, PreflightPlan]]:
@@ -604,7 +607,7 @@ def read(path: Path | None) -> dict[str, Any]:
 def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
     """Settings from parsed TOML; see `load`."""
     problems = Problems()
-    problems.unknown(raw, {"server", "store", "run", "alerts", "otlp"}, "config")
+    problems.unknown(raw, {"server", "store", "run", "alerts", "otlp", "dashboard"}, "config")
     server = problems.take(raw, "server", dict, {}, "config")
     keys = {"host", "port", "token_file", "private", "allowed_hosts", "role", "collect", "push"}
     problems.unknown(server, keys, "server")
@@ -628,12 +631,37 @@ def build(raw: Mapping[str, Any], env: Mapping[str, str]) -> Settings:
         heartbeats=heartbeats,
         preflight=plans,
         alerts=config_alerts.build(problems.take(raw, "alerts", dict, {}, "config"), env, problems),
+        panels=parse_panels(problems, problems.take(raw, "dashboard", dict, {}, "config")),
         otlp=parse_otlp(raw.get("otlp", []), lambda where, text: problems.add(f"otlp{where}", text)),
     )
     _one_token_each(heartbeats, problems)
     if problems.messages:
         raise ConfigError(problems.messages)
     return settings
+
+
+def parse_panels(problems: Problems, table: Mapping[str, Any]) -> tuple[OwnPanel, ...]:
+    """`[[dashboard.panel]]`: what is wrong goes into ``problems``."""
+    problems.unknown(table, {"panel"}, "dashboard")
+    rows = problems.take(table, "panel", list, [], "dashboard")
+    if len(rows) > MOST_PANELS:
+        problems.add("dashboard.panel", f"{len(rows)} panels; at most {MOST_PANELS}")
+    # Loaded only where there are panels.
+    names = {item.name for item in signals.load() if not isinstance(item, signals.Counter)} if rows else set()
+    found = []
+    for i, row in enumerate(rows):
+        where = f"dashboard.panel[{i}]"
+        if not isinstance(row, dict):
+            problems.add(where, "must be a table: [[dashboard.panel]]")
+            continue
+        problems.unknown(row, set(PANEL_KEYS), where)
+        known = {key: value for key, value in row.items() if key in PANEL_KEYS}
+        wrong = panel_mistakes(known, names, {*METRICS, *config_alerts.HEALTH})
+        for key, reason in wrong:
+            problems.add(f"{where}.{key}" if key else where, reason)
+        if not wrong:
+            found.append(OwnPanel(**known))
+    return tuple(found)
 
 
 def _one_token_each(heartbeats: Mapping[str, Sequence[HeartbeatSettings]], problems: Problems) -> None:

@@ -24,6 +24,7 @@ from server.api.alerts import add_alerts
 from server.api.app import close_api, create_api
 from server.api.forwarding import add_readings
 from server.api.gate import LOOPBACK_NAMES, App, Gate
+from server.api.panels import add_panels
 from server.api.push import add_pushes
 from server.api.rollouts import add_rollouts
 from server.api.runs import add_engines, add_preflight, add_run_removal, add_sandboxes, add_what_if
@@ -253,6 +254,7 @@ def _app(
     add_preflight(api, reader, preflights)
     add_what_if(api, reader)
     add_engines(api, reader)
+    add_panels(api, reader, store, clock, settings.panels)
     close_api(api)
     app, csp = attach_dashboard(api, reader, version)
     admin = None if settings.token else admin_token.made(os.environ)

@@ -56,7 +56,7 @@ def remove(engines: Engines, name: str, now: int, progress: Callable[[str], None
 def _tables(dialect: str) -> list[Table]:
     """Every table with rows of runs but `samples`: what refers to a run comes before the run."""
     found = [table for part in metadata(dialect) for table in reversed(part.sorted_tables)]
-    excluded = {"samples", "hist_layouts", "silences"}
+    excluded = {"samples", "hist_layouts", "panels", "silences"}
     return [table for table in found if table.name not in excluded and table is not runs and table is not series]
 
 

@@ -23,6 +23,7 @@ from server.store.engine import Engines
 from server.store.generators import FleetStore, GeneratorStore
 from server.store.histograms import Edges, HistogramStore
 from server.store.inbox import PushStore
+from server.store.panels import PanelStore
 from server.store.retention import RetentionStore
 from server.store.rollouts import RolloutStore
 from server.store.runs import RunStore, VerdictStore, ensure_run, one_run, rolled_until
@@ -265,6 +266,7 @@ class Store:
         verdicts: the newest verdict of a run, and its history.
         alerts: alerts, silences, the outbox and heartbeats.
         pushes: the inbox of pushed data, and its senders.
+        panels: charts that users chose.
         chunks: packs old raw samples.
         retention: deletes what is older than its retention; the size of the store.
     """
@@ -285,6 +287,7 @@ class Store:
         self.fleet = FleetStore(engines)
         self.rollouts = RolloutStore(engines)
         self.pushes = PushStore(engines)
+        self.panels = PanelStore(engines)
         self.chunks = ChunkStore(engines)
         self.retention = RetentionStore(engines)
         self._guard = threading.Lock()

@@ -424,6 +424,16 @@ heartbeats = Table(
     PrimaryKeyConstraint("run", "name", name="pk_heartbeats"),
 )
 
+panels = Table(
+    "panels",
+    common,
+    Column("owner", Text, nullable=False),
+    # The charts in their order, as JSON of `server.store.types.OwnPanel`.
+    Column("panels", Text, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("owner", name="pk_panels"),
+)
+
 pushers = Table(
     "pushers",
     common,

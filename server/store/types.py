@@ -3,8 +3,9 @@
 Times are integer epoch milliseconds here (the store's unit); in records that others share they are epoch seconds.
 """
 
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import attrgetter
@@ -354,3 +355,59 @@ class RetentionSettings:
     rollups: float | None = None
     records: float | None = 90 * 86_400.0
     max_bytes: int | None = None
+
+
+# ---- charts that users chose
+
+MOST_PANELS = 24
+"""Charts of one user."""
+PANEL_CHARACTERS = 100
+"""Characters of a title or of a user's name."""
+PANEL_KEYS = ("signal", "metric", "title", "split", "log")
+# A name, and labels in braces: `server.query.types.parse_name` reads them.
+_SELECTOR = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(?:\{[^\n]{0,400}\})?")
+
+
+class OwnPanel(Struct, frozen=True):
+    """One chart.
+
+    Attributes:
+        signal, metric: one of the two: a name with the labels that a series must have, as `/series` takes it.
+        title: "" for the signal's own, or the metric's name.
+        split: a label; one chart per value of it.
+        log: the value axis is logarithmic.
+    """
+
+    signal: str = ""
+    metric: str = ""
+    title: str = ""
+    split: str = ""
+    log: bool = False
+
+
+def panel_mistakes(
+    panel: Mapping[str, Any], signals: Collection[str], metrics: Collection[str]
+) -> list[tuple[str, str]]:
+    """What is wrong with the fields of a panel, as (field, reason); "" for the whole.
+
+    Args:
+        signals, metrics: the names that there are.
+    """
+    found = [(key, f"unknown; keys: {', '.join(PANEL_KEYS)}") for key in panel if key not in PANEL_KEYS]
+    for key in PANEL_KEYS[:4]:
+        if not isinstance(panel.get(key, ""), str):
+            found.append((key, "must be a string"))
+        elif key in ("title", "split") and len(panel.get(key, "")) > PANEL_CHARACTERS:
+            found.append((key, f"has more than {PANEL_CHARACTERS} characters"))
+    if not isinstance(panel.get("log", False), bool):
+        found.append(("log", "must be true or false"))
+    given = [key for key in ("signal", "metric") if panel.get(key)]
+    if len(given) != 1:
+        return [*found, ("", "needs exactly one of signal and metric")]
+    [key], known = given, signals if given == ["signal"] else metrics
+    name = panel[key] if isinstance(panel[key], str) else ""
+    if name and not _SELECTOR.fullmatch(name):
+        found.append((key, f'{name[:80]!r} is no name with labels, such as kv_cache_usage_ratio{{target="engine-0"}}'))
+    elif name and name.partition("{")[0] not in known:
+        found.append((key, f"no {key} is named {name.partition('{')[0]!r}"))
+    return found

@@ -49,6 +49,7 @@ def application(
         _preflight(api, reader)
         _sandboxes(api, reader)
         _history(api, reader)
+        _panels(api)
     policy = csp(attach(api, reader, version="0.0.0", receivers=receivers, candidates=candidates))
 
     @api.middleware("http")
@@ -111,6 +112,14 @@ def _history(api: FastAPI, reader: MemoryReader) -> None:
     @api.exception_handler(UnknownRun)
     def unknown(_: object, error: UnknownRun) -> JSONResponse:
         return JSONResponse({"detail": f"no run named {error.args[0]!r}"}, 404)
+
+
+def _panels(api: FastAPI) -> None:
+    """Of nobody: `test_explore_browser.py` has the real routes."""
+
+    @api.get("/api/v1/panels")
+    def panels(user: str = "") -> dict[str, Any]:
+        return {"declared": [], "own": []}
 
 
 class Serving:

@@ -12,13 +12,14 @@ from collectors.catalog import METRICS
 from dashboard.app import attach
 from dashboard.shell import layout as shell_layout
 from server.api.app import create_api
+from server.api.panels import add_panels
 from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.signals import Counter, load
 from server.store import Store
-from server.store.types import Batch, LatestRow, PointState, SeriesKey
+from server.store.types import Batch, LatestRow, OwnPanel, PointState, SeriesKey
 from tests.dashboard.new_pages import new_pages
-from tests.dashboard.serving import Serving, until
+from tests.dashboard.serving import Serving, until, wait
 from tests.store.helpers import T0
 
 pytestmark = pytest.mark.browser
@@ -67,6 +68,7 @@ def open_page(browser: Browser, store: Store, monkeypatch: pytest.MonkeyPatch) -
 
     def app() -> object:
         api = create_api(reader, version="1", ready=lambda: None)
+        add_panels(api, reader, store, ScaledClock(NOW), [OwnPanel(metric="kv_cache_usage_ratio", title="KV of each")])
         attach(api, reader, version="0.0.0")
         return api
 
@@ -141,7 +143,7 @@ def test_the_address_holds_the_charts_and_a_signal_has_its_title(open_page: Open
     assert page.evaluate(LEGEND, first) == [["now", "74%"]]
     # What there is not says so and leaves the others alone.
     assert page.locator(f"#panel-{last} .why p").inner_text() == "No metric named 'nope'; see /api/v1/metrics"
-    page.locator(".chosen-one button").first.click()
+    page.get_by_role("button", name="Remove Trainer wait").click()
     until(page, f"() => ({KEYS})().length === 4")
     assert "signal" not in address(page)
 
@@ -158,3 +160,45 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(open_page: Open) -> None:
     page = open_page("range=15m&signal=trainer_wait_ratio&metric=kv_cache_usage_ratio&split=target", size=(390, 844))
     until(page, "() => RS.all('#ex-charts .panel').length === 4")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+OWN = "() => RS.all('#own-charts .panel').map(el => el.querySelector('h2').textContent)"
+
+
+def until_kept(store: Store, count: int) -> None:
+    wait(lambda: len(store.panels.of("mia")) == count)
+
+
+def test_own_panels_are_added_ordered_and_removed(open_page: Open, store: Store) -> None:
+    query = "range=15m&signal=trainer_wait_ratio&metric=kv_cache_usage_ratio{target=%22engine-2%22}&log=1"
+    page = open_page(query)
+    until(page, DRAWN, 2)
+    page.locator(".chosen-one .plain").first.click()
+    page.locator("dialog input").fill("mia")
+    page.locator("dialog button.more").click()
+    until(page, "() => document.querySelector('#toast')?.textContent === 'Added to Overview'")
+    page.locator(".chosen-one .plain").last.click()
+    until_kept(store, 2)
+    page.locator("[data-nav=overview]").first.click()
+    # First that of the configuration, then those of the user, who cannot move the first.
+    until(page, f"() => ({OWN})().length === 3")
+    assert page.evaluate(OWN) == ["KV of each", "trainer_wait_ratio", "kv_cache_usage_ratio"]
+    assert page.locator("#own-charts .handle").count() == 2
+    wanted = [
+        OwnPanel(signal="trainer_wait_ratio", log=True),
+        OwnPanel(metric='kv_cache_usage_ratio{target="engine-2"}', log=True),
+    ]
+    assert store.panels.of("mia") == wanted
+    page.locator("#own-charts .handle").last.focus()
+    page.keyboard.press("ArrowLeft")
+    until(page, "() => document.querySelector('#toast')?.textContent === 'Moved to place 1 of 2'")
+    assert page.evaluate(OWN) == ["KV of each", "kv_cache_usage_ratio", "trainer_wait_ratio"]
+    assert store.panels.of("mia") == wanted[::-1]
+    until(page, "() => document.activeElement.matches('#own-charts .own-charts:nth-child(2) .handle')")
+    page.locator("#own-charts .handle").first.drag_to(page.locator("#own-charts .panel").last)
+    until(page, "() => document.querySelector('#toast')?.textContent === 'Moved to place 2 of 2'")
+    assert store.panels.of("mia") == wanted
+    page.locator("#own-charts .panel").last.locator(".tools").click(force=True)
+    page.get_by_role("menuitem", name="Remove from Overview").click()
+    until(page, f"() => ({OWN})().length === 2")
+    assert store.panels.of("mia") == wanted[:1]

@@ -39,3 +39,13 @@ test("the catalogue: what the run reports is shown, the rest is found by words",
   assert.deepEqual(matching(rows, "Power WATTS").map((row) => row.name), ["gpu_power_watts"]);
   assert.deepEqual(matching(rows, "power nats"), []);
 });
+
+const { moved } = await import("../../dashboard/assets/widgets/own_panels.mjs");
+
+test("a panel moves to a place, and no further than the ends", () => {
+  const ids = ["a", "b", "c"];
+  assert.deepEqual(moved(ids, "a", 1), ["b", "a", "c"]);
+  assert.deepEqual(moved(ids, "c", 0), ["c", "a", "b"]);
+  assert.deepEqual(moved(ids, "c", 9), ids);
+  assert.deepEqual(moved(ids, "a", -1), ids);
+});

@@ -3,9 +3,11 @@ import { by } from "./dom.mjs";
 
 export const runApi = (run, what, query) => `${by("app").dataset.base}api/v1/runs/${encodeURIComponent(run)}/${what}${query ? "?" + query : ""}`;
 
+export const apiPath = (path, query) => `${by("app").dataset.base}api/v1/${path}?${new URLSearchParams(query)}`;
+
 // The answer; an `Error` with the server's own words where there is one.
-export async function readJson(url) {
-  const answer = await fetch(url);
+export async function readJson(url, options = {}) {
+  const answer = await fetch(url, options);
   if (answer.ok) return answer.json();
   const body = await answer.json().catch(() => ({}));
   throw new Error(typeof body.detail === "string" ? body.detail : `The server answered ${answer.status}.`);

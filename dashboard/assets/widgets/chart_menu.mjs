@@ -9,6 +9,7 @@ import { draw, graphOf, time } from "./chart.mjs";
 import { linesOf, linkOf, rowsOf, saveCsv, savePng, summarise, titleOf, valueOf } from "./chart_data.mjs";
 import { cross, leave } from "./cursor.mjs";
 import { lineOf } from "./legend.mjs";
+import { removePanel } from "./own_panels.mjs";
 import { nearest } from "./series.mjs";
 import { byStep, toMs, toX } from "./step_axis.mjs";
 
@@ -168,7 +169,9 @@ function items(el) {
   const behind = [["1h", "Compare with an hour ago"], ["1d", "Compare with a day ago"]].filter(([key]) => key !== over).map(([key, words]) => [words, flip({ over: key, align: null })]);
   const none = over ? [["Stop comparing", flip({ over: null, align: null })]] : [];
   const signals = [...new Set(all(".legend .item[data-signal]", el).map((item) => item.dataset.signal))].join(",");
-  const explore = state.boot.key === "explore" ? [] : [["Open in Explore", () => go(page("explore", new URLSearchParams({ signal: signals })))]];
+  const spec = el.closest(".own-charts")?.spec, asks = spec ? { [spec.kind]: spec.name, ...(spec.split && { split: spec.split }), ...(spec.log && { log: "1" }) } : { signal: signals };
+  const explore = state.boot.key === "explore" ? [] : [["Open in Explore", () => go(page("explore", new URLSearchParams(asks)))]];
+  if (spec && spec.own) explore.push(["Remove from Overview", () => removePanel(el.parentElement.dataset.of)]);
   return [again, ...own, ["Copy link", () => copyLink(el)], ...explore, ["All charts"], axis, ...behind, ["Compare with another run …", () => choose()], ...none];
 }
 

@@ -1,9 +1,10 @@
 // The Explore page: the catalogue of a run, found by words; what is chosen is in the address (`dashboard/pages/explore/layout.py`).
-import { parseName, readJson, reason, runApi, seriesName, seriesNames } from "../core/api.mjs";
+import { apiPath, parseName, readJson, reason, runApi, seriesName, seriesNames } from "../core/api.mjs";
 import { ages } from "../core/cells.mjs";
 import { by, make } from "../core/dom.mjs";
 import { drawers, painters, state } from "../core/state.mjs";
 import { idOf, showCharts } from "./own_chart.mjs";
+import { addPanel } from "./own_panels.mjs";
 import { finder, want, wanted } from "./runs.mjs";
 
 // Charts at once; seconds until the catalogue is read again; rows of the list.
@@ -44,8 +45,7 @@ async function load() {
   const run = state.boot.run, mine = ++known.turn;
   Object.assign(known, { at: performance.now() }, known.run === run ? {} : { run, rows: [] });
   try {
-    const base = `${by("app").dataset.base}api/v1/metrics?${new URLSearchParams({ run })}`;
-    const [metrics, signals] = await Promise.all([readJson(base), readJson(runApi(run, "signals"))]);
+    const [metrics, signals] = await Promise.all([readJson(apiPath("metrics", { run })), readJson(runApi(run, "signals"))]);
     if (mine !== known.turn || !here()) return;
     known.rows = catalogue(metrics, signals);
     list();
@@ -134,7 +134,10 @@ function chip(one) {
   off.type = "button";
   off.setAttribute("aria-label", `Remove ${title}`);
   off.addEventListener("click", () => (put(chosen().filter((other) => idOf(other) !== idOf(one))), by("ex-find").querySelector("input").focus()));
-  el.append(make("span", title, "name"), ...menus(one), off);
+  const add = make("button", "Add to Overview", "plain");
+  add.type = "button";
+  add.addEventListener("click", () => addPanel({ [one.kind]: one.name, split: wanted("split"), log: wanted("log") === "1" }));
+  el.append(make("span", title, "name"), ...menus(one), add, off);
   return el;
 }
 

@@ -7,6 +7,7 @@ import { now, states } from "../core/live.mjs";
 import { painters, state } from "../core/state.mjs";
 import { bind, figure, range } from "./chart.mjs";
 import { legends } from "./chart_menu.mjs";
+import { handle } from "./own_panels.mjs";
 import { across, overSteps } from "./step_axis.mjs";
 
 // Points of a line, which the API answers for 200 series at once; lines of a chart; charts of one name; seconds.
@@ -15,7 +16,7 @@ const HUES = 4, DASHES = ["solid", "dash", "dot"], FEW = 40;
 const BARE = ["versions", "version", "reward", "nats", "x", ""];
 
 /**
- * @typedef {{ kind: "signal" | "metric", name: string, title?: string, split?: string, log?: boolean }} Spec
+ * @typedef {{ kind: "signal" | "metric", name: string, title?: string, split?: string, log?: boolean, own?: boolean }} Spec
  * @typedef {{ name: string, unit: string, ts: number[], mean: (number | null)[] }} Series
  */
 
@@ -110,6 +111,7 @@ function chart(el, holder, { value, series, beside, why, more }) {
   const kept = [...Object.entries(fixed).map(([label, one]) => `${label} ${one}`), value && `${spec.split} ${value}`];
   put(".unit", [unit === "ratio" ? "%" : unit, `mean of ${every(holder.width)}`, ...kept, spec.log && "log scale"].filter(Boolean).join(" · "));
   Object.assign(el.dataset, { unit: own, units: unit });
+  if (spec.own && !el.querySelector(".handle")) el.querySelector(".row").prepend(handle(holder, el));
   legend(el, spec, key, labels, series.length - lines.length, more);
   const drawn = lines.map((_, i) => `${key}.${i}`), b = state.boot, targets = [...new Set(lines.map((one) => parseName(one.name)[1].target).filter(Boolean))];
   b.drawn = [...b.drawn.filter((slot) => slot.split(".")[0] !== key), ...drawn];

@@ -8,11 +8,12 @@ const HOURS = [["1 h", 1], ["4 h", 4], ["24 h", 24], ["until …", 0]];
 const NAME = "rollscope-name", LOST = "The server cannot be reached.";
 let made = 0;
 
-function remembered() {
+// The user's name, as typed once in this browser: of silences and of own panels.
+export function userName() {
   try { return localStorage.getItem(NAME) || ""; } catch (blocked) { return ""; }
 }
 
-function remember(name) {
+export function keepUserName(name) {
   try { localStorage.setItem(NAME, name); } catch (blocked) { /* private mode: asked again next time */ }
 }
 
@@ -66,7 +67,7 @@ export function silenceForm(button, row) {
   const card = button.closest(".alert"), open = card.querySelector("form");
   if (open) return close(card, button);
   const id = ++made, form = make("form", "", "silence"), list = matchers(row), time = durations(id);
-  const [nameLabel, name] = field("Your name", remembered(), 100), [whyLabel, why] = field("Reason", "", 500);
+  const [nameLabel, name] = field("Your name", userName(), 100), [whyLabel, why] = field("Reason", "", 500);
   const says = make("p", "", "note"), wrong = make("p", "", "error"), submit = make("button", "", "strong"), cancel = make("button", "Cancel", "plain");
   cancel.type = "button";
   wrong.setAttribute("role", "alert");
@@ -82,7 +83,7 @@ export function silenceForm(button, row) {
   form.addEventListener("input", refresh);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    remember(name.value.trim());
+    keepUserName(name.value.trim());
     const body = { matchers: chosen(), startsAt: stamp(now()), endsAt: stamp(time.ends()), createdBy: name.value.trim() || "dashboard", comment: why.value.trim() };
     send(body, submit, wrong, () => (close(card, button), done(`${row.name}: silenced ${time.words()}.`)));
   });

@@ -6,18 +6,14 @@ The browser reads the catalogue and the series from the API (`assets/widgets/exp
 
 from typing import Any
 
-from dashboard.charts.comparison import behind
-from dashboard.charts.elements import lane
-from dashboard.charts.figures import layout
+from dashboard.charts.elements import lane, read
+from dashboard.charts.own import own
 from dashboard.shell.page import Json, Load, Page, Scope
 from dashboard.widgets.base import html
-from dashboard.widgets.chart import Panel
 from dashboard.widgets.status import View
 from server.query.types import Delta, Status
 
 ASKS = ("signal", "metric", "split", "log")
-# Units whose axis is written in a way of its own, and one of all others.
-_AXES = ("", "ratio", "seconds", "other")
 
 
 def tree() -> list[Any]:
@@ -40,19 +36,8 @@ def cells(scope: Scope) -> View:
 
 
 def charts(load: Load) -> Json:
-    """What the browser needs to draw charts of its own: an empty list of figures, axes by unit, and what is behind.
-
-    ``beside``: the run or the time drawn behind the lines, and the seconds added to its times.
-    """
-    tz = float(load.wanted.get("tz") or 0)
-    axes = {unit: layout(Panel("", "", "", unit, ()), load.span, tz, "") for unit in _AXES}
-    found: Json = {"figures": {}, "drawn": [], "sparks": {}, "rules": {}, "axes": axes}
-    if load.address.by_step:
-        return found | {"stepped": []}
-    source = behind(load) if load.address.over else None
-    if source is None:
-        return found
-    return found | {"behind": [source.label, []], "beside": {"run": source.run, "shift": source.place(0.0)}}
+    """No figure of the server's: what the browser needs for its own."""
+    return read(load, (), ()) | own(load)
 
 
 def points(delta: Delta, status: Status) -> Json:

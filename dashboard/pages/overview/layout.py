@@ -3,6 +3,7 @@
 from typing import Any
 
 from dashboard.charts.elements import lane, read
+from dashboard.charts.own import own
 from dashboard.charts.panels import BEHAVIOUR, CARDS, FIRST, PANELS, names_by_slot
 from dashboard.pages.alerts.data import brief
 from dashboard.pages.overview.cost import CAUSES
@@ -34,7 +35,7 @@ def cells(scope: Scope) -> View:
 
 def charts(load: Load) -> Json:
     """Figures, the slots that have a line, and the cards' small lines."""
-    return read(load, PANELS, CARDS)
+    return read(load, PANELS, CARDS) | own(load)
 
 
 def points(delta: Delta, status: Status) -> Json:
@@ -117,7 +118,8 @@ def _arrow(key: str) -> Any:
 def _charts() -> Any:
     panels, behaviour = ([chart.element(panel) for panel in panels] for panels in (FIRST, BEHAVIOUR))
     head = html.H2("Behaviour", className="group", id="behaviour")
-    return html.Div([_alerts(), *panels, head, *behaviour], className="charts", id="charts")
+    chosen = [html.H2("Your panels", className="group", id="own-panels", hidden=True), html.Div(id="own-charts")]
+    return html.Div([_alerts(), *panels, head, *behaviour, *chosen], className="charts", id="charts")
 
 
 def _alerts() -> Any:
