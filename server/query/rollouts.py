@@ -13,6 +13,7 @@ from server.query.run_state import stored_run
 from server.query.types import (
     Cells,
     CensusState,
+    Discards,
     Funnel,
     FunnelBar,
     RolloutDetail,
@@ -20,7 +21,7 @@ from server.query.types import (
     RolloutPage,
     Sort,
 )
-from server.rollouts.model import CENSUS, RolloutGroupRow, RolloutRow
+from server.rollouts.model import CENSUS, ENDED, FAILED, RolloutGroupRow, RolloutRow
 from server.signals.gpus import NO_PRICE, Fleet, fleet
 from server.store import Store
 from server.store.rollout_pages import BadKey
@@ -79,7 +80,30 @@ def funnel(
     if tokens.generated is not None:
         bars.append(bar(UNRECORDED, 0, 0, round(max(0.0, tokens.generated - recorded)), derived=True))
     why = _lacking(sums, tokens, gpus_of, shares=bool(whole) or not partly)
-    return Funnel(*window, tuple(bars), in_flight, why, _wasted(bars))
+    return Funnel(*window, tuple(bars), in_flight, why, _wasted(bars), discards(sums, purposes))
+
+
+def discards(sums: Sequence[RolloutSum], purposes: Collection[str]) -> tuple[Discards, ...]:
+    """What was trained on and what was not: of all environments, then of each by name. A use must be reported."""
+    rows = [row for row in sums if row.purpose in purposes and row.exit != ENDED]
+    if not any(row.exit == "trained" for row in rows):
+        return ()
+    by_name = {name: [row for row in rows if row.environment == name] for name in sorted({r.environment for r in rows})}
+    return (_discards("", rows), *(_discards(name, found) for name, found in by_name.items()))
+
+
+def _discards(environment: str, rows: Sequence[RolloutSum]) -> Discards:
+    trained = [row for row in rows if row.exit == "trained"]
+    left = [row for row in rows if row.exit != "trained"]
+    (used, used_told, used_mean), (lost, lost_told, lost_mean) = map(_mean_tokens, (trained, left))
+    cut = sum(row.rollouts for row in left if row.exit in ("aborted_oversample", *FAILED))
+    return Discards(environment, used, lost, used_told, lost_told, used_mean, lost_mean, cut)
+
+
+def _mean_tokens(rows: Sequence[RolloutSum]) -> tuple[int, int, float | None]:
+    told = sum(row.told for row in rows)
+    mean = sum(row.response_tokens for row in rows) / told if told else None
+    return sum(row.rollouts for row in rows), told, mean
 
 
 def _wasted(bars: Sequence[FunnelBar]) -> float | None:

@@ -557,10 +557,31 @@ class FunnelBar(Struct, frozen=True):
     bound: Literal["", "lower", "upper"] = ""
 
 
+class Discards(Struct, frozen=True):
+    """Rollouts of one environment that were trained on against those that were not (all other exits).
+
+    Attributes:
+        environment: "" if the rollouts name none.
+        trained, discarded: number of rollouts; ``trained_told``, ``discarded_told``: of those that report their tokens.
+        trained_tokens, discarded_tokens: mean response tokens of these; None: none reports them.
+        cut: number of discarded rollouts that were aborted or failed: whole, they would be longer.
+    """
+
+    environment: str
+    trained: int
+    discarded: int
+    trained_told: int
+    discarded_told: int
+    trained_tokens: float | None
+    discarded_tokens: float | None
+    cut: int
+
+
 class Funnel(Struct, frozen=True):
     """Exits within [start, end), and what is in flight now.
 
     Attributes:
+        discards: by environment; the first is of all of them.
         why: what is unknown, and what to log or configure.
         wasted_usd: dollars of rollouts that were not trained on, as far as reported; None: unknown.
     """
@@ -571,6 +592,7 @@ class Funnel(Struct, frozen=True):
     in_flight: int
     why: str = ""
     wasted_usd: float | None = None
+    discards: tuple[Discards, ...] = ()
 
 
 class CensusState(Struct, frozen=True):

@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 
 from collectors.model import Rollout
+from dashboard.callbacks import cells
+from dashboard.pages import by_key
+from dashboard.shell.page import Scope
+from dashboard.state.url import Span
 from server.rollouts.model import RolloutRow
 from server.store import Store
 from server.store.types import Batch, RolloutSum, SeriesKey
-from tests.api.rollouts_web import MS, web
+from tests.api.rollouts_web import MS, complete, post, web
 from tests.push.test_pushed_targets import T0, Lived, lived
 from tests.store.helpers import rollout_row
 
@@ -118,4 +122,56 @@ def test_a_funnel_says_what_it_lacks(run: Lived) -> None:
     found = web(run)("GET", "/api/v1/runs/run/funnel").json()
     assert found["bars"] == [] and all(
         word in found["why"] for word in ("no rollout", "engines", "generator_gpus", "usd_per_gpu_hour")
+    )
+
+
+def _left(name: str, number: int, environment: str, tokens: int, exit_: str) -> list[dict[str, Any]]:
+    unused = {} if exit_ == "trained" else {"version_consumed": None, "consumed_at": None, "exit": exit_}
+    more = {"environment": environment, "response_tokens": tokens, "token_versions": None, **unused}
+    return [complete(f"{name}{n}", **more) for n in range(number)]
+
+
+def _shown(run: Lived) -> tuple[str, list[tuple[str, str, float]]]:
+    """The sentence and the rows of the Rollouts page: (environment, share, width)."""
+    page = by_key("rollouts")
+    assert page is not None
+    found: dict[str, Any] = cells(page, Scope(run.reader, "run", span=Span(T0 - 3600, T0 + 60, True)))
+    rows = [found[f"discards.{n}"] for n in range(9) if f"discards.{n}" in found]
+    return found["exits.bias"], [(row["environment"], row["share"], row["width"]) for row in rows]
+
+
+def test_discarded_rollouts_are_compared_with_trained_ones(run: Lived) -> None:
+    """20 x 1,000 and 20 x 500 tokens are trained on, 20 x 2,000 and 4 x 500 are not: 750 against 1,750 on average."""
+    trained = _left("a", 20, "code", 1000, "trained") + _left("b", 20, "math", 500, "trained")
+    post(run, "rollouts", trained + _left("c", 20, "code", 2000, "surplus") + _left("d", 4, "math", 500, "stale"))
+    # Neither is training, or has left.
+    post(run, "rollouts", [complete("e", purpose="eval", response_tokens=90_000), {"rollout_id": "f"}])
+    run.at(5)
+    found = web(run)("GET", f"/api/v1/runs/run/funnel?start={T0 - 3600}&end={T0 + 60}").json()["discards"]
+    names = ("environment", "trained", "discarded", "trained_tokens", "discarded_tokens", "cut")
+    assert [tuple(one[name] for name in names) for one in found] == [
+        ("", 40, 24, 750.0, 1750.0, 0), ("code", 20, 20, 1000.0, 2000.0, 0), ("math", 20, 4, 500.0, 500.0, 0),
+    ]  # fmt: skip
+    assert _shown(run) == (
+        "Discarded rollouts are 2.33 times as long as trained ones (1,750 against 750 tokens on average): the discard "
+        "is biased by length.",
+        [("code", "50% of 40", 50.0), ("math", "17% of 24", 16.7)],
+    )
+
+
+def test_rollouts_that_were_cut_short_prove_a_bias_only_if_they_are_longer(run: Lived) -> None:
+    post(run, "rollouts", _left("a", 20, "code", 1000, "trained") + _left("b", 19, "code", 400, "aborted_oversample"))
+    run.at(5)
+    assert _shown(run)[0] == ""  # fewer than 20
+    post(run, "rollouts", _left("c", 1, "code", 400, "infra_error"))
+    run.at(10)
+    assert _shown(run)[0] == (
+        "Whether the discard is biased by length is unknown: 400 against 1,000 tokens on average; 20 of 20 were cut "
+        "short."
+    )
+    post(run, "rollouts", _left("d", 20, "code", 2600, "surplus"))
+    run.at(15)
+    assert _shown(run)[0] == (
+        "Discarded rollouts are at least 1.5 times as long as trained ones (1,500 against 1,000 tokens on average; "
+        "20 of 40 were cut short): the discard is biased by length."
     )

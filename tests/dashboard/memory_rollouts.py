@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from collectors.model import Span, SpanKind
+from server.query.rollouts import discards
 from server.query.types import (
     Cells,
     CensusState,
@@ -23,6 +24,7 @@ from server.query.types import (
 )
 from server.rollouts.merge import TIMES
 from server.rollouts.model import RolloutGroupRow, RolloutRow
+from server.store.types import RolloutSum
 
 CENSUS = ("waiting_slot", "booting", "generating", "in_tool", "scoring", "waiting_group", "queued", "gated")
 _COLUMNS = {"moved": "moved_at"}
@@ -142,7 +144,11 @@ class MemoryRollouts:
                 bars.append(FunnelBar(name, len(rows), sum(row.response_tokens or 0 for row in rows), gpu, usd))
         live = sum(row.state in CENSUS for row in mine)
         lost = [bar.usd for bar in (*bars, *kept.extra) if bar.exit != "trained" and bar.usd is not None]
-        return Funnel(start, end, (*bars, *kept.extra), live, kept.why, sum(lost) if lost else None)
+        sums = [RolloutSum(0, 0, row.state, row.environment, purpose, 1, 0, row.response_tokens or 0, 0, 0.0,
+                           int(row.response_tokens is not None))
+                for row in mine if row.state not in CENSUS and start <= row.moved_at < end]  # fmt: skip
+        return Funnel(start, end, (*bars, *kept.extra), live, kept.why, sum(lost) if lost else None,
+                      discards(sums, (purpose,)))  # fmt: skip
 
     def rollout_census(self, run: str) -> list[CensusState]:
         self._run(run)

@@ -67,9 +67,15 @@ def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) 
         "Groups, newest first",
         "Solve rates",
         "Zero advantage",
+        "Discarded",
         "Rollouts",
     ]
     assert page.title() == f"Rollouts · {made.ASYNC} · Rollscope"
+    assert page.locator("#ro-funnel .note", has_text="biased by length").inner_text() == (
+        "Discarded rollouts are at least 1.3 times as long as trained ones (3,406 against 2,617 tokens on average; "
+        "20 of 1,112 were cut short): the discard is biased by length."
+    )
+    assert page.locator("[data-rows=ro-discarded] .bar").count() == 3
     # Nothing that is drawn is cut off, and no word lies on another.
     cut = "() => RS.all('.known svg').filter(el => el.getBoundingClientRect().right > innerWidth).length"
     assert page.evaluate(cut) == 0

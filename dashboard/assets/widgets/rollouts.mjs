@@ -108,9 +108,9 @@ function fill(li, { state, rollouts: count, width, since, label }) {
   else age.dataset.since = since;
 }
 
-function zeroes() {
-  const where = document.querySelector("[data-rows=ro-zero]");
-  where.replaceChildren(...list("zero_causes.").map(({ environment, share, width }) => {
+function shares(rows, cells) {
+  const where = document.querySelector(`[data-rows=${rows}]`);
+  where.replaceChildren(...list(cells).map(({ environment, share, width }) => {
     const li = make("li"), head = make("span", "", "row"), track = make("span", "", "bar"), fill = make("span"), word = make("span", environment, "long");
     word.title = environment;
     head.append(word, make("b", share));
@@ -253,7 +253,8 @@ drawers.push((cells) => {
   if ("rollouts.push" in cells) recipe();
   if (any("exits.")) exits();
   if (any("census.")) census();
-  if (any("zero_causes.")) zeroes();
+  if (any("zero_causes.")) shares("ro-zero", "zero_causes.");
+  if (any("discards.")) shares("ro-discarded", "discards.");
   if (any("rollouts.solve")) solve();
   if (any("staleness_heat.") || "rollout_columns.width" in cells) stale();
   if (any("length_heat.") || "rollout_columns.width" in cells) length();

@@ -17,7 +17,7 @@ from dashboard.widgets.format import money, number, text
 from dashboard.widgets.signal_lookup import want
 from dashboard.widgets.status import RECORDS, StatusFacts, View, first_clause, joined
 from server.query import RolloutGroupRow
-from server.query.types import Cells, SignalInfo, SignalNow
+from server.query.types import Cells, Discards, SignalInfo, SignalNow
 
 _STALE, _PARTS = "staleness_versions", ("in_flight", "in_group", "in_queue")
 _MEAN = want(_STALE, level="trajectory", stat="mean")
@@ -202,14 +202,57 @@ def _funnel(records: RolloutRecords, columns: Grid) -> View:
     none = "" if bars else "No rollout ended in this range."
     unrecorded = [bar for bar in bars if bar.exit == "unrecorded"]
     purpose = records.query.filter.purpose or "train"
-    return found | {
-        "exits.in": funnel.in_flight,
-        "exits.why": _sentence(funnel.why),
-        "exits.none": none,
-        "exits.lost": _lost(funnel.wasted_usd, sum(bar.usd or 0.0 for bar in unrecorded)),
-        "exits.first": _first(records.cells("response_tokens", columns), columns) if unrecorded else None,
-        "exits.of": purpose,
+    return (
+        found
+        | {
+            "exits.in": funnel.in_flight,
+            "exits.why": _sentence(funnel.why),
+            "exits.none": none,
+            "exits.lost": _lost(funnel.wasted_usd, sum(bar.usd or 0.0 for bar in unrecorded)),
+            "exits.first": _first(records.cells("response_tokens", columns), columns) if unrecorded else None,
+            "exits.of": purpose,
+            "exits.bias": _bias(funnel.discards[0]) if funnel.discards else "",
+        }
+        | _discarded(funnel.discards)
+    )
+
+
+# Rollouts of each side: fewer have no mean worth comparing. Factor between the means: a smaller one is no finding.
+_FEW, _FAR = 20, 1.25
+
+
+def _bias(of: Discards) -> str:
+    """Whether the discard depends on length. What was cut short is longer than its tokens show."""
+    if of.trained_tokens is None or of.discarded_tokens is None or min(of.trained_told, of.discarded_told) < _FEW:
+        return ""
+    factor = of.discarded_tokens / of.trained_tokens if of.trained_tokens else 1.0
+    means = f"{of.discarded_tokens:,.0f} against {of.trained_tokens:,.0f} tokens on average"
+    whole = f"; {of.cut:,} of {of.discarded:,} were cut short" if of.cut else ""
+    if factor >= _FAR:
+        least = "at least " if of.cut else ""
+        times = f"{least}{number(factor)} times as long as trained ones ({means}{whole})"
+        return f"Discarded rollouts are {times}: the discard is biased by length."
+    if of.cut:
+        return f"Whether the discard is biased by length is unknown: {means}{whole}."
+    if factor <= 1 / _FAR:
+        return f"Trained rollouts are {number(1 / factor)} times as long as discarded ones ({means})."
+    return f"Discarded rollouts are as long as trained ones ({means})."
+
+
+def _discarded(found: Sequence[Discards]) -> View:
+    """Keys ``discards.N``: a row per environment, the largest share of discarded rollouts first."""
+    shares = [(one.discarded / (one.trained + one.discarded), one) for one in found[1:]]
+    rows = sorted(shares, key=lambda row: (-row[0], row[1].environment))[:_ENVIRONMENTS]
+    view: View = {
+        f"discards.{i}": {
+            "environment": one.environment or "unnamed",
+            "share": f"{text(share, 'ratio')} of {one.trained + one.discarded:,}",
+            "width": round(100 * share, 1),
+        }
+        for i, (share, one) in enumerate(rows)
     }
+    none = "No trained rollout in this range: what was discarded cannot be compared."
+    return view | {"discards.none": "" if rows else none}
 
 
 def _first(ended: Cells, columns: Grid) -> float | None:

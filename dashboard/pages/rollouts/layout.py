@@ -86,7 +86,7 @@ def _funnel() -> Any:
         html.Span(["ended in this range · ", t(html.B, "exits.of")], className="unit"),
     ]
     drawn = html.Div(className="exits", **{"data-draw": "exits"})
-    notes = [t(html.P, f"exits.{key}", "note") for key in ("none", "lost", "why")]
+    notes = [t(html.P, f"exits.{key}", "note") for key in ("none", "bias", "lost", "why")]
     notes.append(html.P(html.Span(**{"data-a": "exits.first"}), className="note first-record"))
     return html.Section([html.Div(title, className="row"), drawn, *notes], className="card panel", id="ro-funnel")
 
@@ -132,7 +132,11 @@ def _side() -> Any:
     unit = html.Span("by environment", className="unit")
     head = html.Div([html.H2("Zero advantage"), unit], className="row")
     zero = html.Section([head, rows, t(html.P, "zero_causes.none", "note")], className="card panel", id="ro-zero")
-    return html.Div([_solve(), zero], className="ro-side")
+    unit = html.Span("share by environment", className="unit")
+    head = html.Div([html.H2("Discarded"), unit], className="row")
+    rows = html.Ul(className="bars", **{"data-rows": "ro-discarded"})
+    left = html.Section([head, rows, t(html.P, "discards.none", "note")], className="card panel", id="ro-discarded")
+    return html.Div([_solve(), zero, left], className="ro-side")
 
 
 def _solve() -> Any:
