@@ -167,6 +167,8 @@ def limits(panel: Panel, facts: StatusFacts, infos: Mapping[str, SignalInfo]) ->
     """Lines as (level, value, text); the value is in the unit of the panel's axis."""
     if panel.drift and panel.limits == "":
         return _initial(panel, facts, infos)
+    if panel.limits == "starting_limit":
+        return _starting(facts)
     if panel.limits in _FACTS:
         name, _, level, _ = _FACTS[panel.limits]
         value = facts.number(name)
@@ -174,6 +176,17 @@ def limits(panel: Panel, facts: StatusFacts, infos: Mapping[str, SignalInfo]) ->
     info = infos.get(panel.limits)
     bands = (("watch", info.watch), ("critical", info.critical)) if info else ()
     return [(level, band, f"{level} {text(band, info.unit)}") for level, band in bands if info and band is not None]
+
+
+def _starting(facts: StatusFacts) -> list[Limit]:
+    """How many sandboxes start at once at most: as the provider reports it, or as the verdict infers it."""
+    quotas = [
+        one for one in facts.signals if one.signal == "sandbox_quota_limit" and one.labels.get("resource") == "starting"
+    ]
+    reported = [one.value for one in quotas if one.value is not None]
+    value = sum(reported) if reported else facts.status.verdict.numbers.get("sandbox_starting_limit")
+    basis = "" if reported else " (inferred)"
+    return [] if value is None else [("watch", value, f"start at once {number(value)}{basis}")]
 
 
 def fixed_limit(limit: str, facts: StatusFacts) -> str:

@@ -63,6 +63,7 @@ LABELS: Mapping[str, tuple[str, ...]] = {
     "sandbox_quota_limit": ("resource", "target"),
     "sandbox_quota_used": ("resource", "target"),
     "sandbox_quota_used_ratio": ("resource",),
+    "sandbox_outcomes_per_second": ("outcome",),
     "sandbox_refused_ratio": ("cause",),
     "sandbox_spinup_latency_seconds": ("image", "stat"),
     "sandboxes": ("state",),

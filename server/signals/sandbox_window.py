@@ -96,6 +96,13 @@ class SandboxBook:
         causes = self._causes(now)
         return {cause: causes.count(cause) / len(causes) for cause in REFUSALS} if causes else {}
 
+    def outcomes(self, now: float) -> dict[str, int]:
+        """How many became ready, were refused and failed otherwise within the window; each counts once."""
+        causes = self._causes(now)
+        refused = sum(cause in REFUSALS for cause in causes)
+        ready = causes.count("")
+        return {"ready": ready, "refused": refused, "failed": len(causes) - ready - refused}
+
     def _causes(self, now: float) -> list[str]:
         return [cause for ts, cause in self.fates.values() if now - WINDOW_SECONDS < ts <= now]
 

@@ -65,6 +65,16 @@ def sandbox_creates_per_second(view: View) -> Answer:
     return missing(view) or [Value(requested / TICK_WINDOW_SECONDS)]
 
 
+@signal(title="Sandbox outcomes", unit="sandboxes/s", actor="sandbox", cadence="tick", hint=NO_SOURCE)
+def sandbox_outcomes_per_second(view: View) -> Answer:
+    """Sandboxes per second that became ready, were refused by the provider (rate limit, quota, credit, capacity) or
+    failed otherwise, over 5 minutes. Compare with the creations: what they exceed the ready ones by, queues.
+    """
+    gap = missing(view)
+    found = view.sandboxes.outcomes(view.now) if gap is None else {}
+    return gap or [Value(count / TICK_WINDOW_SECONDS, (("outcome", name),)) for name, count in found.items()]
+
+
 @signal(title="Dangling sandboxes", unit="sandboxes", actor="sandbox", cadence="tick", hint=NO_SOURCE, watch=1.0)
 def sandboxes_dangling(view: View) -> Answer:
     """Live sandboxes in the run's accounts whose run has ended or is unknown.

@@ -753,6 +753,7 @@ class Numbers:
             "zero_advantage_groups": self.zero.groups,
             "drift_ratio": self.drift,
             "stale_drop_ratio": self.stale,
+            "sandbox_starting_limit": self.in_flight.starting_limit,
             **{f"time_{name}_ratio": self.time_shares.get(name) for name in PHASES},
             **self.extra,
         }

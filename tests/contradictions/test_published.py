@@ -62,6 +62,10 @@ def test_ten_times_as_many_rollouts_reach_the_limit_on_starts() -> None:
     (shown,) = moments("gb300-sandbox-wall", FIRST_HOUR)
     assert shown.text("overview", "arrow.to_queue.figure") == "960 rollouts"
     assert shown.text("sandboxes", "card.sb_starting.figure") == "128"
+    assert shown.text("sandboxes", "chart.boxes.watch") == "start at once 128 (inferred)"
+    requested, ready, refused, limit = (numbers(shown, "sandboxes", f"chart.creates.{line}.text") for line in range(4))
+    assert (requested, ready, refused, limit) == ([4.39], [4.25], [0.04], [40.0])
+    assert numbers(shown, "sandboxes", "chart.commands.0.text") == pytest.approx([23], rel=0.05)
     produced, consumed = (numbers(shown, "overview", f"chart.rates.{line}.text") for line in (1, 0))
     assert produced == pytest.approx(consumed, rel=0.1)
     # 27 % of the groups have no gradient, and 3 % of the samples are too stale.

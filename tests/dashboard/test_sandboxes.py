@@ -195,6 +195,12 @@ def test_starting_without_a_limit_is_not_judged() -> None:
     found = cells(made)
     assert (found["card.sb_starting.figure"], found["card.sb_starting.word"]) == ("400", "")
     assert found["card.sb_starting.note"] == "limit not reported"
+    assert found["chart.boxes.limits"] == {}
+    # Two accounts.
+    for target, most in (("a", 128.0), ("b", 64.0)):
+        quota = wall.signal_of("sandbox_quota_limit", "", resource="starting", target=target)
+        made.append(wall.WALL, quota, [(wall.NOW, most)])
+    assert cells(made)["chart.boxes.limits"] == {"watch": "start at once 192"}
 
 
 def test_infra_failures_stand_beside_zero_advantage(reader: MemoryReader) -> None:

@@ -93,6 +93,8 @@ def test_what_is_seen_first(open_page: Open, theme: str, size: tuple[int, int]) 
         "Funnel",
         "States over time",
         "Infra failures and zero advantage",
+        "Creations",
+        "Commands and tools",
         "Failures by cause",
         "Quota",
         "Failures, newest first",
@@ -234,7 +236,7 @@ def test_everything_is_live(open_page: Open, reader: MemoryReader) -> None:
     )
     assert page.locator("[data-rows=box-causes] li").first.inner_text().split()[1] == "22"
     assert page.locator("[data-rows=box-pending] th span").first.inner_text() == "sbx-05000"
-    last = "() => RS.plots()[0][1].data.find(t => t.meta === 'boxes.0').y.at(-1)"
+    last = "() => RS.plots()[0][1].data.find(t => t.meta === 'boxes.1').y.at(-1)"
     until(page, f"() => ({last})() === 700")
     assert page.locator("h1:visible").inner_text() == "The oldest pending sandbox has waited 115 min"
     assert page.evaluate("window.same") == 1

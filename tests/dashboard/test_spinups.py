@@ -142,7 +142,7 @@ def test_new_points_come_by_slot(reader: MemoryReader) -> None:
     reader.append(wall.WALL, wall.signal_of("sandboxes", "sandboxes", state="starting"), [(wall.NOW + 5, 120.0)])
     found = callbacks.tick(look(reader), SentViews(), pull(reader, cursor=cursor))
     at = [(wall.NOW + 5) * 1000]
-    assert found["points"] == {"boxes.1": [at, [120.0]], "card.sb_starting": [at, [120.0]]}
+    assert found["points"] == {"boxes.0": [at, [120.0]], "card.sb_starting": [at, [120.0]]}
 
 
 def test_first_load_brings_chart_lines_and_columns(reader: MemoryReader) -> None:

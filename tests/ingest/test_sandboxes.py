@@ -116,6 +116,9 @@ def test_each_failure_is_counted_once_by_cause_and_survives_restarts(store: Stor
         }
         assert found == {"image": 1.0, "quota": 2.0, "unknown": 1.0}
         assert run.value("sandboxes_created_total") == 4.0
+        rates = {name: run.value(f'sandbox_outcomes_per_second{{outcome="{name}"}}') for name in ("refused", "failed")}
+        # Two that no quota was left for, and two that failed otherwise, in 300 s.
+        assert rates == pytest.approx({"refused": 2 / 300, "failed": 2 / 300})
         told = store.sandboxes.funnel("run")
         assert {stage: told[stage] for stage in ("requested", "started", "ready", "ended", "failed")} == {
             "requested": 4, "started": 0, "ready": 0, "ended": 4, "failed": 4,

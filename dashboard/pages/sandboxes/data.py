@@ -82,8 +82,9 @@ _OLDEST, _P95 = "sandbox_oldest_pending_seconds", {"image": "all", "stat": "p95"
 _SPIN = "sandbox_spinup_latency_seconds"
 _ZERO = want("zero_advantage_ratio", basis="completed|admitted")
 _LOST, _BROKEN = "sandbox_failed_rollout_ratio", "sandbox_failure_ratio"
-# Drawn in lifecycle order, running at the bottom. Teal and plum, which colour-blind readers confuse, are not adjacent.
-_DRAWN = (("running", "purple"), ("starting", "teal"), ("building_image", "gold"), ("queued", "plum"))
+# Starting is at the bottom, so that the limit on how many start at once can be drawn over it; then in lifecycle order.
+# Teal and plum, which colour-blind readers confuse, are not adjacent.
+_DRAWN = (("starting", "teal"), ("running", "purple"), ("building_image", "gold"), ("queued", "plum"))
 _NOT_DRAWN = ("paused", "stopping", "unknown")
 
 CARDS: tuple[Card, ...] = (
@@ -128,6 +129,7 @@ PANELS: tuple[Panel, ...] = (
         "sandboxes",
         tuple(PanelLine(STATE_WORDS[state], want("sandboxes", state=state), colour) for state, colour in _DRAWN),
         kind="stack",
+        limits="starting_limit",
     ),
     Panel(
         "infra",
@@ -138,6 +140,32 @@ PANELS: tuple[Panel, ...] = (
             PanelLine("rollouts lost to their sandbox", want(_LOST), "purple"),
             PanelLine("sandboxes failed", want(_BROKEN), "grey"),
             PanelLine("groups without a gradient", _ZERO, "gold"),
+        ),
+    ),
+    Panel(
+        "creates",
+        "Creations",
+        "sandboxes/s over 5 min",
+        "sandboxes/s",
+        (
+            PanelLine("requested", want("sandbox_creates_per_second"), "purple", "zero"),
+            PanelLine("became ready", want("sandbox_outcomes_per_second", outcome="ready"), "teal"),
+            PanelLine("refused", want("sandbox_outcomes_per_second", outcome="refused"), "orange"),
+            PanelLine(
+                "limit", want("sandbox_quota_limit", resource="creates_per_second"), "grey", thin=True, limit=True
+            ),
+        ),
+    ),
+    Panel(
+        "commands",
+        "Commands and tools",
+        "mean per rollout; commands over 5 min",
+        "seconds",
+        (
+            PanelLine("tools per rollout", want("rollout_phase_seconds", phase="tools"), "purple"),
+            PanelLine("set-up per rollout", want("rollout_phase_seconds", phase="setup"), "teal"),
+            PanelLine("command p50", want("sandbox_exec_seconds", stat="p50"), "grey"),
+            PanelLine("command p95", want("sandbox_exec_seconds", stat="p95"), "grey", "band", thin=True),
         ),
     ),
 )

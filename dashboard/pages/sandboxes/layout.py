@@ -15,7 +15,7 @@ from server.query.types import Delta, Status
 def tree() -> list[Any]:
     """The page's elements; which of them are seen depends on ``sandboxes.mode``."""
     cards = html.Div([card.element(one) for one in CARDS], className="cards eight")
-    charts = [_heat(), _funnel(), chart.element(PANELS[0]), _infra()]
+    charts = [_heat(), _funnel(), chart.element(PANELS[0]), _infra(), *map(chart.element, PANELS[2:])]
     lists = [_causes(), _quota(), _failures(), _pending(), _dangling()]
     content = html.Div([cards, lane(), html.Div([*charts, *lists], className="boxgrid")], className="known")
     return [html.Div([_head(), _needs_none(), _how(), content], className="boxes", **{"data-s": "sandboxes.mode"})]
