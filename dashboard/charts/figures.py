@@ -22,6 +22,11 @@ _SECONDS: Mapping[str, Any] = {
     "tickformatstops": [{"dtickrange": [None, 0.09], "value": "~g"}, {"dtickrange": [0.09, None], "value": ",~f"}],
 }
 
+# Half a turn, not "500m".
+_COUNTS: Mapping[str, Any] = {
+    "tickformatstops": [{"dtickrange": [None, 0.99], "value": "~g"}, {"dtickrange": [0.99, None], "value": "~s"}]
+}
+
 # A learning rate: with an SI prefix a millionth is "1µ", and with Plotly's own exponent half of it "0.5e-6".
 _BARE: Mapping[str, Any] = {
     "tickformatstops": [{"dtickrange": [None, 1e-4], "value": "~e"}, {"dtickrange": [1e-4, None], "value": "~g"}]
@@ -191,6 +196,8 @@ def _value_axis(panel: Panel) -> Figure:
         axis |= _SECONDS
     if not panel.unit:
         axis |= _BARE
+    if axis["tickformat"] == "~s":
+        axis |= _COUNTS
     if panel.kind == "share":
         axis["ticksuffix"] = "%"
     if panel.ceiling is not None:

@@ -110,11 +110,11 @@ def estimate(status: Status, changes: Changes) -> WhatIfEstimate:
     for name, low, high in _limits(now):
         value = getattr(changes, name)
         if not low <= value <= high:
-            raise OutOfRange(f"{name} {value}: this run has {_has(name, now)}, so {low:g} to {high:g}")
+            raise OutOfRange(f"{name} {value:g}: this run has {_has(name, now)}, so {low:g} to {high:g}")
     for name, unit in _SCALED.items():
         _reaches(name, getattr(now, name), getattr(changes, name), unit)
     if now.engines and now.generator_gpus and _left(now, now.engines, now.generator_gpus, changes) <= 0:
-        raise OutOfRange("move_gpus and add_engines together leave the generator nothing")
+        raise OutOfRange("moving GPUs and adding engines together leave the generator nothing")
     found = what_if(now, changes)
     return WhatIfEstimate(
         status.run, LABEL, found.changes, found.now, found.then, found.assumptions, found.missing, now, ranges(now)

@@ -20,6 +20,7 @@ from server.verdict.thresholds import (
     MOST_ENGINES,
     MOST_EVIDENCE,
     MOST_LIMITERS,
+    SAME_COUNT,
     SHOWN_SHARE,
     SHOWN_STALE,
     STALE_EXPLAINS,
@@ -266,14 +267,16 @@ def _limiters(n: Numbers, ranked: tuple[Limiter, ...]) -> Iterator[Evidence]:
 
 def _engines(n: Numbers) -> Iterator[Evidence]:
     if n.running is not None:
-        is_own = n.running == n.seen.total("generator_requests", state="running") and (
-            n.waiting is None or n.waiting == n.seen.total("generator_requests", state="waiting")
-        )
+        now = n.seen.total("generator_requests", state="running")
+        # The judged mean is of the same minutes, tick by tick: one number, the one that every page shows.
+        is_own = now is not None and abs(n.running - now) <= SAME_COUNT * now
         verbs, window = (("run", "wait"), _MINUTES) if is_own else (("ran", "waited"), _judged_instants(n))
+        running = now if is_own and now is not None else n.running
+        queued = n.seen.total("generator_requests", state="waiting") if is_own else n.waiting
         room = f" of {n.limit:.0f} that fit" if n.limit else ""
-        waiting = f", {n.waiting:.0f} {verbs[1]}" if n.waiting is not None else ""
-        text = f"Engines {verbs[0]} {n.running:.0f} requests{room}{waiting} ({window})"
-        yield _of(n, text, "generator_requests" if is_own else "", n.running, "requests")
+        waiting = f", {queued:.0f} {verbs[1]}" if queued is not None else ""
+        text = f"Engines {verbs[0]} {running:.0f} requests{room}{waiting} ({window})"
+        yield _of(n, text, "generator_requests" if is_own else "", running, "requests")
     if n.kv is not None:
         yield _of(n, f"KV cache {n.kv:.0%} full ({_MINUTES})", "kv_cache_usage_ratio", n.kv, "ratio")
 

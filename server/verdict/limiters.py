@@ -325,7 +325,7 @@ def _rest(n: Numbers, candidates: list[Limiter]) -> Iterator[Limiter]:
     dead = any((limiter.outcome, limiter.cause) == ("generator_bound", "too_few_engines") for limiter in candidates)
     if dead or gap < LEAST_FACTOR or (twice_factor is None and left < LEAST_FACTOR):
         return
-    more = "" if explained <= LEAST_FACTOR else "beyond that, "
+    more = "" if explained <= LEAST_FACTOR else "with that fixed, "
     text = (
         f"{more}{left:.2g} times the generation throughput would keep the trainer busy" if left >= LEAST_FACTOR else ""
     )

@@ -70,6 +70,8 @@ NOTHING_MADE = 0.75
 take as long leave some request in between."""
 CONFIDENT = 0.6
 """Confidence from which a verdict is shown without "perhaps"."""
+SAME_COUNT = 0.05
+"""Relative difference below which two means of five minutes are one number, and the signal's is named."""
 NO_EVIDENCE = 0.4
 """Factor of confidence with no evidence beyond that of the rule; with all of it the factor is 1."""
 COMPLETE = 0.99

@@ -273,7 +273,7 @@ def test_trainer_at_a_glance(open_page: Open, theme: str, size: tuple[int, int])
     assert page.locator("#panel-tparts .why").is_visible()
     trusted = page.locator("#gradient p").all_inner_texts()
     assert trusted[0] == "Not judged: entropy 0.56 nats" and page.locator("#panel-tlogp .why").is_visible()
-    assert trusted[1].startswith("No mismatch between trainer and generator is known. Unknown: non-finite steps, ")
+    assert trusted[1].startswith("Mismatch between trainer and generator: unknown. Unknown: non-finite steps, ")
 
 
 def test_a_new_step_comes_and_the_cursor_reads_it(open_page: Open, reader: MemoryReader) -> None:

@@ -3,11 +3,14 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dashboard.pages.what_if import data as what_if_data
 from dashboard.pages.what_if.layout import PAGE
 from dashboard.shell.page import Scope
+from server.query.verdicts import NO_VERDICT
 from server.query.what_if import FIGURES, MOST, Figure
+from server.verdict.model import Advice
 from tests.dashboard import fake_what_if as fakes
 from tests.dashboard.fake import POOR
 from tests.dashboard.memory_reader import MemoryReader
@@ -35,7 +38,7 @@ def test_today(reader: MemoryReader) -> None:
     found = cells(reader)
     assert head(found) == "Now the trainer waits 29% of each step"
     assert (found["what_if.mode"], found["what_if.limit.now"], found["what_if.limit.then"], found["what_if.flip"]) == (
-        "now", "the generator side", "", "same",
+        "now", "generation (engines and sandboxes)", "", "same",
     )  # fmt: skip
     # 256 GPUs at 2 USD over 1.95 * 12,000 tokens/s; 64 GPUs idle 29.09% of the time
     assert rows(found)["usd_per_million_tokens"] == {
@@ -68,7 +71,10 @@ def test_gpus_moved(reader: MemoryReader) -> None:
 
 def test_the_limiter_flips(reader: MemoryReader) -> None:
     found = cells(reader, "move_gpus=16")
-    assert (found["what_if.limit.now"], found["what_if.limit.then"]) == ("the generator side", "the trainer")
+    assert (found["what_if.limit.now"], found["what_if.limit.then"]) == (
+        "generation (engines and sandboxes)",
+        "the trainer",
+    )
     assert found["what_if.flip"] == "flipped"
     assert [found[f"what_if_side.{i}"]["limits"] for i in (0, 1)] == [True, False]
     row = rows(found)["staleness_versions"]
@@ -114,7 +120,7 @@ def test_what_is_not_known(reader: MemoryReader) -> None:
 def test_a_change_that_cannot_be_is_said_and_today_is_shown(reader: MemoryReader) -> None:
     found = cells(reader, "move_gpus=64")
     assert found["what_if.refused"] == (
-        "Not possible: move_gpus 64: this run has 64 GPUs that train and 192 that generate, so -191 to 63. "
+        "Not possible: Move GPUs, 64: this run has 64 GPUs that train and 192 that generate, so -191 to 63. "
         "Showing the current values."
     )
     assert head(found) == "Now the trainer waits 29% of each step"
@@ -126,3 +132,12 @@ def test_every_change_has_a_slider_and_every_row_is_a_figure() -> None:
     assert {row.key for row in (*what_if_data.ROWS, *what_if_data.CONDITIONAL_ROWS)} | {
         key for key, *_ in what_if_data.SIDES
     } == set(FIGURES)
+
+
+def test_a_change_of_the_advice_names_its_range(reader: MemoryReader) -> None:
+    """The same change has one range on every page: the one point of this estimate is in it."""
+    one = Advice("rollouts_in_flight", 512.0, 640.0, "rollouts", (1.06, 1.34, 1.56))
+    reader.set_verdict(fakes.LONG, structs.replace(NO_VERDICT, advice=(one,)))
+    found = cells(reader, "concurrency=640")
+    assert "The advice gives 1.06× to 1.56× trainable samples/s" in found["head.what_if.text"]
+    assert "advice" not in cells(reader, "concurrency=650")["head.what_if.text"]

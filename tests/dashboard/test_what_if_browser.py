@@ -82,7 +82,7 @@ def test_by_keyboard_until_the_limit_flips(open_page: Open) -> None:
     until(page, HEAD, "Trainer wait would drop from 29% to 16%")
     assert page.evaluate("new URLSearchParams(location.search).get('move_gpus')") == "8"
     assert page.locator("#wi-move_gpus").get_attribute("aria-valuetext") == "8 to the generator, now none"
-    assert page.locator(".side-of[data-limits='1'] b").inner_text() == "Generator side"
+    assert page.locator(".side-of[data-limits='1'] b").inner_text() == "Generation"
     page.keyboard.press("PageUp")
     until(page, "() => document.querySelector('.limits').dataset.state === 'flipped'")
     assert page.locator(".side-of[data-limits='1'] b").inner_text() == "Trainer"

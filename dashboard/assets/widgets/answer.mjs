@@ -20,7 +20,7 @@ function change(one) {
   terms.textContent = words.filter(Boolean).join(" · ");
   li.append(make("b", one.text.replace(/\.$/, "")));
   const effects = make("p");
-  if (one.gain) effects.append(make("span", gain(one.gain), "gain"));
+  if (one.gain) effects.append(make("span", gain(one.gain), one.gain[0] < 1 ? "gain unsure" : "gain"));
   if (one.simulate) {
     const link = make("a", "Simulate", "simulate");
     link.href = "what-if";

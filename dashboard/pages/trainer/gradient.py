@@ -64,7 +64,7 @@ _MISMATCH: tuple[tuple[str, str], ...] = (
 _CHECKS = (("clipped", "clip_ratio"), ("entropy", "entropy"), *_MISMATCH)
 _ASKED = (("non-finite steps", _BROKEN), ("clipped tokens", "clip_ratio"), *_CHECKS[1:])
 _NO_LIMIT = "No limit is set for the mismatch: add an alert rule, for example on `{}`."
-_NO_MISMATCH = "No mismatch between trainer and generator is known."
+_NO_MISMATCH = "Mismatch between trainer and generator: unknown."
 
 
 def trusted(scope: Scope, found: Sequence[StepInfo]) -> View:

@@ -6,10 +6,12 @@ from urllib.parse import parse_qs
 
 from msgspec import structs
 
+from dashboard.pages.verdict import simulated
 from dashboard.shell.page import Json, Scope
 from dashboard.widgets.base import Headline, Quantity
 from dashboard.widgets.format import DASH, number, text
 from dashboard.widgets.status import View
+from server.query.types import Verdict
 from server.query.what_if import Changes, Figure, OutOfRange, Range, RunSituation, WhatIfEstimate, changes_of
 
 ASKS = (
@@ -69,7 +71,7 @@ CONDITIONAL_ROWS = (
 # Changes below 0.05% are within the estimate's error; from three times on a factor is shown instead of a percentage.
 LITTLE, TIMES = 0.0005, 3.0
 _SAME = "no change"
-SIDES = (("trainer_could_take", "trainer", "Trainer"), ("generator_could_make", "generator", "Generator side"))
+SIDES = (("trainer_could_take", "trainer", "Trainer"), ("generator_could_make", "generator", "Generation"))
 ASK = "Move a slider to see the projected result. Share this scenario by copying the link."
 TODAY: Mapping[str, str] = {
     "finished": "At the end the trainer waited ",
@@ -88,11 +90,14 @@ def cells(scope: Scope) -> View:
     try:
         answer = scope.reader.what_if(scope.run, changes_of(requested))
     except OutOfRange as error:
-        refused = str(error)
+        # The API names its parameter; here it is the slider.
+        name, _, rest = str(error).partition(" ")
+        refused = f"{TITLES.get(name, name)}, {rest}"
         answer = scope.reader.what_if(scope.run, Changes())
     found = answer
+    advised = _advised(scope.status.verdict, requested) if found.changes else ""
     return (
-        _head(answer, refused, TODAY.get(scope.status.state.name, "Now the trainer waits "))
+        _head(answer, refused, advised, TODAY.get(scope.status.state.name, "Now the trainer waits "))
         | _sliders(answer)
         | {f"what_if_side.{i}": _side(found, *side) for i, side in enumerate(SIDES)}
         | {f"what_if_row.{i}": row for i, row in enumerate(_rows(found))}
@@ -101,14 +106,26 @@ def cells(scope: Scope) -> View:
     )
 
 
-def _head(answer: WhatIfEstimate, refused: str, today: str) -> View:
+def _advised(verdict: Verdict, requested: Mapping[str, str]) -> str:
+    """The range that the advice gives for these very changes: its model also knows how far estimates have been off."""
+    for one in verdict.advice:
+        if one.gain is not None and parse_qs(simulated(one)) == {key: [value] for key, value in requested.items()}:
+            low, _, high = one.gain
+            return (
+                f" The advice gives {low:.3g}× to {high:.3g}× trainable samples/s for this change: this estimate is one"
+                " point, and the range includes the error of such estimates."
+            )
+    return ""
+
+
+def _head(answer: WhatIfEstimate, refused: str, advised: str, today: str) -> View:
     found = answer
     now, then = found.now.figures["wait_ratio"], found.then.figures["wait_ratio"]
     mode = "apart" if answer.inputs.apart else "none" if now.value is None else "then" if found.changes else "now"
-    limits = found.now.limiter, found.then.limiter
+    limits, about = (found.now.limiter, found.then.limiter), _about(answer, mode, now) + advised
     return {
         "what_if.mode": mode,
-        "head.what_if": structs.replace(_sentence(found, mode, now, then, today), text=_about(answer, mode, now)),
+        "head.what_if": structs.replace(_sentence(found, mode, now, then, today), text=about),
         "what_if.refused": f"Not possible: {refused}. Showing the current values." if refused else "",
         "what_if.limit.now": _limit(found.now), "what_if.limit.then": _limit(found.then) if found.changes else "",
         "what_if.flip": "flipped" if found.changes and limits[0] != limits[1] and all(limits) else "same",
@@ -157,7 +174,9 @@ def _about(answer: WhatIfEstimate, mode: str, now: Figure) -> str:
 
 
 def _limit(state: RunSituation) -> str:
-    return {"trainer": "the trainer", "generator": "the generator side"}.get(state.limiter or "", "unknown")
+    return {"trainer": "the trainer", "generator": "generation (engines and sandboxes)"}.get(
+        state.limiter or "", "unknown"
+    )
 
 
 def _say(figure: Figure) -> str:
