@@ -240,6 +240,8 @@ ROLLOUT_ROWS = (
     _t.step("reward_std", "", "Standard deviation of the reward over all rollouts of the step."),
     _t.step("reward_group_std_mean", "", "Mean over groups of the reward's standard deviation inside a group."),
     _t.step("reward_component_mean", "", "Mean of one reward function; label function."),
+    _t.step("evaluation_score", "", "Score of an evaluation, as the trainer logs it; label task."),
+    _t.step("evaluation_samples", "samples", "Number of samples that an evaluation scored; label task."),
     _t.step("solve_ratio", "ratio", "Share of rollouts that solved the task."),
     _t.step("groups_zero_advantage_ratio", "ratio", "Share of groups whose rewards are all equal, cause not reported."),
     _t.step("groups_all_solved_ratio", "ratio", "Share of groups solved by every rollout."),

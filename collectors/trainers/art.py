@@ -135,6 +135,7 @@ FRAMEWORK = Framework(
     sinks=(jsonl.sink(("history.jsonl",), _unpack, name="history.jsonl"),),
     keys=KEYS,
     ignored=IGNORED,
+    evaluations={"evaluation_score": re.compile(r"(?P<task>val)/reward")},
     marks=("data/step_num_groups_submitted", "time/step_wall_s", "train/reward_std_dev"),
     needs=frozenset((STEP, IDLE, ACTOR, BUSY, STALE, GROUPS, TRAINABLE, TRAJECTORIES, "train/steps_off_policy")),
     split=pieces,

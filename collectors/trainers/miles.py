@@ -361,6 +361,8 @@ FRAMEWORK = Framework(
     ),
     keys=KEYS,
     ignored=IGNORED,
+    evaluations=slime.EVALUATIONS,
+    evaluation_step="eval/step",
     marks=slime.MILES,
     config_marks=("use_miles_dashboard", "use_miles_router"),
     split=slime.pieces,

@@ -476,6 +476,7 @@ FRAMEWORK = Framework(
     keys=KEYS,
     patterns=PATTERNS,
     ignored=re.compile(f"{OWN.pattern}|{IGNORED.pattern}"),
+    evaluations={"evaluation_score": re.compile(r"validation/accuracy")},
     # Supervised and preference runs of NeMo-RL have neither.
     marks=("timing/train/policy_and_reference_logprobs", "train/gen_kl_error", WAITING),
     config_marks=("grpo.num_generations_per_prompt",),

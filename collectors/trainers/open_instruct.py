@@ -205,6 +205,7 @@ FRAMEWORK = Framework(
     keys=KEYS,
     needs=NEEDS,
     ignored=IGNORED,
+    evaluations={"evaluation_score": re.compile(r"eval/scores")},
     marks=(WAIT, ("num_steps_off_policy", "batch/filtered_prompts_pct")),
     config_marks=("num_unique_prompts_rollout",),
     split=pieces,

@@ -286,6 +286,7 @@ FRAMEWORK = Framework(
     sinks=(wandb.SINK, trackio.SINK, tensorboard.SINK, console.sink(parse_line)),
     keys=KEYS,
     ignored=IGNORED,
+    evaluations={"evaluation_score": re.compile(r"val_correct/(?P<task>[^/]+)/mean")},
     marks=(
         (UPDATE, GENERATE),
         (UPDATE, ROLLOUT),

@@ -355,6 +355,7 @@ FRAMEWORK = Framework(
     keys=KEYS,
     needs=NEEDS,
     ignored=IGNORED,
+    evaluations={"evaluation_score": re.compile(r"eval/(?P<task>.+)/avg_score")},
     marks=("timing/wait_for_generation_buffer", "timing/fwd_logprobs_values_reward", r"reward/avg_pass_at_\d+"),
     config_marks=("trainer.fully_async.max_staleness_steps", "trainer/fully_async/max_staleness_steps"),
     split=pieces,

@@ -359,6 +359,12 @@ def groups(count: float, context: Context) -> Out:
     return ("queue_samples", (), count * size) if isinstance(size, float) else ("queue_groups", (), count)
 
 
+# Mean reward of each dataset (slime/ray/rollout.py, `eval/{key}`); other values have a suffix or a part behind it.
+EVALUATIONS = {
+    "evaluation_score": re.compile(r"eval/(?!step$|skipped_|.*-(?:truncated_ratio|pass[@_]\d+)$)(?P<task>[^/]+)")
+}
+
+
 def evaluated(row: Logged, values: Mapping[str, float], context: Context) -> None:
     """An event for a row of evaluation results."""
     step = _step(row, values, "eval/step", context)
@@ -459,6 +465,8 @@ FRAMEWORK = Framework(
     sinks=(wandb.SINK, tensorboard.SINK, console.sink(parse)),
     keys=KEYS,
     ignored=IGNORED,
+    evaluations=EVALUATIONS,
+    evaluation_step="eval/step",
     marks=MARKS,
     not_marks=MILES,
     split=pieces,

@@ -200,6 +200,10 @@ FRAMEWORK = Framework(
     patterns=PATTERNS,
     needs=NEEDS,
     ignored=IGNORED,
+    evaluations={
+        "evaluation_score": re.compile(r"(?:test|eval)/(?:(?P<task>.+)/)?env/all/reward/total"),
+        "evaluation_samples": re.compile(r"(?:test|eval)/(?:(?P<task>.+)/)?env/all/total_episodes"),
+    },
     marks=(r"env/all/.*", r"optim/kl_sample_train_v[12]"),
     split=pieces,
     derive=derive,

@@ -732,6 +732,8 @@ FRAMEWORK = Framework(
     keys=KEYS,
     patterns=PATTERNS,
     ignored=IGNORED,
+    evaluations={"evaluation_score": re.compile(r"eval[/_](?:(?P<task>\w+)_)?reward")},
+    evaluation_step="global_step",
     marks=(
         "frac_reward_zero_std",
         *ASYNC_MARKS,

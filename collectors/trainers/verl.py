@@ -105,6 +105,9 @@ SAVE = "timing_s/save_checkpoint"
 
 GIB, MIB = float(1 << 30), float(1 << 20)
 
+# Mean over the responses of a prompt, of each data source (0.9.1: trainer/ppo/metric_utils.py, `val-core`).
+EVALUATIONS = {"evaluation_score": re.compile(r"val-core/(?P<task>.+)/(?:acc|reward)/mean@\d+")}
+
 KEYS: Mapping[str, Key | tuple[Key, ...]] = {
     "timing_s/step": Key("trainer_step_seconds"),
     "timing_s/reward": Key("reward_seconds"),
@@ -459,6 +462,7 @@ FRAMEWORK = Framework(
     ),
     keys=KEYS,
     ignored=IGNORED,
+    evaluations=EVALUATIONS,
     marks=("timing_s/step", "timing_s/gen", "fully_async/.+", "monitor/queue/mq_queue_size"),
     config_marks=("actor_rollout_ref.rollout.n", "actor_rollout_ref/rollout/n"),
     split=pieces,

@@ -73,6 +73,8 @@ class Origins:
 
 
 TRAINER = "trainer"
+EVALUATION = "eval"
+"""Axis of evaluations: their results come in rows of their own, often with the number of a step that is done."""
 SYNC_MODES = ("sync_colocated", "sync_split")
 
 # Values come sorted by key, so that a step gives the same number for any order of its rows.
@@ -168,6 +170,8 @@ class Framework:
         find: as `patterns`, for frameworks with a lookup of their own: our keys, () for an unused key, or None.
         patterns: for families of keys; the first full match counts. Its function returns None for an unused key.
         ignored: known keys that are not used (bookkeeping, extremes of values that are read anyway, evaluation).
+        evaluations: our metric -> pattern of the keys with its value; group ``task`` is the label, "eval" without it.
+        evaluation_step: key with the step of an evaluation; "": the sink's step is it.
         marks: keys that only this framework logs, as full matches; one is enough; of a tuple all are needed.
         not_marks: keys that exclude it (a related framework with the same keys and more).
         config_marks: (flat) configuration keys that only it has, for sinks with a configuration.
@@ -198,6 +202,8 @@ class Framework:
     patterns: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Key | None]], ...] = ()
     find: Callable[[str], tuple[Key, ...] | None] | None = None
     ignored: re.Pattern[str] | None = None
+    evaluations: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
+    evaluation_step: str = ""
     marks: tuple[str | tuple[str, ...], ...] = ()
     not_marks: tuple[str, ...] = ()
     config_marks: tuple[str, ...] = ()
@@ -225,6 +231,7 @@ class Framework:
 def gives(framework: Framework) -> dict[tuple[str, Labels], Basis]:
     """Every series the framework can report, as `Collector.gives`."""
     series: dict[tuple[str, Labels], Basis] = {(metric, ()): "derived" for metric in framework.derives}
+    series |= {(metric, ()): "native" for metric in framework.evaluations}
     for mapped in framework.keys.values():
         series |= {(key.metric, key.labels): "native" for key in (mapped if isinstance(mapped, tuple) else (mapped,))}
     return series

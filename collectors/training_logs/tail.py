@@ -19,6 +19,7 @@ from collectors.formats.rows import Logged, Logs
 from collectors.model import Collector, Cursor, Event, Labels, Limits, Position, Reading, Sample, ScrapeError
 from collectors.training_logs import clocks, sources
 from collectors.training_logs.model import (
+    EVALUATION,
     FOLDS,
     ONLY,
     TRAINER,
@@ -175,6 +176,9 @@ class _Tail:
         self.origins, self.folds = Origins(), Folds()
         self._layouts: dict[tuple[str, ...], _Layout] = {}
         self._derived: dict[tuple[str, Labels], str] = {}
+        # Scores by the keys of a row; not among `samples`, because an evaluation after the end is no new step.
+        self._scored: dict[tuple[str, ...], tuple[tuple[str, str, Labels], ...]] = {}
+        self.scores: list[Sample] = []
         self.source = sources.follow(framework.sinks, path, self.memory.get("source", {}), self._recognises)
         self.context = self._context()
 
@@ -298,9 +302,26 @@ class _Tail:
         assert row.ts is not None
         if framework.on_row is not None:
             framework.on_row(row, values, context)
+        if framework.evaluations:
+            self._evaluated(row, values)
         split = framework.split or _one_piece
         for piece in split(row, values, context):
             self._piece(piece)
+
+    def _evaluated(self, row: Logged, values: Mapping[str, float]) -> None:
+        """Adds the results of evaluations in a row."""
+        keys = tuple(values)
+        if keys not in self._scored:
+            found = ((key, metric, pattern.fullmatch(key)) for key in keys
+                     for metric, pattern in self.framework.evaluations.items())  # fmt: skip
+            self._scored[keys] = tuple(
+                (key, metric, (("task", match.groupdict().get("task") or EVALUATION),)) for key, metric, match in found
+                if match is not None
+            )  # fmt: skip
+        step = values.get(self.framework.evaluation_step, row.step)
+        for key, metric, labels in self._scored[keys] if step is not None else ():
+            self.origins.add(metric, key)
+            self.scores.append(Sample(metric, values[key], labels, row.ts, int(step), EVALUATION))  # type: ignore[arg-type]
 
     def _piece(self, piece: Piece) -> None:
         """Adds samples of one piece; late values of an earlier step get the time of that step."""
@@ -441,7 +462,7 @@ class _Tail:
         for sample in self.context.samples:
             self.origins.add(sample.metric, "between steps")
         return Reading(
-            samples=(*self.samples, *self.context.samples),
+            samples=(*self.samples, *self.scores, *self.context.samples),
             events=tuple(self.context.events),
             facts=dict(self.context.facts),
             unmapped=self.unmapped,

@@ -35,10 +35,15 @@ def _choices(labels: Labels) -> Sequence[dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A signal and the labels it must carry; ``a|b`` accepts either value and prefers the first."""
+    """A signal and the labels it must carry; ``a|b`` accepts either value and prefers the first.
+
+    Attributes:
+        nth: takes the n-th of the signal's series by name, from 0, whatever their labels are.
+    """
 
     signal: str
     labels: Labels = ()
+    nth: int | None = None
 
     def choices(self) -> Sequence[dict[str, str]]:
         """Every accepted set of labels, the preferred first."""
@@ -47,6 +52,8 @@ class Want:
     def find(self, signals: Sequence[SignalNow]) -> SignalNow | None:
         """The signal that fits best, or None."""
         same = _of(signals, self.signal)
+        if self.nth is not None:
+            return next(iter(sorted((s for s in same if s.labels), key=lambda s: s.name)[self.nth :]), None)
         for labels in self.choices():
             fits = [s for s in same if labels.items() <= s.labels.items()]
             if fits:
@@ -61,6 +68,8 @@ class Want:
     def names(self, signals: Sequence[SignalNow]) -> list[str]:
         """Series to read: the matching one, or (when the signal is silent now) all it could have been."""
         found = self.find(signals)
+        if self.nth is not None and found is None:
+            return []
         return [found.name] if found else [series_name(self.signal, labels) for labels in self.choices()]
 
 

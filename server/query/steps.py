@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from server.query.run_state import stored_run
 from server.query.signals import ITEMS
 from server.query.types import MOST_STEPS, StepAt, StepInfo, StepSeries, format_name, parse_name
-from server.signals.window import TRAINER
+from server.signals.window import EVALUATION, TRAINER
 from server.store import Store
 from server.store.samples import fit_width
 from server.store.types import Bucket, SeriesKey, StepRow, StepTime
@@ -122,6 +122,7 @@ def _added(a: _Sum, b: _Sum) -> _Sum:
 
 def _by_step(rows: Sequence[StepRow], last: int) -> list[StepInfo]:
     """Steps of the trainer's axis, or without one of the axis that was reported last."""
+    rows = [row for row in rows if row.axis != EVALUATION]
     if not rows:
         return []
     axis = TRAINER if any(row.axis == TRAINER for row in rows) else rows[-1].axis

@@ -12,6 +12,7 @@ TOPICS = (
     "run",
     "trainer",
     "training_health",
+    "scores",
     "weights",
     "generator",
     "latency",

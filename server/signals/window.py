@@ -14,7 +14,7 @@ from collectors.model import Labels
 
 # Steps per axis. More than STEP_WINDOW, so that late rows of an older step still find their step.
 KEPT_STEPS = 64
-TRAINER = "trainer"
+TRAINER, EVALUATION = "trainer", "eval"
 
 # Rounding of a gauge's sums stays below 1e-14 of them for so many points dropped.
 RENEWED, LITTLE = 64, 1e-2
@@ -320,7 +320,7 @@ class StepBook:
         found = self.newest(TRAINER)
         if found is not None:
             return found
-        others = (self.newest(axis) for axis in self._axes)
+        others = (self.newest(axis) for axis in self._axes if axis != EVALUATION)
         return max((step for step in others if step is not None), key=lambda step: step.ts, default=None)
 
     def last(self, count: int) -> list[Step]:
@@ -350,6 +350,14 @@ class StepBook:
                 step = next((s for s in book.newest_first(math.inf) if (name, labels) in s.values), None)
                 if step is not None:
                     yield labels, step
+
+    def last_of(self, metric: str, count: int, until: float) -> Iterator[tuple[Labels, list[Step]]]:
+        """(labels, its last ``count`` steps not later than ``until``, the newest first) of every series of a metric."""
+        for book in self._axes.values():
+            for key in sorted(key for key in book.keys if key[0] == metric):
+                found = list(islice((s for s in book.newest_first(until) if key in s.values), count))
+                if found:
+                    yield key[1], found
 
     def rows(self, *keys: StepKey, count: int, until: float = math.inf) -> list[Step]:
         """The last `count` consumed steps holding every one of `keys`, on the axis that logs them most recently.

@@ -270,6 +270,11 @@ def test_trainer_at_a_glance(open_page: Open, theme: str, size: tuple[int, int])
     assert page.locator("#panel-tphase").get_attribute("data-state") == "data"
     assert page.locator("#panel-tkl").get_attribute("data-state") == "unknown"
     assert page.locator("#weights p").first.inner_text() == "1.5 s per step"
+    pays = "Reward +0.12 over 39 steps, 26.5M trained tokens, $340.00"
+    assert page.locator("#scores p").first.inner_text() == pays
+    scores = [" ".join(row.split()) for row in page.locator("[data-rows=scores] li").all_inner_texts()]
+    assert scores == ["aime 0.42 step 140; +0.02 since step 120", "gsm8k 0.91 step 140"]
+    assert page.locator("#panel-tscore").get_attribute("data-state") == "data"
     assert page.locator("#panel-tparts .why").is_visible()
     trusted = page.locator("#gradient p").all_inner_texts()
     assert trusted[0] == "Not judged: entropy 0.56 nats" and page.locator("#panel-tlogp .why").is_visible()

@@ -11,7 +11,7 @@ from server.derive.deriver import Deriver, Emission
 from server.derive.results import NO_LONGER
 from server.signals import Signal
 from server.signals.model import NotApplicable, is_gap, unknown_reason
-from server.signals.window import TRAINER, Step, StepBook, StepKey
+from server.signals.window import EVALUATION, TRAINER, Step, StepBook, StepKey
 from server.store.types import PointState
 
 Point = tuple[str, Labels, int, float | None, PointState]
@@ -71,8 +71,14 @@ class NaiveBook(StepBook):
         return list(self._newest_first(newest.axis, math.inf))[:count][::-1] if newest is not None else []
 
     def newest_of_all(self) -> Step | None:
-        found = [step for axis in self._lives if (step := self.newest(axis)) is not None]
+        found = [step for axis in self._lives if axis != EVALUATION and (step := self.newest(axis)) is not None]
         return self.newest(TRAINER) or max(found, key=lambda step: step.ts, default=None)
+
+    def last_of(self, metric: str, count: int, until: float) -> Iterator[tuple[Labels, list[Step]]]:
+        for axis in self._lives:
+            rows = list(self._newest_first(axis, until))
+            for key in sorted({key for row in rows for key in row.values if key[0] == metric}):
+                yield key[1], [row for row in rows if key in row.values][:count]
 
     def once(self, name: str, make: Callable[[StepBook], float]) -> float:
         return make(self)

@@ -396,11 +396,21 @@ def _add_rows(rows: list[Row], file_axis: str, now: float, run: _ReadResult) -> 
         ts = number(row.get("time")) or now
         if axis == "eval":
             run.events.append(Event("eval", f"eval:{step}:{ts:.0f}", ts))
+            # Evaluations may end in another order than they began: an older one than the newest is no restart.
+            newest = run.memory.get("evaluated", step)
+            if step >= newest or last_of(run.memory["steps"]) < newest:
+                run.memory["evaluated"] = step
+                run.samples += prime_rl_keys.scores(row, ts, step)
             continue
         run.samples += prime_rl_keys.samples(row, axis, ts, step, run.unmapped)
         run.origins |= prime_rl_keys.origins(row, axis)
         if axis == "trainer":
             run.events += _events(row, step, ts)
+
+
+def last_of(steps: Mapping[str, int]) -> int:
+    """The newest step of training."""
+    return max((step for axis, step in steps.items() if axis != "eval"), default=0)
 
 
 def _steps(rows: list[Row], file_axis: str, run: _ReadResult) -> Iterator[tuple[str, int, Row]]:

@@ -127,6 +127,16 @@ def axis_of(row: Row, file_axis: str) -> str:
     return "trainer" if any(_TRAINER_HINT.match(key) for key in row) else file_axis
 
 
+_SCORE = re.compile(r"eval/(?P<task>.+)/effective/[^/]+/avg@\d+")
+
+
+def scores(row: Row, ts: float, step: int) -> Iterator[Sample]:
+    """Scores of an evaluation, by environment."""
+    for key, given in row.items():
+        if (match := _SCORE.fullmatch(key)) is not None and (value := number(given)) is not None:
+            yield Sample("evaluation_score", value, (("task", match["task"]),), ts, step, "eval")
+
+
 def is_own(row: Row) -> bool:
     """Returns whether a row has a key that no other framework's metrics.jsonl has."""
     return any(key in row for key in ("time/forward_backward", "time/wait_for_batch", "off_policy/mean", "perf/mfu"))
@@ -233,6 +243,7 @@ _OTHERS = {
 ORIGINS: Mapping[str, str] = {metric: key for metric, _, key in reversed(tuple(_named()))} | _OTHERS
 GIVES: dict[tuple[str, Labels], Basis] = {(metric, ()): "derived" for metric in _OTHERS}
 GIVES.update({(metric, labels): "native" for metric, labels, _ in _named()})
+GIVES["evaluation_score", ()] = "native"
 
 
 # ---- wandb

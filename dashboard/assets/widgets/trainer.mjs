@@ -140,6 +140,13 @@ function happened({ event: what, detail, at: when }) {
   return li;
 }
 
+function scored({ task, score, note }) {
+  const li = make("li"), row = make("span", "", "row");
+  row.append(make("span", task, "long"), make("b", score));
+  li.append(row, make("span", note, "note"));
+  return li;
+}
+
 // ---- table
 
 function step({ step: number, at: when, total, phases: parts, samples, tokens, staleness, reward, gradient: norm, slow: far }) {
@@ -160,7 +167,7 @@ function heads() {
 }
 
 /** @type {[string, string, (row: any) => Node][]} */
-const LISTS = [["last-step", "last_step.", pair], ["learning", "learning.", learnt], ["life", "restarts.", happened], ["steps", "step_rows.", step]];
+const LISTS = [["last-step", "last_step.", pair], ["learning", "learning.", learnt], ["life", "restarts.", happened], ["scores", "scores.", scored], ["steps", "step_rows.", step]];
 
 drawers.push((cells) => {
   if (!("head.trainer" in state.view)) return;

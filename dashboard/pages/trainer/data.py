@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from dashboard.charts.panels import LENGTH, REWARD, STALENESS
-from dashboard.pages.trainer import gradient, steps, weight_update
+from dashboard.pages.trainer import gradient, scores, steps, weight_update
 from dashboard.pages.verdict import because, named
 from dashboard.shell.page import Scope
 from dashboard.widgets import card, chart
@@ -129,6 +129,7 @@ PANELS: tuple[Panel, ...] = (
         (PanelLine("truncated", want("truncation_ratio"), "orange", "zero"),),
         limits="truncation_ratio",
     ),
+    *scores.PANELS,
     *gradient.PANELS,
     *weight_update.PANELS,
 )
@@ -143,7 +144,7 @@ def cells(scope: Scope) -> View:
     cards["tr_step"] = _step(cards["tr_step"], facts, found)
     view = card.cells(cards) | chart.cells(chart.bind_all(PANELS, facts, infos)) | _head(facts, found)
     view |= steps.one_by_one(found) | steps.last_against_usual(found) | steps.table(found)
-    view |= gradient.trusted(scope, found) | weight_update.anatomy(scope)
+    view |= gradient.trusted(scope, found) | weight_update.anatomy(scope) | scores.cells(scope)
     return view | steps.learning(found) | steps.incarnations(scope, found)
 
 

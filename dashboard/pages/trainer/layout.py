@@ -4,7 +4,7 @@ from typing import Any
 
 from dashboard.charts.elements import lane, read
 from dashboard.charts.panels import names_by_slot
-from dashboard.pages.trainer import gradient, weight_update
+from dashboard.pages.trainer import gradient, scores, weight_update
 from dashboard.pages.trainer.data import CARDS, PANELS, cells
 from dashboard.pages.trainer.steps import PHASES
 from dashboard.shell.page import Json, Load, Page, t
@@ -24,9 +24,9 @@ def tree() -> list[Any]:
     first = html.Div([drawn.pop("tphase"), _one_by_one(), _last()], className="step-grid")
     names = ("trate", "tstep", "tmfu", "tsync")
     speed = html.Div([drawn.pop(name) for name in names], className="charts")
-    trusted, updates = (
-        html.Div([drawn.pop(panel.key) for panel in panels], className="charts")
-        for panels in (gradient.PANELS, weight_update.PANELS)
+    pays, trusted, updates = (
+        html.Div([*(drawn.pop(panel.key) for panel in panels), *more], className="charts")
+        for panels, more in ((scores.PANELS, (_scores(),)), (gradient.PANELS, ()), (weight_update.PANELS, ()))
     )
     heading = html.Div([html.H2("Learning"), html.Span("with staleness", className="unit")], className="row part")
     health = [*drawn.values(), _learning(), _life()]
@@ -36,6 +36,8 @@ def tree() -> list[Any]:
         lane(),
         first,
         speed,
+        _part("scores", "Rewards and evaluations"),
+        pays,
         _part("weights", "Weight update"),
         updates,
         _part("gradient", "Can the gradient be trusted?"),
@@ -95,6 +97,13 @@ def _learning() -> Any:
     rows = html.Ul(className="learning", **{"data-rows": "learning"})
     notes = [t(html.P, "learning.bad", "error"), t(html.P, "learning.none", "note")]
     return html.Section([head, rows, *notes], className="card side", id="learning")
+
+
+def _scores() -> Any:
+    unit = html.Span("newest · change", className="unit")
+    head = html.Div([html.H2("Newest scores"), unit], className="row")
+    rows = html.Ul(className="complaints", **{"data-rows": "scores"})
+    return html.Section([head, rows, t(html.P, "scores.none", "note")], className="card side", id="newest-scores")
 
 
 def _life() -> Any:
