@@ -192,12 +192,12 @@ def _time_axis(span: Span, tz: float) -> Figure:
 def _value_axis(panel: Panel) -> Figure:
     axis: Figure = {"fixedrange": True, "nticks": 4, "zeroline": False, "automargin": "left"}
     axis["tickformat"] = _tick_format(panel)
+    if axis["tickformat"] == "~s":
+        axis |= _COUNTS
     if panel.unit == "seconds" and panel.kind != "share":
         axis |= _SECONDS
     if not panel.unit:
         axis |= _BARE
-    if axis["tickformat"] == "~s":
-        axis |= _COUNTS
     if panel.kind == "share":
         axis["ticksuffix"] = "%"
     if panel.ceiling is not None:
