@@ -29,20 +29,11 @@ NOT_RECORDED: dict[str, set[str]] = {
     # The queue is on the API server.
     "atropos": {"queue_arrivals_samples_per_second", "queue_batches", "queue_samples", "queue_samples_now"},
     # The dashboard's and the event log's runs: in flight is in the console only, turns behind an option.
-    "miles": {
-        "importance_ratio",
-        "in_flight_ratio",
-        "in_flight_rollouts",
-        "rollouts_in_flight",
-        "staleness_bound_ratio",
-        "turns",
-        "weight_sync_bandwidth",
-    },
+    "miles": {"in_flight_ratio", "in_flight_rollouts", "rollouts_in_flight", "staleness_bound_ratio", "turns"},
     # Neither log has the configuration (the group size).
     "ms_swift": {"zero_advantage_groups"},
     # TensorBoard has no configuration (the group size); the rest is logged by the SingleController.
     "nemo_rl": {
-        "weight_sync_part_seconds",
         "in_flight_ratio",
         "discarded_rollout_ratio",
         "failure_ratio",
@@ -105,7 +96,7 @@ NOT_RECORDED: dict[str, set[str]] = {
     # The bound is in a configuration that TensorBoard does not store; tokens are in newer versions only.
     "skyrl": {"staleness_bound_ratio", "trained_tokens_total"},
     # The recorded synchronous runs have no arguments, which show the mode.
-    "slime": {"importance_ratio", "in_flight_ratio", "staleness_versions", "turns", "weight_sync_bandwidth"},
+    "slime": {"in_flight_ratio", "staleness_versions", "turns"},
     # Waiting is reported only for steps that were watched.
     "tinker_cookbook": {
         "queue_arrivals_samples_per_second",
@@ -134,7 +125,6 @@ NOT_RECORDED: dict[str, set[str]] = {
     "verl": {
         "failure_ratio",
         "staleness_bound_ratio",
-        "weight_sync_bandwidth",
         "zero_advantage_group_ratio",
         "zero_advantage_groups",
         "zero_advantage_low_ratio",
