@@ -65,7 +65,7 @@ def _main(panels: Sequence[Panel]) -> set[str]:
 
 
 def behind(load: Load) -> Source | None:
-    """What the address requests; None: nothing, or nothing that there is."""
+    """The source that the address requests; None: it requests none, or the run does not exist."""
     address, span = load.address, load.span
     if address.over in AGO:
         seconds, label = AGO[address.over]

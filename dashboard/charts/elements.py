@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dashboard.charts.comparison import Comparison, compared, drawn, traces
-from dashboard.charts.figures import figure, has_points, limit_line
+from dashboard.charts.comparison import Comparison, behind, compared, drawn, traces
+from dashboard.charts.figures import figure, has_points, layout, limit_line
 from dashboard.charts.panels import names_by_slot
 from dashboard.shell.page import Json, Load, t
 from dashboard.state import deltas
@@ -91,6 +91,21 @@ def _figures(
         return {"data": traces(panel, found, tz) + chart["data"], "layout": chart["layout"] | {"shapes": shapes} | drag}
 
     return {panel.key: chart_of(panel) for panel in panels}
+
+
+# Units whose axis is written in a way of its own, and one of all others.
+_AXES = ("", "ratio", "seconds", "other")
+
+
+def read_own(load: Load) -> Json:
+    """What the browser needs for charts of series that it reads itself (`assets/widgets/own_chart.mjs`).
+
+    ``axes``: layouts by unit. ``compared``: the run drawn behind the lines, and the seconds added to its times.
+    """
+    tz = float(load.wanted.get("tz") or 0)
+    axes = {unit: layout(Panel("", "", "", unit, ()), load.span, tz, "") for unit in _AXES}
+    source = behind(load) if load.address.over and not load.address.by_step else None
+    return {"axes": axes} | ({"compared": {"run": source.run, "shift": source.place(0.0)}} if source else {})
 
 
 def lane() -> Any:

@@ -17,7 +17,7 @@ from server.query.metrics import HEALTH
 from server.store import Store
 from server.store.types import MOST_PANELS, PANEL_CHARACTERS, OwnPanel, panel_mistakes
 
-User = Annotated[str, Query(min_length=1, max_length=PANEL_CHARACTERS, description="whose charts: any name")]
+User = Annotated[str, Query(min_length=1, max_length=PANEL_CHARACTERS, description="name of the user")]
 
 # FastAPI has no way to document a body that is read by hand but this.
 _PANEL = {
@@ -45,7 +45,9 @@ def add_panels(api: FastAPI, reader: Reader, store: Store, clock: Clock, declare
 
     @api.get("/api/v1/panels", tags=["panels"], responses=answers(PanelsAnswer) | errors(422, 503))
     def panels(
-        user: Annotated[str, Query(max_length=PANEL_CHARACTERS, description="whose charts; none: nobody's")] = "",
+        user: Annotated[
+            str, Query(max_length=PANEL_CHARACTERS, description="name of the user; empty: none of a user")
+        ] = "",
     ) -> Response:
         """The charts below the Overview: those of the configuration, and a user's own."""
         return encoded(PanelsAnswer(declared, store.panels.of(user) if user else []))
@@ -60,7 +62,7 @@ def add_panels(api: FastAPI, reader: Reader, store: Store, clock: Clock, declare
     @api.put("/api/v1/panels", tags=["panels"], openapi_extra=documented,
              responses=answers(PanelsAnswer) | errors(400, 422, 503))  # fmt: skip
     async def replace(request: Request, user: User) -> Response:
-        """Replaces the charts of a user; the order of the list is theirs. At most 24."""
+        """Replaces the charts of a user, in the order of the list. At most 24."""
         return encoded(await asyncio.to_thread(put, user, await request.body()))
 
 

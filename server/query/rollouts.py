@@ -95,9 +95,9 @@ def discards(sums: Sequence[RolloutSum], purposes: Collection[str]) -> tuple[Dis
 def _discards(environment: str, rows: Sequence[RolloutSum]) -> Discards:
     trained = [row for row in rows if row.exit == "trained"]
     left = [row for row in rows if row.exit != "trained"]
-    (used, used_told, used_mean), (lost, lost_told, lost_mean) = map(_mean_tokens, (trained, left))
+    (used, used_measured, used_mean), (lost, lost_measured, lost_mean) = map(_mean_tokens, (trained, left))
     cut = sum(row.rollouts for row in left if row.exit in ("aborted_oversample", *FAILED))
-    return Discards(environment, used, lost, used_told, lost_told, used_mean, lost_mean, cut)
+    return Discards(environment, used, lost, used_measured, lost_measured, used_mean, lost_mean, cut)
 
 
 def _mean_tokens(rows: Sequence[RolloutSum]) -> tuple[int, int, float | None]:

@@ -562,7 +562,8 @@ class Discards(Struct, frozen=True):
 
     Attributes:
         environment: "" if the rollouts name none.
-        trained, discarded: number of rollouts; ``trained_told``, ``discarded_told``: of those that report their tokens.
+        trained, discarded: number of rollouts.
+        trained_measured, discarded_measured: number of those that report their tokens.
         trained_tokens, discarded_tokens: mean response tokens of these; None: none reports them.
         cut: number of discarded rollouts that were aborted or failed: whole, they would be longer.
     """
@@ -570,8 +571,8 @@ class Discards(Struct, frozen=True):
     environment: str
     trained: int
     discarded: int
-    trained_told: int
-    discarded_told: int
+    trained_measured: int
+    discarded_measured: int
     trained_tokens: float | None
     discarded_tokens: float | None
     cut: int

@@ -110,7 +110,7 @@ def estimate(status: Status, changes: Changes) -> WhatIfEstimate:
     for name, low, high in _limits(now):
         value = getattr(changes, name)
         if not low <= value <= high:
-            raise OutOfRange(f"{name} {value:g}: this run has {_has(name, now)}, so {low:g} to {high:g}")
+            raise OutOfRange(f"{name} {value}: this run has {_has(name, now)}, so {low:g} to {high:g}")
     for name, unit in _SCALED.items():
         _reaches(name, getattr(now, name), getattr(changes, name), unit)
     if now.engines and now.generator_gpus and _left(now, now.engines, now.generator_gpus, changes) <= 0:

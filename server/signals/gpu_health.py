@@ -105,7 +105,7 @@ def gpu_fleet_memory_used_ratio(view: View) -> Answer:
     inputs=("gpu_temperature_celsius",),
     cadence="tick",
     hint=HINT,
-    # Data-centre GPUs (A100, H100, H200) lower their clock from 85 to 90 degrees Celsius on.
+    # An H100 SXM may run at up to 87 degrees Celsius and lowers its clock at 89 (`nvidia-smi -q`).
     watch=85.0,
 )
 def gpu_fleet_temperature_celsius(view: View) -> Answer:
@@ -161,9 +161,9 @@ def gpu_fleet_clock_hertz(view: View) -> Answer:
 
 # ---- errors
 
-# XID codes after which the GPU must be reset or its host restarted, by NVIDIA's Xid catalogue
-# (docs.nvidia.com/deploy/xid-errors). Not among them: errors of an application (13, 31, 43, 45), and memory errors that
-# the GPU contained or repaired (63, 92, 94).
+# XID codes after which the GPU must be reset, its host restarted or its NVLink checked: those that NVIDIA/NVSentinel
+# rates FATAL with an action RESET_GPU, RESTART_BM, WORKFLOW_XID_48, WORKFLOW_NVLINK_ERR or WORKFLOW_NVLINK5_ERR
+# (gpu-health-monitor/xiderrorsmapping.csv, read 2026-11-29; 162 has no name there and is left out).
 CRITICAL_XIDS: Mapping[str, str] = {
     "46": "GPU stopped processing",
     "48": "double-bit ECC error",
@@ -172,16 +172,23 @@ CRITICAL_XIDS: Mapping[str, str] = {
     "74": "NVLink error",
     "79": "GPU fell off the bus",
     "95": "uncontained memory error",
+    "109": "context switch timed out",
+    "110": "security fault",
     "119": "GSP does not answer",
     "120": "GSP error",
+    "136": "NVLink training failed",
     "140": "unrecovered ECC error",
     "143": "GPU could not be initialised",
+    **dict.fromkeys(("144", "145", "146", "147", "148", "149", "150", "155"), "NVLink error"),
+    "156": "a resource was retired",
+    "158": "GPU timed out",
+    "160": "a memory channel was retired",
 }
 _LAST, _COUNTED, _ECC, _REMAP = (
     "gpu_last_xid", "gpu_xid_errors_total", "gpu_ecc_errors_total", "gpu_row_remap_failed",
 )  # fmt: skip
-# Any of them shows that a GPU was read before its first error had a series.
-_SIGHTS = ("gpu_temperature_celsius", "gpu_utilization_ratio", "gpu_power_watts", "gpu_memory_used_bytes")
+# A GPU without an error has no series of errors; these show that it was read.
+_ALWAYS_REPORTED = ("gpu_temperature_celsius", "gpu_utilization_ratio", "gpu_power_watts", "gpu_memory_used_bytes")
 
 
 @signal(
@@ -199,7 +206,7 @@ def gpu_fault(view: View) -> Answer:
 
     The exporter keeps the last XID permanently, so an error on the first page of a GPU may be old and does not count.
     """
-    if not any(view.fresh(metric) for metric in (_LAST, _COUNTED, _ECC, _REMAP, *_SIGHTS)):
+    if not any(view.fresh(metric) for metric in (_LAST, _COUNTED, _ECC, _REMAP, *_ALWAYS_REPORTED)):
         return Unknown(gpu_fault.hint)
     found = {(gpu_key(gauge), error): gauge.labels for gauge, error in _errors(view)}
     return [Value(1.0, _named(labels, error=error)) for (_, error), labels in sorted(found.items())] or [Value(0.0)]
@@ -239,7 +246,7 @@ def _seen(view: View) -> Mapping[GpuKey, float]:
 
     def first(view: View) -> dict[GpuKey, float]:
         found: dict[GpuKey, float] = {}
-        for gauge in (one for metric in _SIGHTS for one in view.gauges.get(metric, ())):
+        for gauge in (one for metric in _ALWAYS_REPORTED for one in view.gauges.get(metric, ())):
             key = gpu_key(gauge)
             found[key] = min(gauge.points[0][0], found.get(key, view.now))
         return found

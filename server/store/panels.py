@@ -1,17 +1,14 @@
 """The charts that each user chose, in their order."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import delete, select
 
 from server.store.bulk import upsert
-from server.store.engine import Engines, StoreError
+from server.store.engine import Engines
 from server.store.tables import panels
 from server.store.types import OwnPanel
-
-_T = TypeVar("_T")
 
 
 class PanelStore:
@@ -30,13 +27,8 @@ class PanelStore:
     def put(self, owner: str, chosen: Sequence[OwnPanel], now_ms: int) -> None:
         """Replaces all of a user's charts."""
         row = (owner, msgspec.json.encode(chosen).decode(), now_ms)
-        if chosen:
-            self._write(lambda c: upsert(c, panels, ("owner", "panels", "updated_at"), [row], ("panels", "updated_at")))
-        else:
-            self._write(lambda c: c.execute(delete(panels).where(panels.c.owner == owner)))
-
-    def _write(self, change: Callable[[Connection], _T]) -> _T:
-        if self._engines.write is None:
-            raise StoreError("the store was opened read-only")
-        with self._engines.write.begin() as connection:
-            return change(connection)
+        with self._engines.writable().begin() as connection:
+            if chosen:
+                upsert(connection, panels, ("owner", "panels", "updated_at"), [row], ("panels", "updated_at"))
+            else:
+                connection.execute(delete(panels).where(panels.c.owner == owner))

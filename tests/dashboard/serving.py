@@ -115,7 +115,7 @@ def _history(api: FastAPI, reader: MemoryReader) -> None:
 
 
 def _panels(api: FastAPI) -> None:
-    """Of nobody: `test_explore_browser.py` has the real routes."""
+    """No user has a panel here; `test_explore_browser.py` serves the real routes."""
 
     @api.get("/api/v1/panels")
     def panels(user: str = "") -> dict[str, Any]:

@@ -141,3 +141,8 @@ def test_a_change_of_the_advice_names_its_range(reader: MemoryReader) -> None:
     found = cells(reader, "concurrency=640")
     assert "The advice gives 1.06× to 1.56× trainable samples/s" in found["head.what_if.text"]
     assert "advice" not in cells(reader, "concurrency=650")["head.what_if.text"]
+
+
+def test_two_changes_that_are_impossible_together_are_refused_as_one_sentence(reader: MemoryReader) -> None:
+    found = cells(reader, "move_gpus=-150&add_engines=-23")["what_if.refused"]
+    assert found.startswith("Not possible: moving GPUs and adding engines together leave the generator nothing.")

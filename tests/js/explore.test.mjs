@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import "./main.test.mjs";
 const { seriesNames: names, parseName: parse, seriesName: selector } = await import("../../dashboard/assets/core/api.mjs");
-const { split, told } = await import("../../dashboard/assets/widgets/own_chart.mjs");
+const { split, lineLabels } = await import("../../dashboard/assets/widgets/own_chart.mjs");
 const { catalogue, matching } = await import("../../dashboard/assets/widgets/explore.mjs");
 
 test("a name with labels, and back", () => {
@@ -14,11 +14,11 @@ test("a name with labels, and back", () => {
   assert.deepEqual(names(`${name},up,up`), [name, "up"]);
 });
 
-test("lines are told apart by the labels that differ", () => {
+test("lines are lineLabels apart by the labels that differ", () => {
   const series = ['kv{engine="0",target="a"}', 'kv{engine="1",target="a"}', 'kv{engine="1",target="b"}'];
-  assert.deepEqual(told(series), ["0 · a", "1 · a", "1 · b"]);
-  assert.deepEqual(told(series.slice(0, 2)), ["0", "1"]);
-  assert.deepEqual(told(['kv{target="a"}']), ["now"]);
+  assert.deepEqual(lineLabels(series), ["0 · a", "1 · a", "1 · b"]);
+  assert.deepEqual(lineLabels(series.slice(0, 2)), ["0", "1"]);
+  assert.deepEqual(lineLabels(['kv{target="a"}']), ["now"]);
   const by = split(series.map((name) => ({ name, unit: "", ts: [], mean: [] })), "engine");
   assert.deepEqual([...by].map(([value, some]) => [value, some.length]), [["0", 1], ["1", 2]]);
 });

@@ -31,7 +31,7 @@ export function split(series, label) {
 }
 
 /** What tells the lines of a chart apart: the values of the labels that differ. @param {string[]} names @returns {string[]} */
-export function told(names) {
+export function lineLabels(names) {
   const labels = names.map((name) => parseName(name)[1]), keys = [...new Set(labels.flatMap(Object.keys))].sort();
   const differ = keys.filter((key) => new Set(labels.map((one) => one[key])).size > 1);
   return labels.map((one) => differ.map((key) => one[key]).filter(Boolean).join(" · ") || "now");
@@ -59,7 +59,7 @@ async function load(holder) {
   };
   let found = [], other = [], error = "";
   try {
-    [found, other] = await Promise.all([ask(b.run, 0), b.beside ? ask(b.beside.run, b.beside.shift).catch(() => []) : []]);
+    [found, other] = await Promise.all([ask(b.run, 0), b.compared ? ask(b.compared.run, b.compared.shift).catch(() => []) : []]);
   } catch (failed) {
     error = reason(failed);
   }
@@ -76,8 +76,8 @@ function draw(holder, found, other, error) {
   const old = found.some((one) => one.ts.length) ? "No value in this time range." : "Not reported in this time range.";
   shown.forEach(([value, series], i) => {
     const el = holder.querySelector(`[data-panel="${keys[i]}"]`) || holder.appendChild(panel(keys[i]));
-    const beside = other.filter((one) => !spec.split || (parseName(one.name)[1][spec.split] || "") === value);
-    chart(el, holder, { value, series, beside, why: error ? error[0].toUpperCase() + error.slice(1) : old, more: i === shown.length - 1 ? groups.length - shown.length : 0 });
+    const others = other.filter((one) => !spec.split || (parseName(one.name)[1][spec.split] || "") === value);
+    chart(el, holder, { value, series, others, why: error ? error[0].toUpperCase() + error.slice(1) : old, more: i === shown.length - 1 ? groups.length - shown.length : 0 });
   });
   bind();
   states();
@@ -103,8 +103,8 @@ function panel(key) {
 
 const every = (seconds) => (seconds < 1 ? "" : seconds < 120 ? `${Math.round(seconds)} s` : `${Math.round(seconds / 60)} min`);
 
-function chart(el, holder, { value, series, beside, why, more }) {
-  const { spec } = holder, key = el.dataset.panel, lines = series.slice(0, LINES), labels = told(lines.map((one) => one.name));
+function chart(el, holder, { value, series, others, why, more }) {
+  const { spec } = holder, key = el.dataset.panel, lines = series.slice(0, LINES), labels = lineLabels(lines.map((one) => one.name));
   const unit = series[0] ? series[0].unit : "", own = unit === "ratio" || unit === "seconds" ? unit : "", [name, fixed] = parseName(spec.name);
   const put = (where, words) => el.querySelector(where).textContent !== words && (el.querySelector(where).textContent = words);
   put("h2", spec.title || name);
@@ -115,12 +115,12 @@ function chart(el, holder, { value, series, beside, why, more }) {
   legend(el, spec, key, labels, series.length - lines.length, more);
   const drawn = lines.map((_, i) => `${key}.${i}`), b = state.boot, targets = [...new Set(lines.map((one) => parseName(one.name)[1].target).filter(Boolean))];
   b.drawn = [...b.drawn.filter((slot) => slot.split(".")[0] !== key), ...drawn];
-  if (b.behind) b.behind[1] = [...b.behind[1].filter((slot) => slot.split(".")[0] !== key), ...lines.flatMap((one, i) => (beside.some((other) => other.name === one.name && other.mean.some((y) => y !== null)) ? [drawn[i]] : []))];
+  if (b.behind) b.behind[1] = [...b.behind[1].filter((slot) => slot.split(".")[0] !== key), ...lines.flatMap((one, i) => (others.some((other) => other.name === one.name && other.mean.some((y) => y !== null)) ? [drawn[i]] : []))];
   const source = [spec.kind === "metric" ? "as reported" : "signal", name, targets.length > 3 ? `${targets.length} targets` : targets.join(", ")].filter(Boolean).join(" · ");
   const last = (one) => one.mean.findLast((y) => y !== null);
   fill({ ["chart." + key]: { state: lines.length ? "ok" : "unknown", health: "unknown", word: "Unknown", why: lines.length ? "" : why, source, lines: lines.map((one, i) => ({ label: labels[i], value: last(one), unit: own, source: parseName(one.name)[1].target })) } });
   // Also without lines: a page waits until each of its panels has a chart.
-  figure(key, overSteps({ data: traces(lines, beside, drawn), layout: layout(spec, unit) }));
+  figure(key, overSteps({ data: traces(lines, others, drawn), layout: layout(spec, unit) }));
   legends(el);
 }
 
@@ -143,10 +143,10 @@ function legend(el, spec, key, labels, hidden, more) {
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const at = (ts) => 1000 * ts + state.tz;
-function traces(lines, beside, slots) {
-  const base = { type: "scatter", mode: "lines", connectgaps: false, hoverinfo: "skip" }, shift = state.boot.beside ? state.boot.beside.shift : 0;
+function traces(lines, others, slots) {
+  const base = { type: "scatter", mode: "lines", connectgaps: false, hoverinfo: "skip" }, shift = state.boot.compared ? state.boot.compared.shift : 0;
   const behind = lines.flatMap((one, i) => {
-    const other = beside.find((two) => two.name === one.name);
+    const other = others.find((two) => two.name === one.name);
     return other ? [{ ...base, meta: "over:" + slots[i], x: other.ts.map((ts) => at(ts + shift)), y: other.mean, line: { color: colour("--c-grey"), width: 1.2, dash: DASHES[1 + (i % 2)] } }] : [];
   });
   const main = lines.map((one, i) => {

@@ -6,8 +6,7 @@ The browser reads the catalogue and the series from the API (`assets/widgets/exp
 
 from typing import Any
 
-from dashboard.charts.elements import lane, read
-from dashboard.charts.own import own
+from dashboard.charts.elements import lane, read, read_own
 from dashboard.shell.page import Json, Load, Page, Scope
 from dashboard.widgets.base import html
 from dashboard.widgets.status import View
@@ -37,7 +36,7 @@ def cells(scope: Scope) -> View:
 
 def charts(load: Load) -> Json:
     """No figure of the server's: what the browser needs for its own."""
-    return read(load, (), ()) | own(load)
+    return read(load, (), ()) | read_own(load)
 
 
 def points(delta: Delta, status: Status) -> Json:

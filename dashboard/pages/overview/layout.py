@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from dashboard.charts.elements import lane, read
-from dashboard.charts.own import own
+from dashboard.charts.elements import lane, read, read_own
 from dashboard.charts.panels import BEHAVIOUR, CARDS, FIRST, PANELS, names_by_slot
 from dashboard.pages.alerts.data import brief
 from dashboard.pages.overview.cost import CAUSES
@@ -35,7 +34,7 @@ def cells(scope: Scope) -> View:
 
 def charts(load: Load) -> Json:
     """Figures, the slots that have a line, and the cards' small lines."""
-    return read(load, PANELS, CARDS) | own(load)
+    return read(load, PANELS, CARDS) | read_own(load)
 
 
 def points(delta: Delta, status: Status) -> Json:

@@ -223,7 +223,11 @@ _FEW, _FAR = 20, 1.25
 
 def _bias(of: Discards) -> str:
     """Whether the discard depends on length. What was cut short is longer than its tokens show."""
-    if of.trained_tokens is None or of.discarded_tokens is None or min(of.trained_told, of.discarded_told) < _FEW:
+    if (
+        of.trained_tokens is None
+        or of.discarded_tokens is None
+        or min(of.trained_measured, of.discarded_measured) < _FEW
+    ):
         return ""
     factor = of.discarded_tokens / of.trained_tokens if of.trained_tokens else 1.0
     means = f"{of.discarded_tokens:,.0f} against {of.trained_tokens:,.0f} tokens on average"

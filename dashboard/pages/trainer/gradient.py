@@ -62,7 +62,7 @@ _MISMATCH: tuple[tuple[str, str], ...] = (
     ("effective samples", "effective_sample_ratio"),
 )
 _CHECKS = (("clipped", "clip_ratio"), ("entropy", "entropy"), *_MISMATCH)
-_ASKED = (("non-finite steps", _BROKEN), ("clipped tokens", "clip_ratio"), *_CHECKS[1:])
+_INPUTS = (("non-finite steps", _BROKEN), ("clipped tokens", "clip_ratio"), *_CHECKS[1:])
 _NO_LIMIT = "No limit is set for the mismatch: add an alert rule, for example on `{}`."
 _NO_MISMATCH = "Mismatch between trainer and generator: unknown."
 
@@ -75,7 +75,7 @@ def trusted(scope: Scope, found: Sequence[StepInfo]) -> View:
     doubts += [one for label, signal in _CHECKS if (one := _doubt(label, signal, facts, firing, found))]
     values = ["no non-finite step"] if broken == 0 else []
     values += [f"{label} {facts.say(signal)}" for label, signal in _CHECKS if facts.value(signal) is not None]
-    below = unknown(scope, _ASKED)
+    below = unknown(scope, _INPUTS)
     if doubts:
         state = worst([facts.state(_BROKEN), *(facts.state(signal) for _, signal in _CHECKS), "watch"])
         return {"head.gradient": Headline("Doubtful: " + "; ".join(doubts), text=below, state=state)}

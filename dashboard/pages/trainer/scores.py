@@ -10,7 +10,7 @@ from dashboard.widgets.status import StatusFacts, View
 from server.query.types import SignalNow
 
 _SCORE, _COMPONENT, _RISE = "evaluation_score", "reward_component", "reward_rise"
-_ASKED = (("tokens", "reward_rise_tokens"), ("dollars", "reward_rise_usd"))
+_INPUTS = (("tokens", "reward_rise_tokens"), ("dollars", "reward_rise_usd"))
 _COLOURS = ("blue", "orange", "teal", "plum", "gold", "grey")
 
 
@@ -38,7 +38,7 @@ def cells(scope: Scope) -> View:
     else:
         found = Headline(
             f"Reward {_signed(rise.value)} {rise.why}{_cost(facts)}",
-            text=f"{_against(facts, rise)} {unknown(scope, _ASKED)}".strip(),
+            text=f"{_against(facts, rise)} {unknown(scope, _INPUTS)}".strip(),
         )
     scores = [one for one in facts.signals if one.signal == _SCORE]
     rows = [one for one in scores if one.value is not None]

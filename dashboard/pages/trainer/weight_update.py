@@ -46,28 +46,29 @@ PANELS: tuple[Panel, ...] = (
 
 # Share of the weight sync. Smaller parts are in the panel only.
 _LEAST = 0.01
-_ASKED = (("weight sync", "weight_sync_seconds"), ("parts", _PART), ("engines' load", _LOAD), ("GB/s", _BANDWIDTH))
+_INPUTS = (("weight sync", "weight_sync_seconds"), ("parts", _PART), ("engines' load", _LOAD), ("GB/s", _BANDWIDTH))
 
 
 def anatomy(scope: Scope) -> View:
     """The key ``head.weights``: the parts of a weight update in one sentence, and below it what is unknown, and why."""
     facts = scope.facts
     whole, say = facts.value("weight_sync_seconds"), facts.say
-    seconds = {part: facts.value(_PART, part=part) or 0.0 for part in _COLOURS}
-    shown = [f"{part} {text(value, 'seconds')}" for part, value in seconds.items() if value > _LEAST * (whole or 0.0)]
-    said = [f"{say('weight_sync_seconds')} per step" + (f": {', '.join(shown)}" if shown else "")] if whole else []
+    parts = [(part, facts.value(_PART, part=part)) for part in _COLOURS]
+    least = _LEAST * whole if whole else 0.0
+    shown = [f"{part} {text(value, 'seconds')}" for part, value in parts if value is not None and value > least]
+    clauses = [f"{say('weight_sync_seconds')} per step" + (f": {', '.join(shown)}" if shown else "")] if whole else []
     if rate := say(_BANDWIDTH):
         found = facts.find(_BANDWIDTH)
-        said.append(("at least " if found is not None and found.why else "") + rate)
+        clauses.append(("at least " if found is not None and found.why else "") + rate)
     slowest = facts.find(_LOAD, stat="max")
     if slowest is not None and slowest.value is not None:
-        said.append(f"engines load it in {say(_LOAD, stat='median')} (median)")
-        said += [f"the slowest in {say(_LOAD, stat='max')} ({slowest.why})"] if slowest.why else []
-    before = "; ".join(said)
+        clauses.append(f"engines load it in {say(_LOAD, stat='median')} (median)")
+        clauses += [f"the slowest in {say(_LOAD, stat='max')} ({slowest.why})"] if slowest.why else []
+    before = "; ".join(clauses)
     return {
         "head.weights": Headline(
             before[:1].upper() + before[1:] or "Unknown",
-            text=unknown(scope, _ASKED),
+            text=unknown(scope, _INPUTS),
             state=facts.state("weight_sync_ratio") if whole else "unknown",
         )
     }

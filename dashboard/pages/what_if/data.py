@@ -92,7 +92,7 @@ def cells(scope: Scope) -> View:
     except OutOfRange as error:
         # The API names its parameter; here it is the slider.
         name, _, rest = str(error).partition(" ")
-        refused = f"{TITLES.get(name, name)}, {rest}"
+        refused = f"{TITLES[name]}, {rest}" if name in TITLES else str(error)
         answer = scope.reader.what_if(scope.run, Changes())
     found = answer
     advised = _advised(scope.status.verdict, requested) if found.changes else ""
@@ -107,7 +107,7 @@ def cells(scope: Scope) -> View:
 
 
 def _advised(verdict: Verdict, requested: Mapping[str, str]) -> str:
-    """The range that the advice gives for these very changes: its model also knows how far estimates have been off."""
+    """The range that the advice gives for exactly these changes; it includes the error of estimates."""
     for one in verdict.advice:
         if one.gain is not None and parse_qs(simulated(one)) == {key: [value] for key, value in requested.items()}:
             low, _, high = one.gain
@@ -174,9 +174,8 @@ def _about(answer: WhatIfEstimate, mode: str, now: Figure) -> str:
 
 
 def _limit(state: RunSituation) -> str:
-    return {"trainer": "the trainer", "generator": "generation (engines and sandboxes)"}.get(
-        state.limiter or "", "unknown"
-    )
+    sides = {"trainer": "the trainer", "generator": "generation (engines and sandboxes)"}
+    return sides.get(state.limiter or "", "unknown")
 
 
 def _say(figure: Figure) -> str:
