@@ -36,7 +36,7 @@ STATES: tuple[tuple[str, str, str, str], ...] = (
         "explore",
         RICH,
         "&signal=trainer_wait_ratio,kv_cache_usage_ratio&metric=up&split=phase&log=1",
-        "document.querySelector('#ex-charts .scatterlayer .trace') && document.querySelector('.choice')",
+        "document.querySelector('#ex-charts .scatterlayer .trace') && document.querySelector('.catalogue-row')",
     ),
     ("sources", RICH, "", "document.querySelector('[data-rows=targets] tr')"),
     ("what-if", fake_what_if.LONG, "&move_gpus=16&oversampling=2", "document.querySelector('[data-slider] input')"),

@@ -39,7 +39,7 @@ TITLES = (
 )
 KEYS = "() => RS.all('#ex-charts .panel').map(el => el.dataset.panel)"
 DRAWN = "n => RS.all('#ex-charts .panel[data-state=data] .chart').filter(gd => gd._fullLayout).length === n"
-LISTED = "() => RS.all('#ex-list .choice').map(el => el.dataset.pick)"
+LISTED = "() => RS.all('#ex-list .catalogue-row').map(el => el.dataset.pick)"
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +93,8 @@ def test_every_metric_and_every_signal_is_found(open_page: Open) -> None:
     # Without words: what the run reports.
     assert page.evaluate(LISTED) == ["signal:trainer_wait_ratio", "metric:kv_cache_usage_ratio"]
     assert page.locator("#ex-said").inner_text().startswith(f"2 of {len(METRICS) + 3 + len(signals())} reported")
+    # Its own style: another page's for the same class would hide the ages.
+    assert page.evaluate("getComputedStyle(RS.all('.catalogue-row')[0]).display") == "grid"
     page.locator("#ex-find input").fill("_")
     until(page, f"() => ({LISTED})().length > 100")
     listed = set(page.evaluate(LISTED))

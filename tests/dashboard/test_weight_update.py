@@ -48,5 +48,10 @@ def test_the_slowest_engine_and_a_lower_bound_of_the_bandwidth() -> None:
         "1.5 s per step; at least 3 GB/s; engines load it in 2 s (median); the slowest in 5 s "
         "(vllm-3, 2.5 times the median)"
     )
+    # An engine that is as fast as the others is not named.
+    reader.append(actors.RUN, slowest, [(actors.NOW + 1, 2.1)])
+    assert shown(of_page(page, Scope(reader, actors.RUN)))["head.weights.before"].endswith(
+        "engines load it in 2 s (median)"
+    )
     bare = shown(of_page(page, Scope(reader, actors.BARE)))
     assert (bare["head.weights.before"], bare["head.weights.state"]) == ("Unknown", "unknown")

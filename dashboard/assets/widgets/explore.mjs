@@ -72,7 +72,7 @@ function list() {
 }
 
 function item(row) {
-  const button = make("button", "", "choice"), age = make("span", row.series.length ? "" : "not reported", "age"), count = row.series.length + row.unlisted;
+  const button = make("button", "", "catalogue-row"), age = make("span", row.series.length ? "" : "not reported", "age"), count = row.series.length + row.unlisted;
   Object.assign(button, { type: "button", title: row.help });
   button.dataset.pick = idOf(row);
   button.dataset.state = row.series.length ? "known" : "silent";

@@ -46,6 +46,8 @@ PANELS: tuple[Panel, ...] = (
 
 # Share of the weight sync. Smaller parts are in the panel only.
 _LEAST = 0.01
+# Times the median: an engine below it is as fast as the others.
+_SLOW = 1.25
 _INPUTS = (("weight sync", "weight_sync_seconds"), ("parts", _PART), ("engines' load", _LOAD), ("GB/s", _BANDWIDTH))
 
 
@@ -60,10 +62,11 @@ def anatomy(scope: Scope) -> View:
     if rate := say(_BANDWIDTH):
         found = facts.find(_BANDWIDTH)
         clauses.append(("at least " if found is not None and found.why else "") + rate)
-    slowest = facts.find(_LOAD, stat="max")
-    if slowest is not None and slowest.value is not None:
-        clauses.append(f"engines load it in {say(_LOAD, stat='median')} (median)")
-        clauses += [f"the slowest in {say(_LOAD, stat='max')} ({slowest.why})"] if slowest.why else []
+    slowest, usual = facts.find(_LOAD, stat="max"), facts.value(_LOAD, stat="median")
+    if slowest is not None and slowest.value is not None and usual is not None:
+        clauses.append(f"engines load it in {text(usual, 'seconds')} (median)")
+        if slowest.why and slowest.value >= _SLOW * usual:
+            clauses.append(f"the slowest in {text(slowest.value, 'seconds')} ({slowest.why})")
     before = "; ".join(clauses)
     return {
         "head.weights": Headline(
