@@ -82,8 +82,8 @@ class Stored:
         return f"sqlite:///{self.folder.name}/store.db"
 
 
-LIVE: dict[str, Stored] = {}
-"""Scenario -> its store at the last live moment that `moments` drove."""
+LIVE: dict[tuple[str, Length], Stored] = {}
+"""(scenario, length) -> its store at the live moment, once `moments` drove it."""
 
 
 @lru_cache(maxsize=2 * len(SCENARIOS))
@@ -173,7 +173,7 @@ class _Drive:
         yield "finished"
 
     def _keep(self) -> None:
-        stored = LIVE[self.scenario] = Stored(tempfile.TemporaryDirectory(), self.name, self.t)
+        stored = LIVE[self.scenario, self.length] = Stored(tempfile.TemporaryDirectory(), self.name, self.t)
         with closing(sqlite3.connect(self.database)) as database:
             database.execute("VACUUM INTO ?", (f"{stored.folder.name}/store.db",))
 

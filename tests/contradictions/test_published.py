@@ -48,7 +48,7 @@ def test_easy_tasks_and_more_and_more_tool_calls() -> None:
     assert (before, now, factor) == pytest.approx((20, 51, 2.5), rel=0.06)
     # The calls grow from second 400 on, which is in the ninth step; 16 % more are needed to tell a change.
     assert 9 <= step <= 15
-    stored = LIVE["glm5-easy-curriculum"]
+    stored = LIVE["glm5-easy-curriculum", FIRST_HOUR]
     with closing(Store.open(stored.url)) as store:
         reader = Reader(store, ScaledClock(stored.now), defaults())
         found = events(reader, stored.run, (), Span(START, stored.now, False), TimedCache())
@@ -70,7 +70,7 @@ def test_ten_times_as_many_rollouts_reach_the_limit_on_starts() -> None:
     assert produced == pytest.approx(consumed, rel=0.1)
     # 27 % of the groups have no gradient, and 3 % of the samples are too stale.
     assert numbers(shown, "overview", "chart.rates.2.text") == pytest.approx([0.7 * consumed[0]], rel=0.05)
-    stored = LIVE["gb300-sandbox-wall"]
+    stored = LIVE["gb300-sandbox-wall", FIRST_HOUR]
     with closing(Store.open(stored.url)) as store:
         reader = Reader(store, ScaledClock(stored.now), defaults())
         (flight,) = reader.signals.series(stored.run, ["rollouts_in_flight"], START - 1_200.0, START, 10)

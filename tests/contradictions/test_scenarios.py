@@ -66,8 +66,9 @@ def test_no_page_contradicts_another(scenario: str, length: Length) -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_overview_states_one_value_of_each_quantity(scenario: str, browser: Browser) -> None:
     """Read in Chromium: banner, cards, strip, legends, alerts and what a screen reader gets of the charts."""
-    moments(scenario, LENGTHS.get(scenario, BRIEF))
-    stored = LIVE[scenario]
+    length = LENGTHS.get(scenario, BRIEF)
+    moments(scenario, length)
+    stored = LIVE[scenario, length]
     with closing(Store.open(stored.url)) as store:
         api = routes.create_api(Reader(store, ScaledClock(stored.now), defaults()), version="test", ready=lambda: None)
         reader = Reader(store, ScaledClock(stored.now), defaults())
