@@ -194,10 +194,15 @@ def _without_stale(view: View, found: list[Engine]) -> list[Engine]:
 
 
 def current(view: View, metric: str) -> list[Gauge]:
-    """Fresh series of one of `STEP_GAUGES`, without those of stale engines."""
+    """Series of one of `STEP_GAUGES` that have a value at the step's end, without those of stale engines."""
     stale = {(one.target, one.labels) for one in engines(view) if one.state == "stale"}
-    gauges = view.fresh(metric)
+    gauges = [one for one in view.fresh(metric) if _has_value(one, view.now)]
     return [one for one in gauges if (one.target, one.labels) not in stale] if stale else gauges
+
+
+def _has_value(gauge: Gauge, now: float) -> bool:
+    """False if its only fresh samples are later: where history is derived at once, they are read already."""
+    return gauge.last_ts <= now or any(now - gauge.carry <= ts <= now for ts, _ in gauge.points)
 
 
 def _runs(engine: Engine) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 
@@ -152,6 +152,8 @@ def _rows(parts: list[tuple[str, int]]) -> list[tuple[float, str, Any]]:
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# An engine reports again only after a step that it was silent at.
+@example(parts=[("engine", 2), ("engine", 1), ("steps", 5), ("engine", 1), ("steps", 1)], age=200_000.0)
 @given(parts=st.lists(PART, min_size=1, max_size=8), age=st.sampled_from([0.0, 50_000.0, 200_000.0]))
 def test_history_at_once_is_what_was_derived_as_it_happened(
     tmp_path_factory: pytest.TempPathFactory, parts: list[tuple[str, int]], age: float
