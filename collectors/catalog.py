@@ -107,6 +107,11 @@ GENERATOR_ROWS = (
         "generator_up", "", "0 while the Prometheus that scrapes the engine gets no answer, 1 when it answers again."
     ),
     _g.gauge("generator_asleep", "", "1 when the engine reports that it sleeps; 0 does not prove that it is awake."),
+    _g.gauge(
+        "generator_prefill_only",
+        "",
+        "1: the engine computes prompts for others, 0: it generates from their KV caches; absent: it does both.",
+    ),
     _g.gauge("generator_token_throughput", "tokens/s", "Generated tokens per second, as the engine computes it."),
     # KV cache.
     _g.gauge("kv_cache_usage_ratio", "ratio", "Share of the KV cache in use."),
@@ -185,6 +190,7 @@ GENERATOR_ROWS = (
     _g.gauge("generator_queue_seconds_mean", "seconds", "Mean time waiting for a slot, over the engine's window."),
     _g.histogram("generator_inference_seconds", "seconds", "Time in the running batch."),
     _g.histogram("generator_prefill_seconds", "seconds", "Time in prefill."),
+    _g.histogram("kv_transfer_seconds", "seconds", "Transfer of a request's KV cache from prefill to decode engine."),
     _g.histogram("generator_decode_seconds", "seconds", "Time in decode."),
     # A frontend's view of the requests it passes to engines; never added to the engines' own numbers.
     _g.gauge("frontend_requests_in_flight", "requests", "Requests that a frontend has passed on and not answered."),

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from collectors.engine_pages import pages, side_requests
-from collectors.engine_pages.pages import Decision, MetricRule, PagePlan, PageRules, Unmapped
+from collectors.engine_pages.pages import Decision, LabelFact, MetricRule, PagePlan, PageRules, Unmapped
 from collectors.engine_pages.side_requests import SideAnswer, SideRequest
 from collectors.formats.exposition import Series
 from collectors.model import Collector, Labels, Limits, Reading, Sample, ScrapeError, State
@@ -124,6 +124,7 @@ HISTOGRAMS: Mapping[str, MetricRule] = {
     "e2e_request_latency_seconds": MetricRule("e2e_request_seconds", fold="sum"),
     "queue_time_seconds": MetricRule("generator_queue_seconds", fold="sum"),  # 0.5.4
     "per_stage_req_latency_seconds": MetricRule("generator_prefill_seconds", only=(("stage", "prefill_forward"),)),
+    "kv_transfer_latency_ms": MetricRule("kv_transfer_seconds", scale=0.001),
 }
 
 # Constant 0 or -1 (metrics_reporter.py); reset with each log line; parts of `token_usage`, which is their maximum.
@@ -168,7 +169,7 @@ def decide(series: Series, family: str, kind: str) -> Decision:
     base = match.group(1)
     # With priorities the series with priority "" is the total and the others are its parts.
     if base.endswith("_created") or base in USELESS or series.label("priority"):
-        return None
+        return _role(series) if base == "utilization" else None
     if part := pages.untyped_part(base, kind, HISTOGRAMS):
         base, family, kind = base.removesuffix(part), family.removesuffix(part), "histogram"
     if kind == "histogram":
@@ -206,6 +207,14 @@ def _one_copy(plan: PagePlan, series: Series) -> PagePlan:
 
 def _copy(series: Series) -> Labels:
     return tuple((name, series.label(name).rjust(6, "0")) for name in COPY_LABELS)
+
+
+def _role(series: Series) -> Decision:
+    """Of an engine with `--disaggregation-mode`, from a series that each process has once; `unified` does both."""
+    prefill_only = {"prefill": 1.0, "decode": 0.0}.get(series.label("engine_type"))
+    if prefill_only is None or any(series.label(rank) not in ("", "0") for rank in (*COPY_LABELS, "dp_rank")):
+        return None
+    return LabelFact((Sample("generator_prefill_only", prefill_only, pages.replica_of(series)),))
 
 
 def _cache_config(series: Series) -> Decision:

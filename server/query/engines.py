@@ -7,7 +7,8 @@ from itertools import pairwise
 from server.lib.clock import Clock
 from server.query.run_state import stored_run
 from server.query.types import MOST_ENGINES, EngineInfo, EngineMetric, format_name
-from server.signals.engine_state import AMOUNTS, Key, engine_keys, labels_above
+from server.signals.engine_state import AMOUNTS, PREFILL_ONLY, Key, engine_keys, labels_above, role_of
+from server.signals.model import Origin
 from server.store import Store
 from server.store.generators import EngineSeries
 from server.store.samples import fit_width
@@ -26,7 +27,7 @@ _HELD = {"generator_asleep": "asleep", "generator_paused": "paused", "generator_
 _PREFIX = ("prefix_cache_queries_total", "prefix_cache_hits_total")
 _READ = (
     *_METRICS.values(), *_HELD, "generator_request_limit", "generator_policy_version", "generator_token_throughput",
-    "kv_cache_used_tokens", "kv_cache_capacity_tokens", *_PREFIX, "prefix_cache_hit_ratio",
+    "kv_cache_used_tokens", "kv_cache_capacity_tokens", *_PREFIX, "prefix_cache_hit_ratio", PREFILL_ONLY,
 )  # fmt: skip
 # As `AMOUNTS`, of what is read here only.
 _SHARED = AMOUNTS | {"generator_requests_waiting", "generator_preemptions_total", *_PREFIX}
@@ -46,9 +47,11 @@ class EngineReader:
         # A fleet that is not read any more is shown as it was when it last was.
         end = min(round(now * 1000), row.watermark if row.watermark is not None else round(now * 1000))
         pages, owners = _pages(self._store.generators.told(row.name, _READ, end))
-        engines = [_engine(key, pages, owners) for key in sorted(owners)]
+        targets = [target for _, target in self._store.runs.targets(row.name)]
+        origins = {target.name: target.origin for target in targets}
+        engines = [_engine(key, pages, owners, origins.get(key[0])) for key in sorted(owners)]
         # An engine that ended is left out; an engine that does not answer is shown.
-        down = {target.name for _, target in self._store.runs.targets(row.name) if not target.up and not target.gone}
+        down = {target.name for target in targets if not target.up and not target.gone}
         return [engine for engine in engines if engine.last_ts is not None or (at is None and engine.target in down)]
 
     def cells(
@@ -96,7 +99,7 @@ def _key(key: Key) -> str:
     return format_name(key[0], key[1])
 
 
-def _engine(key: Key, pages: Mapping[Key, Page], owners: Mapping[Key, int]) -> EngineInfo:
+def _engine(key: Key, pages: Mapping[Key, Page], owners: Mapping[Key, int], origin: Origin | None) -> EngineInfo:
     by_metric = {metric: series for metric in _READ if (series := _series(key, metric, pages, owners)) is not None}
     last = {metric: series.last for metric, series in by_metric.items() if series.last is not None}
     mean = {metric: series.mean for metric, series in by_metric.items() if series.mean is not None}
@@ -112,6 +115,7 @@ def _engine(key: Key, pages: Mapping[Key, Page], owners: Mapping[Key, int]) -> E
         prefix_hit_ratio=_prefix(by_metric, mean),
         request_limit=last.get("generator_request_limit"), version=last.get("generator_policy_version"),
         held=next((state for metric, state in _HELD.items() if last.get(metric, 0) > 0), ""),
+        role=role_of(last.get(PREFILL_ONLY), origin),
     )  # fmt: skip
 
 

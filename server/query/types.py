@@ -353,6 +353,7 @@ class EngineInfo(Struct, frozen=True):
         prefix_hit_ratio: share of prompt tokens found in its prefix cache, over those minutes.
         request_limit: requests it runs at once at most.
         held: ``paused``, ``asleep``, or "".
+        role: ``prefill``, ``decode``, or "": it does both.
         last_ts: time of its newest value.
     """
 
@@ -372,6 +373,7 @@ class EngineInfo(Struct, frozen=True):
     request_limit: float | None = None
     version: float | None = None
     held: str = ""
+    role: str = ""
 
 
 class StepInfo(Struct, frozen=True):

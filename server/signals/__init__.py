@@ -19,6 +19,7 @@ TOPICS = (
     "engines",
     "kv_cache",
     "gpu_health",
+    "roles",
     "routers",
     "speculative",
     "queue",

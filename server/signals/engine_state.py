@@ -12,7 +12,7 @@ from statistics import fmean
 
 from collectors.model import Labels
 from server.signals.aggregates import step_mean
-from server.signals.model import TICK_WINDOW_SECONDS, TargetState, Value, View
+from server.signals.model import TICK_WINDOW_SECONDS, Origin, TargetState, Value, View
 from server.signals.window import KEPT_STEPS, Gauge
 
 # Seconds. Longer than the longest prefill and than a usual weight update, short against an hour of idle GPUs.
@@ -37,9 +37,12 @@ HELD = ("generator_asleep", "generator_paused", "generator_requests_paused")
 # Reported by a router or Prometheus that scrapes the engine, where the target is not the engine itself.
 UP = "generator_up"
 LOAD = ("generator_requests_running", "generator_tokens_total")
+PREFILL_ONLY = "generator_prefill_only"
+ROLES = ("prefill", "decode")
+"""Of an engine that does one of the two, the other being done by others; see `role_of`."""
 INPUTS = (
     "generator_requests_running", UP, *SIGNS, *HELD, "generator_request_limit",
-    "kv_cache_capacity_tokens", "kv_concurrency_limit", "generator_max_sequence_tokens",
+    "kv_cache_capacity_tokens", "kv_concurrency_limit", "generator_max_sequence_tokens", PREFILL_ONLY,
 )  # fmt: skip
 # Metrics that add up over engines. Where a page reports one for several engines together (SGLang's tokenizer counts the
 # tokens of all its ranks) it belongs to no single engine; any other metric, a state or a limit, holds for each engine.
@@ -63,6 +66,7 @@ class Engine:
     Attributes:
         series: its newest series by metric, empty for an engine that reports nothing now.
         shared: amounts that its page reports only for several engines together.
+        role: one of `ROLES`, or "": it does both.
     """
 
     target: str
@@ -70,6 +74,7 @@ class Engine:
     series: Mapping[str, Gauge]
     state: str
     shared: Mapping[str, Gauge] = field(default_factory=dict)
+    role: str = ""
 
     @property
     def named(self) -> Labels:
@@ -174,7 +179,17 @@ def _engine(view: View, key: Key, pages: Pages, under: Mapping[Key, int], health
     series.update(pages[key])
     if UP in series and not series[UP].last:
         return Engine(target, labels, {}, "down")
-    return Engine(target, labels, series, _state({**shared, **series}, view.now), shared)
+    own = series.get(PREFILL_ONLY)
+    role = role_of(own.last if own is not None else None, health.origin if health is not None else None)
+    return Engine(target, labels, series, _state({**shared, **series}, view.now), shared, role)
+
+
+def role_of(prefill_only: float | None, origin: Origin | None) -> str:
+    """By the engine's own `PREFILL_ONLY`, else by the label ``worker_type`` of the list that its target is from."""
+    if prefill_only is not None:
+        return ROLES[0] if prefill_only else ROLES[1]
+    listed = dict(origin.labels).get("worker_type", "") if origin is not None else ""
+    return listed if listed in ROLES else ""
 
 
 def _without_stale(view: View, found: list[Engine]) -> list[Engine]:

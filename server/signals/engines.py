@@ -146,20 +146,22 @@ def generator_outlier_ratio(view: View) -> Answer:
     load.
 
     Each engine is compared with the median of the others: in a fleet of two the fleet's own median is half of each, and
-    no engine can be above twice of it.
+    no engine can be above twice of it. Prefill engines are compared with prefill engines, decode with decode engines.
     """
     loads = _loads(view)
-    if len(loads) < 2:
+    fleets = [fleet for fleet in _by_role(loads) if len(fleet) > 1]
+    if not fleets:
         return (
             NotApplicable("one engine has no others to compare with")
             if loads
             else Unknown(generator_outlier_ratio.hint)
         )
-    if loads[-1].requests < _LEAST:
+    fleets = [fleet for fleet in fleets if fleet[-1].requests >= _LEAST]
+    if not fleets:
         return Unknown("the engines run nothing: there is no load to compare with")
-    requests = [one.requests for one in loads]
-    ratios = [(of / max(_LEAST, _others(requests, at)), loads[at].engine) for at, of in enumerate(requests)]
-    slow = sorted(_slow(loads), key=lambda found: found[0])[:_GENERATOR_OUTLIER_RATIO_NAMED]
+    ratios = sorted((one for fleet in fleets for one in _ratios(fleet)), key=lambda found: found[0])
+    slow = sorted((one for fleet in fleets for one in _slow(fleet)), key=lambda found: found[0])
+    slow = slow[:_GENERATOR_OUTLIER_RATIO_NAMED]
     named = [_named(ratio, engine, "slowest") for ratio, engine in slow]
     if not slow:  # What a slow engine holds, and the others do not, follows from that.
         named += [
@@ -185,6 +187,18 @@ def _loads(view: View) -> list[_Load]:
             requests = running + (step_mean(view, queue) if queue is not None else 0.0)
             found.append(_Load(engine, requests, running, rate(engine, view)))
     return sorted(found, key=lambda one: (one.requests, one.engine.named))
+
+
+def _by_role(loads: Sequence[_Load]) -> list[list[_Load]]:
+    roles = sorted({one.engine.role for one in loads})
+    return [[one for one in loads if one.engine.role == role] for role in roles]
+
+
+def _ratios(fleet: Sequence[_Load]) -> Iterator[tuple[float, Engine]]:
+    """(requests over the others' median, engine), ascending."""
+    requests = [one.requests for one in fleet]
+    for at, one in enumerate(fleet):
+        yield one.requests / max(_LEAST, _others(requests, at)), one.engine
 
 
 def _slow(loads: Sequence[_Load]) -> Iterator[tuple[float, Engine]]:

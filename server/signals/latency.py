@@ -112,3 +112,18 @@ def generator_iteration_tokens(view: View) -> Answer:
     return _statistics(
         view, "generator_iteration_tokens", generator_iteration_tokens.hint, "no iteration ended within 5 minutes"
     )
+
+
+@signal(
+    title="KV cache transfer",
+    unit="seconds",
+    actor="generator",
+    inputs=("kv_transfer_seconds",),
+    cadence="tick",
+    hint="no engine reports transfers of KV caches (SGLang's prefill engines do, `kv_transfer_latency_ms`)",
+)
+def kv_transfer_seconds(view: View) -> Answer:
+    """Transfer of a request's KV cache from a prefill to a decode engine: p50, p95, p99 and mean over 5 minutes, all
+    engines together. Quantiles below the first bucket edge are left out.
+    """
+    return _statistics(view, "kv_transfer_seconds", kv_transfer_seconds.hint, "no KV cache was sent within 5 minutes")

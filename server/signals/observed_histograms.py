@@ -33,6 +33,7 @@ WINDOWED: Mapping[str, tuple[str, ...]] = {
     "e2e_request_seconds": (),
     "generator_queue_seconds": (),
     "generator_iteration_tokens": (),
+    "kv_transfer_seconds": (),
     "generator_weight_update_seconds": ("operation", "target"),
 }
 """Histograms that a tick signal reads: the dozens of others go to the store only."""

@@ -222,7 +222,7 @@ def test_table_says_what_is_told_and_nothing_else(reader: MemoryReader) -> None:
     reader.put_engines(actors.RUN, EngineInfo('vllm-7{engine="1"}', "vllm-7", {"engine": "1"}, last_ts=actors.NOW - 1))
     found = {row[0]: row for row in rows(cells(reader), "engine_rows.")}
     assert found["vllm-0"] == [
-        "vllm-0", "up", "ok", "61 of 128", "4", "81%", "7,200", "63%", "1.5", "v412", round(actors.NOW - 3), [],
+        "vllm-0", "up", "ok", "61 of 128", "4", "81%", "7,200", "63%", "1.5", "v412", round(actors.NOW - 3), [], "",
     ]  # fmt: skip
     assert found["vllm-5"][2] == "watch" and found["vllm-5"][11] == ["tokens/s per request"]
     assert found["vllm-7:1"][3:10] == ["", "", "", "", "", "", ""]

@@ -181,12 +181,13 @@ function room({ label, value, width, kind }) {
   return li;
 }
 
-function engine({ name, state: words, health, running, waiting, kv, tokens, prefix, preempted, version, seen, odd }) {
+function engine({ name, state: words, role, health, running, waiting, kv, tokens, prefix, preempted, version, seen, odd }) {
   const tr = make("tr"), head = make("th"), who = make("span", name, "long"), pill = make("span", words, "pill");
   head.scope = "row";
   who.title = name;
   pill.dataset.state = health;
   head.append(who);
+  if (role) head.append(make("span", role, "unit"));
   const cell = (label, text, ...what) => {
     const td = cellOf(label, make("span", text || "–"));
     if (odd.some((one) => what.includes(one))) td.className = "odd", td.append(make("span", "outlier", "sr"));

@@ -271,6 +271,54 @@ ROUTER: tuple[Panel, ...] = (
         ),
     ),
 )
+ROLES: tuple[Panel, ...] = (
+    Panel(
+        "roload",
+        "Requests by role",
+        "5 min mean",
+        "requests",
+        (
+            PanelLine("prefill running", want("generator_role_requests", role="prefill", state="running"), "blue"),
+            PanelLine("prefill waiting", want("generator_role_requests", role="prefill", state="waiting"), "grey"),
+            PanelLine("decode running", want("generator_role_requests", role="decode", state="running"), "orange"),
+            PanelLine("decode waiting", want("generator_role_requests", role="decode", state="waiting"), "gold"),
+        ),
+    ),
+    Panel(
+        "rokv",
+        "KV cache by role",
+        "mean over engines, 5 min mean",
+        "ratio",
+        (
+            PanelLine("prefill", want("generator_role_kv_cache_ratio", role="prefill"), "blue"),
+            PanelLine("decode", want("generator_role_kv_cache_ratio", role="decode"), "orange"),
+        ),
+        ceiling=1,
+    ),
+    Panel(
+        "rotokens",
+        "Tokens by role",
+        "tokens/s over 5 min",
+        "tokens/s",
+        (
+            PanelLine("prompts, by prefill", want("generator_role_tokens_per_second", role="prefill"), "blue"),
+            PanelLine("generated, by decode", want("generator_role_tokens_per_second", role="decode"), "orange"),
+        ),
+    ),
+    Panel(
+        "roqueues",
+        "Between prefill and decode",
+        "requests, 5 min mean",
+        "requests",
+        (
+            PanelLine("connecting", want("generator_handover_requests", queue="bootstrap"), "grey"),
+            PanelLine("KV cache being sent", want("generator_handover_requests", queue="sending"), "blue"),
+            PanelLine("waiting for room", want("generator_handover_requests", queue="allocation"), "plum"),
+            PanelLine("KV cache being received", want("generator_handover_requests", queue="receiving"), "orange"),
+        ),
+    ),
+    _latency("rotransfer", "KV cache transfer", "kv_transfer_seconds"),
+)
 SPECULATIVE: tuple[Panel, ...] = (
     Panel(
         "gspec",
@@ -293,7 +341,7 @@ SPECULATIVE: tuple[Panel, ...] = (
         (PanelLine("mean", want("speculative_accepted_length_tokens"), "orange"),),
     ),
 )
-REPORTED: tuple[Panel, ...] = (*GPUS, *ROUTER, *SPECULATIVE)
+REPORTED: tuple[Panel, ...] = (*ROLES, *GPUS, *ROUTER, *SPECULATIVE)
 """Charts that only some runs have."""
 
 
@@ -305,7 +353,7 @@ def cells(scope: Scope) -> View:
     cards["ge_up"] = _up(cards["ge_up"], facts, fleet)
     found = card.cells(cards) | chart.cells(chart.bind_all((*PANELS, *REPORTED), facts, infos))
     found |= _head(facts, fleet) | _states(facts, fleet) | _room(facts) | _speed(facts)
-    found |= _gpus(facts) | _router(facts) | _speculative(facts)
+    found |= _roles(facts, fleet) | _gpus(facts) | _router(facts) | _speculative(facts)
     return found | engines.outliers(fleet) | engines.heat(scope, fleet) | engines.table(fleet)
 
 
@@ -523,7 +571,24 @@ def _gpu(one: SignalNow) -> str:
     return f"{labels.get('host', '')} GPU {labels.get('index') or labels.get('gpu', '?')}".strip()
 
 
-# ---- router, speculative decoding
+# ---- roles, router, speculative decoding
+
+
+def _roles(facts: StatusFacts, fleet: list[Engine]) -> View:
+    """``roles``: as of the GPUs; ``.note``: engines by role. Without a role the group is not shown."""
+    if all(facts.value("generator_role_requests", role=role, state="running") is None for role in _ROLES):
+        return {"roles": "absent", "roles.none": "", "roles.note": ""}
+    pools = [(role, [one for one in fleet if one.info.role == role]) for role in _ROLES]
+    counts = (
+        f"{len(pool)} {role} engine{'s' * (len(pool) != 1)}"
+        + (f", {ill} not up" if (ill := sum(one.state != "up" for one in pool)) else "")
+        for role, pool in pools
+        if pool
+    )
+    return {"roles": "ok", "roles.none": "", "roles.note": joined(*counts)}
+
+
+_ROLES = ("prefill", "decode")
 
 
 def _router(facts: StatusFacts) -> View:

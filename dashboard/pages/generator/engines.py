@@ -145,13 +145,20 @@ def _unmet(found: Sequence[Engine], facts: StatusFacts) -> Iterator[Engine]:
 
 
 def _compared(found: Sequence[Engine]) -> list[Engine]:
-    """Each against the median of those that work."""
+    """Each against the median of those that work and have its role."""
     working = [one.info for one in found if one.state == "up"]
     if len(working) < 2:
         return list(found)
-    middles = {name: _median(map(value, working)) for name, (_, value, _) in _MEASURES.items()}
+    middles = {role: _middles([one for one in working if one.role == role]) for role in {one.role for one in working}}
     newest = max((one.version for one in working if one.version is not None), default=None)
-    return [replace(one, odd=tuple(_odd(one.info, middles, newest))) if one.state == "up" else one for one in found]
+    return [
+        replace(one, odd=tuple(_odd(one.info, middles[one.info.role], newest))) if one.state == "up" else one
+        for one in found
+    ]
+
+
+def _middles(fleet: Sequence[EngineInfo]) -> dict[str, float | None]:
+    return {name: _median(map(value, fleet)) for name, (_, value, _) in _MEASURES.items()}
 
 
 def _median(values: Any) -> float | None:
@@ -324,6 +331,7 @@ def _row(one: Engine) -> dict[str, Any]:
         "version": f"v{info.version:,.0f}" if info.version is not None else "",
         "seen": round(info.last_ts) if info.last_ts is not None else None,
         "odd": [what for what, *_ in one.odd],
+        "role": info.role,
     }
 
 

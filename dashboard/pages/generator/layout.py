@@ -5,7 +5,7 @@ from typing import Any
 
 from dashboard.charts.elements import lane, read
 from dashboard.charts.panels import names_by_slot
-from dashboard.pages.generator.data import CARDS, GPUS, PANELS, REPORTED, ROUTER, SPARKS, SPECULATIVE, cells
+from dashboard.pages.generator.data import CARDS, GPUS, PANELS, REPORTED, ROLES, ROUTER, SPARKS, SPECULATIVE, cells
 from dashboard.pages.generator.engines import HEATS
 from dashboard.shell.page import Json, Load, Page, simulate, t
 from dashboard.state import deltas
@@ -35,7 +35,12 @@ def tree() -> list[Any]:
     sides = [html.Div([_heat(), load], className="stack"), html.Div([_sick(), _room()], className="stack")]
     first = html.Div(sides, className="actor-grid")
     charts = html.Div([_speed(), *rest], className="charts")
-    named = (("GPUs", "gpus", GPUS), ("Router", "router", ROUTER), ("Speculative decoding", "speculative", SPECULATIVE))
+    named = (
+        ("Prefill and decode", "roles", ROLES),
+        ("GPUs", "gpus", GPUS),
+        ("Router", "router", ROUTER),
+        ("Speculative decoding", "speculative", SPECULATIVE),
+    )
     groups = [_group(*one) for one in named]
     parts = [_head(), cards, lane(), first, charts, *groups, _table()]
     return [html.Div(parts, className="actor-page generator-page")]
