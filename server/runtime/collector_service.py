@@ -97,6 +97,8 @@ def giving_back(every: float = GIVE_BACK_SECONDS) -> Iterator[None]:
 log = logging.getLogger("rollscope")
 
 PERIOD_SECONDS = 60.0
+# With a size limit: what is written in between may exceed it.
+SIZE_PERIOD_SECONDS = 5.0
 # Share of the time that steps may take while much is due: the writer needs the rest of the write lock.
 BUSY_SHARE = 0.2
 PAUSE_SECONDS = 0.02
@@ -116,8 +118,8 @@ class RetentionTask:
 
     def __init__(self, store: Store, settings: RetentionSettings, leading: Callable[[], bool]) -> None:
         self._store, self._limits, self._leading = store, limits(settings), leading
-        # Called after each attempt with the time (epoch s) since which more has been due than one step does, or since
-        # which steps fail (None: nothing is due), and with the hours of runs that are due to be packed.
+        # Called after each attempt with the time (epoch s) since which more rows have been due to be deleted than one
+        # step does, or since which steps fail (None: no row is due), and with the hours of runs due to be packed.
         self.on_behind: Callable[[float | None, int], None] = lambda since, hours: None
         self._behind_since: float | None = None
 
@@ -125,13 +127,13 @@ class RetentionTask:
         """Until ``stop`` is set. An error is logged and the work is tried again in the next period."""
         hours = 0
         while not stop.is_set():
-            pause = PERIOD_SECONDS
+            pause = PERIOD_SECONDS if self._limits.max_bytes is None else SIZE_PERIOD_SECONDS
             try:
                 started = time.monotonic()
-                more, hours = await asyncio.to_thread(self._step)
-                self._behind_since = (self._behind_since or time.time()) if more else None
+                deleted, packed, hours = await asyncio.to_thread(self._step)
+                self._behind_since = (self._behind_since or time.time()) if deleted else None
                 self.on_behind(self._behind_since, hours)
-                if more:
+                if deleted or packed:
                     pause = max(PAUSE_SECONDS, (time.monotonic() - started) * (1 / BUSY_SHARE - 1))
             except Exception as error:  # noqa: BLE001 - the task's outermost loop: retention must not end collection
                 self._behind_since = self._behind_since or time.time()
@@ -140,13 +142,14 @@ class RetentionTask:
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), pause)
 
-    def _step(self) -> tuple[bool, int]:
-        """Returns whether something was due, and the hours of runs that are due to be packed."""
+    def _step(self) -> tuple[bool, bool, int]:
+        """Returns whether rows were deleted, whether rows were packed, and the hours of runs due to be packed."""
         # Wall clock: retention is about when rows were collected, in the demo's scaled time too.
         if not self._leading():
-            return False, 0
-        more = self._store.retention.step(self._limits, round(time.time() * 1000)) or self._store.chunks.step()
-        return more, self._store.chunks.backlog()
+            return False, False, 0
+        deleted = self._store.retention.step(self._limits, round(time.time() * 1000))
+        packed = not deleted and self._store.chunks.step()
+        return deleted, packed, self._store.chunks.backlog()
 
 
 log = logging.getLogger("rollscope")

@@ -48,8 +48,8 @@ class CollectorNumbers:
     """Numbers of the collecting process.
 
     Attributes:
-        behind_since: since when retention and packing have had more to do than one step, or have failed (epoch
-            seconds); None: nothing is due.
+        behind_since: since when retention has had more to delete than one step, or retention or packing have failed
+            (epoch seconds); None: no row is due.
         unpacked_hours: hours of runs that are due to be packed.
         process: of the collecting process; None if it is also the serving one.
     """
@@ -124,7 +124,7 @@ class SelfMetrics:
         yield from _ticks(found.ticks)
         yield from _writer(found)
         lag = 0.0 if found.behind_since is None else max(0.0, time.time() - found.behind_since)
-        text = "Seconds for which retention has had more to delete or to pack than it could; 0 when nothing is due."
+        text = "Seconds for which retention has had more to delete than it could, or has failed; 0 when no row is due."
         yield GaugeMetricFamily(PREFIX + "retention_lag_seconds", text, value=lag)
         text = "Hours of raw samples, summed over runs, that are due to be packed and are not packed yet."
         yield GaugeMetricFamily(PREFIX + "packing_backlog_hours", text, value=found.unpacked_hours)

@@ -315,9 +315,9 @@ def unpack(connection: Connection, run: int, slot: int, numbers: Collection[int]
     connection.execute(reopened.values(before=hour, series=0))
 
 
-def delete_before(connection: Connection, run: int, before: int) -> None:
-    """Delete the run's chunks whose hour ends by ``before``."""
-    connection.execute(delete(chunks).where(chunks.c.run == run, chunks.c.start <= before - HOUR_MS))
+def delete_before(connection: Connection, run: int, before: int) -> int:
+    """Delete the run's chunks whose hour ends by ``before``; returns how many."""
+    return connection.execute(delete(chunks).where(chunks.c.run == run, chunks.c.start <= before - HOUR_MS)).rowcount
 
 
 def save(connection: Connection, run: int, before: int, done: int) -> None:
@@ -372,7 +372,7 @@ def _next_hour(connection: Connection, run: int, hour: int) -> None:
     last = max(hour + HOUR_MS, (closed - OPEN_MS) // HOUR_MS * HOUR_MS)
     save(connection, run, last if found is None else min(last, max(hour + HOUR_MS, found // HOUR_MS * HOUR_MS)), 0)
     if connection.dialect.name == "postgresql":
-        _drop_empty_days(connection)
+        drop_empty_days(connection)
 
 
 def _next_row(connection: Connection, start: int) -> int | None:
@@ -386,12 +386,13 @@ def _next_row(connection: Connection, start: int) -> int | None:
     return max(min(days) * DAY_MS, start) if days else None
 
 
-def _drop_empty_days(connection: Connection) -> None:
-    """Drop the partitions in which all rows are packed: their files keep their size after a DELETE."""
+def drop_empty_days(connection: Connection) -> None:
+    """Drop the partitions in which all rows are packed or deleted: their files keep their size after a DELETE."""
     closed = connection.execute(
-        select(func.min(func.coalesce(expiry.c.before, 0)))
+        select(func.min(_BEGIN))
         .select_from(runs)
-        .outerjoin(expiry, (expiry.c.run == runs.c.id) & (expiry.c.kind == PACKED))
+        .outerjoin(_PACKED, (_PACKED.c.run == runs.c.id) & (_PACKED.c.kind == PACKED))
+        .outerjoin(_DELETED, (_DELETED.c.run == runs.c.id) & (_DELETED.c.kind == "raw"))
         .where(runs.c.first_ts.is_not(None))
     ).scalar()
     for day in schema.existing(connection):

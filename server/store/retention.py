@@ -8,6 +8,7 @@ Nothing is deleted by its age alone: a run is kept for the whole retention from 
 its history is.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,12 +34,18 @@ SQLITE_SIZES_BYTES = 1 << 30
 """Largest SQLite file of which sizes of tables are read, which takes about a second."""
 
 NEWEST_KEPT_MS = 3_600_000
-"""The size limit never deletes raw rows of the last hour: verdict, charts and open rollup buckets read them."""
+"""The size limit deletes nothing of the newest hour of a run that goes on: verdict and charts read it."""
+
+RECLAIM_SHARE = 0.1
+"""PostgreSQL: so much of the limit is deleted before tables are rewritten, which locks each for as long as it takes."""
+
+WAL_SHARE = 0.1
+"""SQLite: of the limit; a longer write-ahead log is emptied, because it is part of the size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long each kind of row is kept, in ms; None: permanently. ``max_bytes``: limit of the whole database.
+    """How long each kind of row is kept, in ms; None: permanently. ``max_bytes``: limit of the whole database on disk.
 
     ``raw``: samples of targets. ``signals``: points at full resolution and histograms. ``rollups``: 1 min, 10 min and
     1 h. ``records``: rollouts, groups and sandboxes.
@@ -98,13 +105,29 @@ ROLLUPS = Kind(
 KINDS = (RAW, SIGNALS, ROLLUPS)
 
 
+RAW_BY_HOUR = RAW._replace(unit={"sqlite": SLOT_MS, "postgresql": HOUR_MS})
+"""For the size limit: it may be reached within a day."""
+BY_SIZE = (RAW_BY_HOUR, SIGNALS)
+RECORDS = "records"
+"""Kind in `expiry` of rollouts and sandboxes that the size limit deleted."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSize:
-    """``bytes``: of the whole database, without what is free in it. ``oldest_raw``: ms, None without raw rows."""
+    """``bytes``: of the whole database, without what is free in it. ``oldest_raw``: ms, None without raw rows.
+
+    ``wal_bytes``: SQLite's write-ahead log.
+    """
 
     bytes: int
     free_bytes: int
     oldest_raw: int | None
+    wal_bytes: int = 0
+
+    @property
+    def on_disk(self) -> int:
+        """What counts for the size limit."""
+        return self.bytes + self.free_bytes + self.wal_bytes
 
 
 class RetentionStore:
@@ -112,6 +135,8 @@ class RetentionStore:
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
+        # PostgreSQL: bytes of rows that the size limit deleted since their tables were last rewritten.
+        self._unclaimed: dict[str, float] = {}
 
     def step(self, limits: Retention, now: int) -> bool:
         """Delete the next piece that is due, in one short transaction. False: nothing is due.
@@ -132,9 +157,9 @@ class RetentionStore:
                 return True
         if limits.records is not None and self._expire_records(engine, now - limits.records):
             return True
-        if limits.max_bytes is not None and self.size().bytes > limits.max_bytes and self._shrink(engine, now):
+        if limits.max_bytes is not None and self._over(engine, limits.max_bytes, now):
             return True
-        return self._give_back(engine)
+        return self._give_back(engine, 2 * PAGES_AT_ONCE)
 
     def size(self) -> StoreSize:
         """What the database takes, and when its oldest raw sample was taken (to the unit of deletion)."""
@@ -175,9 +200,106 @@ class RetentionStore:
             _expire_piece(connection, kind, run, upto, attached_before)
         return True
 
+    # ---- size limit
+
+    def least_bytes(self, now: int) -> int:
+        """The smallest size limit that can be met: what it never deletes, and the newest hour as far as can be told.
+
+        0 where the sizes of tables are unknown, see `table_bytes`.
+        """
+        tables = self.table_bytes()
+        if not tables:
+            return 0
+        with self._engines.reading() as connection:
+            found = _runs_by_size(connection, now)
+        running = [one for one in found if not one.over]
+        span = max((one.last for one in running), default=0) - min((one.first for one in found), default=0)
+        share = min(1.0, NEWEST_KEPT_MS / span) if running and span > 0 else 0.0
+        mortal = sum(tables.get(name, 0) for name in _DELETABLE)
+        return round(self.size().bytes - (1 - share) * mortal)
+
+    def cut(self, limits: Retention, now: int) -> dict[str, int]:
+        """What the size limit deleted: kind -> event time (ms) before which rows are gone that retention keeps."""
+        query = select(expiry.c.kind, func.max(expiry.c.before)).group_by(expiry.c.kind)
+        with self._engines.reading() as connection:
+            before = {kind: int(ts) for kind, ts in connection.execute(query)}
+        keeps = {RAW.name: limits.raw, SIGNALS.name: limits.signals, RECORDS: limits.records}
+        return {
+            kind: before[kind] for kind, keep in keeps.items() if kind in before and before[kind] > now - (keep or now)
+        }
+
+    def _over(self, engine: Engine, limit: int, now: int) -> bool:
+        """Bring the database under its limit, one piece at a time. False: it is, or nothing more can be deleted."""
+        size = self.size()
+        if size.wal_bytes > WAL_SHARE * limit and _empty_wal(engine):
+            return True
+        if size.on_disk <= limit:
+            return False
+        if self._give_back(engine, 0):
+            return True
+        freed = sum(self._unclaimed.values())
+        if (size.on_disk - freed > limit or 0 < freed < RECLAIM_SHARE * limit) and self._shrink(engine, now):
+            return True
+        return self._reclaim(engine)
+
     def _shrink(self, engine: Engine, now: int) -> bool:
-        """One piece of the oldest raw rows, whatever their age. False: only the newest hour is left."""
-        return self._expire_oldest(engine, RAW, now - NEWEST_KEPT_MS, attached_before=now)
+        """Delete the next piece: raw rows of runs that are over, other raw rows, signals, records in the same order."""
+        dialect = self._engines.dialect
+        with self._engines.reading() as connection:
+            found = _runs_by_size(connection, now)
+            states = {
+                (run, kind): int(before)
+                for run, kind, before in connection.execute(select(expiry.c.run, expiry.c.kind, expiry.c.before))
+            }
+        for kind, only_over in ((RAW_BY_HOUR, True), (RAW_BY_HOUR, False), (SIGNALS, False)):
+            due = []
+            for one in found:
+                upto = rollup.floor(one.deletable + (kind.unit[dialect] if one.over else 0), kind.unit[dialect])
+                begin = states.get((one.run, kind.name), one.first)
+                if begin < upto and (one.over or not only_over):
+                    due.append((begin, one.run, upto))
+            if due:
+                _, run, upto = min(due)
+                _close(engine, run, upto)
+                with engine.begin() as connection:
+                    self._freed(connection, _expire_piece(connection, kind, run, upto, now))
+                return True
+        for one in sorted(found, key=lambda one: (not one.over, one.first)):
+            with engine.begin() as connection:
+                rows = {"rollouts": _expire_rollouts(connection, one.run, one.deletable)}
+                rows["sandboxes"] = _expire_sandboxes(connection, one.run, one.deletable)
+                if any(rows.values()):
+                    _save_records(connection, one.run, one.deletable)
+                    self._freed(connection, rows)
+                    return True
+        return False
+
+    def _freed(self, connection: Connection, rows: Mapping[str, int]) -> None:
+        """PostgreSQL: estimate the bytes of deleted rows, which its tables keep until they are rewritten."""
+        if connection.dialect.name != "postgresql":
+            return
+        for table, count in rows.items():
+            if count:
+                width = connection.execute(text(_ROW_BYTES), {"table": table}).scalar() or 0.0
+                self._unclaimed[table] = self._unclaimed.get(table, 0.0) + count * float(width)
+
+    def _reclaim(self, engine: Engine) -> bool:
+        """PostgreSQL: rewrite the tables from which rows were deleted, which returns their space."""
+        if not self._unclaimed:
+            return False
+        tables = list(self._unclaimed)
+        self._unclaimed.clear()
+        with engine.begin() as connection:
+            chunks.drop_empty_days(connection)
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("SET lock_timeout = '10s'"))
+            try:
+                for table in tables:
+                    for name in _REWRITTEN.get(table, (table,)):
+                        connection.execute(text(f"VACUUM (FULL) {name}"))
+            finally:
+                connection.execute(text("RESET lock_timeout"))
+        return True
 
     # ---- records
 
@@ -195,8 +317,9 @@ class RetentionStore:
 
     # ---- space
 
-    def _give_back(self, engine: Engine) -> bool:
-        """SQLite: return free pages to the file system. PostgreSQL: dropped partitions are gone, vacuum reuses rows."""
+    def _give_back(self, engine: Engine, kept: int) -> bool:
+        """SQLite: return free pages beyond ``kept`` to the file system. PostgreSQL: dropped partitions are gone, vacuum
+        reuses the space of rows."""
         if self._engines.dialect != "sqlite":
             return False
         with engine.connect() as connection:
@@ -205,7 +328,7 @@ class RetentionStore:
                 (mode,) = driver.execute("PRAGMA auto_vacuum").fetchone()
                 (free,) = driver.execute("PRAGMA freelist_count").fetchone()
                 # Some are kept: the writer needs them within seconds.
-                if mode != 2 or free <= 2 * PAGES_AT_ONCE:
+                if mode != 2 or free <= kept:
                     return False
                 driver.execute(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})").fetchall()
             finally:
@@ -255,8 +378,9 @@ def _has_dirty(connection: Connection, run: int, upto: int) -> bool:
     return bool(connection.execute(query).scalar())
 
 
-def _expire_piece(connection: Connection, kind: Kind, run: int, upto: int, attached_before: int) -> None:
-    """Delete the next piece of a run: some of its series in one unit of time."""
+def _expire_piece(connection: Connection, kind: Kind, run: int, upto: int, attached_before: int) -> dict[str, int]:
+    """Delete the next piece of a run: some of its series in one unit of time. Returns table -> rows deleted."""
+    rows: dict[str, int] = {}
     dialect = connection.dialect.name
     unit, at_once = kind.unit[dialect], kind.at_once[dialect]
     first, rolled = connection.execute(
@@ -265,6 +389,8 @@ def _expire_piece(connection: Connection, kind: Kind, run: int, upto: int, attac
     c = expiry.c
     state = connection.execute(select(c.before, c.series).where(c.run == run, c.kind == kind.name)).one_or_none()
     before, done = state if state is not None else (rollup.floor(first, unit), 0)
+    if before % unit:  # deleted by the size limit, in smaller units
+        before, done = rollup.floor(before, unit), 0
     if kind is not ROLLUPS and rolled is None:
         before = upto  # the run has no rows of series at all
     elif done == 0:
@@ -273,19 +399,25 @@ def _expire_piece(connection: Connection, kind: Kind, run: int, upto: int, attac
     late = kind is not ROLLUPS and before < upto and _has_dirty(connection, run, before + unit)
     if before < upto and not late:
         if kind is RAW and dialect == "postgresql" and _drop_day(connection, before, attached_before):
-            return
+            return rows
         ids = _series(connection, run, done, at_once)
         if ids:
-            _delete(connection, kind, ids, before, unit)
+            rows = _delete(connection, kind, ids, before, unit)
         before, done = (before, ids[-1]) if len(ids) == at_once else (before + unit, 0)
-    _save(connection, kind, run, before, done)
+    return rows | {"chunks": _save(connection, kind, run, before, done)}
 
 
-def _save(connection: Connection, kind: Kind, run: int, before: int, done: int) -> None:
-    if kind is RAW:
-        chunks.delete_before(connection, run, before)
+def _save(connection: Connection, kind: Kind, run: int, before: int, done: int) -> int:
+    """Returns the number of chunks that are deleted with it."""
+    count = chunks.delete_before(connection, run, before) if kind.name == RAW.name else 0
     columns = ("run", "kind", "before", "series")
     upsert(connection, expiry, columns, [(run, kind.name, before, done)], ("before", "series"))
+    return count
+
+
+def _save_records(connection: Connection, run: int, before: int) -> None:
+    columns = ("run", "kind", "before", "series")
+    upsert(connection, expiry, columns, [(run, RECORDS, before, 0)], ("before",))
 
 
 def _series(connection: Connection, run: int, after: int, most: int) -> list[int]:
@@ -293,11 +425,10 @@ def _series(connection: Connection, run: int, after: int, most: int) -> list[int
     return [int(number) for number in connection.execute(query).scalars()]
 
 
-def _delete(connection: Connection, kind: Kind, ids: list[int], start: int, unit: int) -> None:
+def _delete(connection: Connection, kind: Kind, ids: list[int], start: int, unit: int) -> dict[str, int]:
     dialect = connection.dialect.name
     values = {"ids": str(ids) if dialect == "sqlite" else ids, "start": start, "end": start + unit}
-    for sql in kind.sql[dialect]:
-        connection.execute(text(sql), values)
+    return {sql.split()[2]: connection.execute(text(sql), values).rowcount for sql in kind.sql[dialect]}
 
 
 _FIRST_OF_RUN = (
@@ -315,7 +446,7 @@ _FIRST = {
 
 def _next_unit(connection: Connection, kind: Kind, run: int, before: int, unit: int) -> int:
     """The first unit from ``before`` on that may hold rows of the run: a hole of a year costs one query."""
-    if kind is RAW:
+    if kind.name == RAW.name:
         found = rollup.next_slot(connection, before)  # of any run: samples have no index by run
         packed = chunks.first(connection, run)
         if packed is not None:
@@ -353,7 +484,8 @@ def _drop_day(connection: Connection, day: int, attached_before: int) -> bool:
     return True
 
 
-def _expire_rollouts(connection: Connection, run: int, cutoff: int) -> bool:
+def _expire_rollouts(connection: Connection, run: int, cutoff: int) -> int:
+    """Returns how many rollouts and groups are deleted."""
     c, of_run = rollouts.c, select(rollout_classes.c.id).where(rollout_classes.c.run == run)
     # By class, because the index on `moved_at` begins with it.
     old = select(c.id, c.rollout_id, c.life).where(c.run == run, c["class"].in_(of_run), c.moved_at < cutoff)
@@ -369,17 +501,87 @@ def _expire_rollouts(connection: Connection, run: int, cutoff: int) -> bool:
         connection.execute(select(g.id).where(g.run == run, g.moved_at < cutoff).limit(RECORDS_AT_ONCE)).scalars()
     )
     connection.execute(delete(rollout_groups).where(among(g.id, groups)))
-    return bool(rows or groups)
+    return len(rows) + len(groups)
 
 
-def _expire_sandboxes(connection: Connection, run: int, cutoff: int) -> bool:
+def _expire_sandboxes(connection: Connection, run: int, cutoff: int) -> int:
     c = sandboxes.c
     old = select(c.provider, c.id).where(c.run == run, c.ended_at < cutoff).limit(RECORDS_AT_ONCE)
     rows = connection.execute(old).all()
     connection.execute(
         delete(sandboxes).where(c.run == run, c.ended_at < cutoff, among(c.id, [row.id for row in rows]))
     )
-    return bool(rows)
+    return len(rows)
+
+
+# ---- size limit
+# What it may delete of each run.
+
+_DELETABLE = (
+    "samples", "chunks", "points", "hist", "rollouts", "rollout_consumptions", "rollout_details", "rollout_groups",
+    "sandboxes",
+)  # fmt: skip
+# Rows of the first are deleted with rows of the others.
+_REWRITTEN = {"rollouts": ("rollouts", "rollout_consumptions", "rollout_details", "rollout_groups")}
+# A partition's rows are as wide as those of all.
+_ROW_BYTES = """
+SELECT sum(pg_total_relation_size(c.oid)) / greatest(sum(greatest(c.reltuples, 0)), 1000)
+FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+WHERE c.relkind = 'r' AND (c.oid = to_regclass(:table) OR i.inhparent = to_regclass(:table))
+"""
+
+
+class _RunTimes(NamedTuple):
+    """``over``: it has ended, or nobody has collected it for an hour. ``first``, ``last``: of its rows, ms."""
+
+    run: int
+    over: bool
+    first: int
+    last: int
+
+    @property
+    def deletable(self) -> int:
+        """Rows before it may go."""
+        return self.last + 1 if self.over else self.last - NEWEST_KEPT_MS
+
+
+def _runs_by_size(connection: Connection, now: int) -> list[_RunTimes]:
+    c = runs.c
+    query = select(c.id, c.lifecycle, c.collected_at, c.first_ts, c.last_ts, c.watermark).where(c.first_ts.is_not(None))
+    return [
+        _RunTimes(
+            row.id,
+            row.lifecycle in _OVER or (row.collected_at is not None and row.collected_at < now - NEWEST_KEPT_MS),
+            int(row.first_ts),
+            max(int(row.last_ts or row.first_ts), int(row.watermark or 0)),
+        )
+        for row in connection.execute(query.order_by(c.id))
+    ]
+
+
+_OVER = ("finished", "crashed")
+
+
+def _empty_wal(engine: Engine) -> bool:
+    """SQLite: write the log's pages back and truncate it. False: somebody reads from it; the next step tries again."""
+    with engine.connect() as connection:
+        driver = connection.connection.cursor()
+        (patience,) = driver.execute("PRAGMA busy_timeout").fetchone()
+        try:
+            driver.execute("PRAGMA busy_timeout = 0").fetchall()
+            (busy, *_) = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            driver.execute(f"PRAGMA busy_timeout = {patience}").fetchall()
+            driver.close()
+    return not busy
+
+
+def _wal_bytes(connection: Connection) -> int:
+    path = connection.exec_driver_sql("PRAGMA database_list").first()
+    try:
+        return os.stat(f"{path[2]}-wal").st_size if path is not None and path[2] else 0
+    except OSError:
+        return 0
 
 
 _POSTGRES_TABLE_BYTES = """
@@ -416,7 +618,7 @@ def _size(connection: Connection) -> StoreSize:
     )
     slot = connection.execute(text("SELECT min(slot) FROM samples")).scalar()
     oldest = _oldest(connection, None if slot is None else int(slot) * SLOT_MS)
-    return StoreSize((pages - free) * width, free * width, oldest)
+    return StoreSize((pages - free) * width, free * width, oldest, _wal_bytes(connection))
 
 
 def _oldest(connection: Connection, row: int | None) -> int | None:

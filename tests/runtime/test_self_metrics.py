@@ -91,19 +91,23 @@ def test_the_rules_about_rollscope_itself_name_what_the_page_has(store: Store) -
     assert len(named) >= len(UNHEALTHY) and named <= families, named - families
 
 
-@pytest.mark.parametrize(("outcome", "lags"), [((True, 7), True), ((False, 0), False), (OSError("full"), True)])
+@pytest.mark.parametrize(
+    ("outcome", "lags"),
+    [((True, False, 7), True), ((False, True, 7), False), ((False, False, 0), False), (OSError("full"), True)],
+)
 def test_retention_reports_since_when_it_is_behind(
-    store: Store, monkeypatch: pytest.MonkeyPatch, outcome: tuple[bool, int] | OSError, lags: bool
+    store: Store, monkeypatch: pytest.MonkeyPatch, outcome: tuple[bool, bool, int] | OSError, lags: bool
 ) -> None:
-    """Also when its steps fail. In between it reports the hours that are not packed."""
+    """Also when its steps fail, and not while rows are packed. It reports the hours that are not packed."""
     monkeypatch.setattr("server.runtime.collector_service.PERIOD_SECONDS", 0.0)
+    monkeypatch.setattr("server.runtime.collector_service.PAUSE_SECONDS", 0.0)
     task = RetentionTask(store, RetentionSettings(), lambda: True)
     seen: list[tuple[float | None, int]] = []
     stop = asyncio.Event()
 
     calls = itertools.count(1)
 
-    def step() -> tuple[bool, int]:
+    def step() -> tuple[bool, bool, int]:
         if next(calls) == 3:
             stop.set()
         if isinstance(outcome, OSError):
@@ -114,4 +118,4 @@ def test_retention_reports_since_when_it_is_behind(
     task.on_behind = lambda since, hours: seen.append((since, hours))
     asyncio.run(task.run(stop))
     assert len(seen) == 3 and (seen[0][0] is not None) is lags and len(set(seen)) == 1
-    assert seen[0][1] == (0 if isinstance(outcome, OSError) else outcome[1])
+    assert seen[0][1] == (0 if isinstance(outcome, OSError) else outcome[2])

@@ -258,7 +258,7 @@ def test_the_size_limit_deletes_the_oldest_hours_only(store: Store) -> None:
     limit = Retention(raw=None, signals=None, rollups=None, records=None, max_bytes=1)
     while count(store, "chunks") == before:
         assert store.retention.step(limit, T0 + 3 * DAY)
-    assert before - count(store, "chunks") == (1 if store.dialect == "sqlite" else 24)
+    assert before - count(store, "chunks") == 1
 
 
 def test_a_run_is_deleted_with_its_chunks(store: Store) -> None:

@@ -1,0 +1,114 @@
+"""The size limit: what goes first, what stays, that the database gets smaller on disk, and what is reported."""
+
+from sqlalchemy import text
+
+from collectors.model import Rollout
+from server.store import Store
+from server.store.retention import Retention
+from server.store.types import Batch, PointState
+from tests.store.helpers import HOUR, MINUTE, SCRAPED, SIGNAL, T0, rollout_row
+
+NOW = T0 + 30 * HOUR
+# Each run: ten hours, of which the newest one stays of a run that goes on.
+HOURS = 10
+OLD, NEW = T0, T0 + 20 * HOUR
+SAMPLES, POINTS, ROLLOUTS = 600, 120, 60
+"""Of an hour."""
+
+
+def fill(store: Store, run: str, start: int, lifecycle: str, times: int = 1) -> None:
+    """``times`` as many series and rollouts."""
+    keys = [SCRAPED.__class__(f"engine-{n}", SCRAPED.metric, SCRAPED.labels) for n in range(times)]
+    signals = [SIGNAL.__class__("", SIGNAL.metric, (("n", str(n)),)) for n in range(times)]
+    scraped, derived = store.series.intern(run, keys), store.series.intern(run, signals)
+    for hour in range(HOURS):
+        at = start + hour * HOUR
+        samples = [(n, at + 6_000 * i, float(i * n % 977)) for n in scraped for i in range(SAMPLES)]
+        points = [(n, at + 30_000 * i, float(i), PointState.VALUE) for n in derived for i in range(POINTS)]
+        rollouts = [
+            rollout_row(
+                "t", Rollout(f"{run}-{hour}-{i}", group_id=f"g{i}", environment="swe", response_tokens=900), 0,
+                at + MINUTE * i // times, at + MINUTE * i // times, "trained", at + MINUTE * i // times,
+            )
+            for i in range(ROLLOUTS * times)
+        ]  # fmt: skip
+        fields = {"lifecycle": lifecycle, "watermark": at + HOUR}
+        store.write(Batch(run, samples=samples, points=points, rollouts=rollouts, run_fields=fields))
+    store.rollup(run, start + HOURS * HOUR)
+    with store._engines.writable().begin() as connection:
+        connection.execute(text("UPDATE runs SET attached_at = :at, collected_at = :now"), {"at": T0, "now": NOW})
+
+
+_COUNT = {
+    "raw": "SELECT count(*) FROM samples WHERE series IN (SELECT id FROM series WHERE run = r.id)",
+    "signals": "SELECT count(*) FROM points WHERE series IN (SELECT id FROM series WHERE run = r.id)",
+    "records": "SELECT count(*) FROM rollouts WHERE rollouts.run = r.id",
+}
+
+
+def counts(store: Store) -> dict[str, int]:
+    """``old raw`` and so on -> rows."""
+    columns = ", ".join(f"({sql})" for sql in _COUNT.values())
+    with store._engines.reading() as connection:
+        rows = connection.execute(text(f"SELECT r.name, {columns} FROM runs r WHERE r.name IN ('old', 'new')")).all()
+    return {f"{name} {kind}": int(n) for name, *numbers in rows for kind, n in zip(_COUNT, numbers, strict=True)}
+
+
+def test_what_goes_first_and_what_stays(store: Store) -> None:
+    """A limit that cannot be met: all of the ended run's raw rows, the other's, signals, records of the ended run, of
+    the other one; what stays is the newest hour of the run that goes on."""
+    fill(store, "old", OLD, "finished")
+    fill(store, "new", NEW, "running")
+    whole = counts(store)
+    assert whole["old raw"] == whole["new raw"] == HOURS * SAMPLES
+    limits = Retention(raw=None, signals=None, records=None, max_bytes=1)
+    order, before = list[str](), whole
+    for _ in range(2_000):
+        if not store.retention.step(limits, NOW):
+            break
+        now = counts(store)
+        order += [name for name in now if now[name] < before[name] and name not in order]
+        before = now
+    else:
+        raise AssertionError("the size limit does not end")
+    assert order[:2] == ["old raw", "new raw"] and set(order[2:4]) == {"old signals", "new signals"}
+    assert order[4:] == ["old records", "new records"]
+    assert {name: n for name, n in before.items() if name.startswith("old")} == dict.fromkeys(
+        ("old raw", "old signals", "old records"), 0
+    )
+    assert (before["new raw"], before["new signals"], before["new records"]) == (SAMPLES, POINTS, ROLLOUTS)
+    # Rollups stay: a chart of the ended run has its numbers.
+    (first, *_) = store.series.intern("old", [SCRAPED])
+    (bucket,) = store.samples.buckets(first, OLD, OLD + HOUR, HOUR)
+    assert bucket.n == SAMPLES
+    cut = store.retention.cut(limits, NOW)
+    assert cut == dict.fromkeys(("raw", "signals", "records"), NEW + 9 * HOUR)
+    assert store.retention.cut(Retention(raw=HOUR, signals=HOUR, records=HOUR), NOW) == {}
+
+
+def test_the_database_gets_smaller_on_disk(store: Store) -> None:
+    fill(store, "old", OLD, "finished", 12)
+    fill(store, "new", NEW, "running", 12)
+    natural = store.retention.size().bytes
+    least = store.retention.least_bytes(NOW)
+    limit = least + (natural - least) // 2
+    limits = Retention(raw=None, signals=None, records=None, max_bytes=limit)
+    for _ in range(5_000):
+        if not store.retention.step(limits, NOW):
+            break
+    size = store.retention.size()
+    assert size.on_disk <= limit < natural, (size, limit, natural)
+    left = counts(store)
+    # No more than needed: records of the run that goes on are all there.
+    assert left["new records"] == 12 * HOURS * ROLLOUTS
+    assert left["old raw"] < 12 * HOURS * SAMPLES
+
+
+def test_the_least_size_can_be_met_and_hardly_less(store: Store) -> None:
+    fill(store, "old", OLD, "finished", 6)
+    fill(store, "new", NEW, "running", 6)
+    least = store.retention.least_bytes(NOW)
+    for _ in range(5_000):
+        if not store.retention.step(Retention(raw=None, signals=None, records=None, max_bytes=1), NOW):
+            break
+    assert 0.75 * least <= store.retention.size().on_disk <= 1.25 * least
