@@ -71,6 +71,8 @@ def _parsed(body: bytes, reader: Reader) -> list[OwnPanel]:
         given: Any = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise HTTPException(400, f"not JSON: {error}") from None
+    except RecursionError:
+        raise HTTPException(400, "the JSON is nested too deeply") from None
     rows = given.get("panels") if isinstance(given, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise HTTPException(400, 'must be {"panels": [{"signal": "..."}, {"metric": "..."}]}')

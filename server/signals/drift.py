@@ -319,7 +319,11 @@ class Shown:
 
 
 def shown(found: Followed, watched: Watched) -> list[Shown]:
-    """Series by environment where any named environment has a factor; otherwise the run's own series."""
+    """Series by environment where any named environment has a factor; otherwise the run's own series.
+
+    Environments whose records all begin after the run's own first steps do not replace the run's series: they would
+    compare with a level to which the run may already have drifted.
+    """
     if found.shown is None:
         found.shown = _shown(found.tracks, watched)
     rows: list[Shown] = found.shown
@@ -328,7 +332,12 @@ def shown(found: Followed, watched: Watched) -> list[Shown]:
 
 def _shown(tracks: Tracks, watched: Watched) -> list[Shown]:
     watches = {name: (watch, watch.factor) for name, track in tracks.items() for watch in (track.now(),)}
-    named = any(name and factor is not None for name, (_, factor) in watches.items())
+    own, own_factor = watches.get("", (None, None))
+    until = own.base.last if own is not None and own.base is not None and own_factor is not None else None
+    named = any(
+        name and factor is not None and (until is None or (watch.base is not None and watch.base.first <= until))
+        for name, (watch, factor) in watches.items()
+    )
     rows = []
     for name, (watch, factor) in sorted(watches.items(), key=itemgetter(0)):
         if bool(name) == named or "" not in watches:

@@ -51,6 +51,7 @@ def test_panels_of_a_user_are_kept_in_their_order(web: TestClient, store: Store)
     ("body", "said"),
     [
         (b"{", "not JSON"),
+        (b"[" * 100_000, "nested too deeply"),
         (b"[]", "must be"),
         (b'{"panels": [{}]}', "panels[0]: needs exactly one of signal and metric"),
         (b'{"panels": [{"signal": "reward", "metric": "up"}]}', "panels[0]: needs exactly one"),

@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -165,12 +165,14 @@ def test_a_life_without_the_log_does_not_begin_anew() -> None:
 # ---- records
 
 
-def _book(lengths: dict[str, list[float]], per_version: int = 2) -> RolloutBook:
+def _book(lengths: Mapping[str, Sequence[float | None]], per_version: int = 2) -> RolloutBook:
     """Versions 1.. that consumed so many rollouts of each environment, the lengths 1 apart."""
     book = RolloutBook()
     book.met = book.consumption_told = True
     for name, values in lengths.items():
         for version, value in enumerate(values, 1):
+            if value is None:
+                continue
             place = book._versions.setdefault((0, version), _Version(counted=True))
             place.last = T0 + 60 * version
             for member in range(per_version):
@@ -184,7 +186,7 @@ def _note(environment: str, tokens: float) -> Note:
     )
 
 
-def _records(run: Run, lengths: dict[str, list[float]]) -> Answer:
+def _records(run: Run, lengths: Mapping[str, Sequence[float | None]]) -> Answer:
     """Asked after each version, with the last twelve of them in the book."""
     count = max(map(len, lengths.values()))
     for upto in range(1, count + 1):
@@ -218,6 +220,18 @@ def test_the_log_speaks_for_the_run_where_no_environment_is_named() -> None:
     run.play(flat(63))
     _records(run, {"": [9000.0] * 20})
     assert one(run.answer).value == pytest.approx(1.0, abs=0.01)
+
+
+def test_records_that_begin_late_do_not_hide_the_drift_that_the_log_has_seen() -> None:
+    """The log has 20 tokens over its first steps and 50 from step 64 on; records begin at version 70."""
+    run = Run()
+    run.play([*flat(63), *flat(60, 50.0)])
+    late = one(_records(run, {"math": [*[None] * 69, *flat(60, 50.0)]}))
+    assert late.labels == () and late.value == pytest.approx(2.5, rel=0.02)
+    # Records of the whole run replace the log, which knows no environments.
+    run = Run()
+    run.play([*flat(63), *flat(60, 50.0)])
+    assert dict(one(_records(run, {"math": [*flat(63), *flat(60, 50.0)]})).labels) == {"environment": "math"}
 
 
 def test_environments_are_bounded() -> None:
