@@ -150,6 +150,13 @@ def test_the_address_holds_the_charts_and_a_signal_has_its_title(open_page: Open
     assert "signal" not in address(page)
 
 
+def test_a_signal_that_is_not_reported_names_what_to_log(open_page: Open) -> None:
+    page = open_page("range=15m&signal=entropy")
+    until(page, "() => RS.all('#ex-charts .why p')[0]?.innerText.startsWith('Not reported by this run')")
+    expected = "Not reported by this run: this trainer reports no entropy (TRL `entropy`, prime-rl `entropy/all/mean`)"
+    assert page.locator("#ex-charts .why p").inner_text() == expected
+
+
 def test_a_chart_opens_in_the_explorer_with_its_signals(open_page: Open) -> None:
     page = open_page("range=15m", path="trainer")
     page.locator("#panel-tphase .tools").click(force=True)

@@ -40,6 +40,17 @@ test("the catalogue: what the run reports is shown, the rest is found by words",
   assert.deepEqual(matching(rows, "power nats"), []);
 });
 
+test("a signal that never had a value is not reported by the run, one whose source is silent is", () => {
+  const metrics = [{ name: "kv_usage", unit: "ratio", actor: "generator", help: "", newest: 5, series: [{ name: "kv_usage" }] }];
+  const signal = (name, input, value) => ({ name, title: name, unit: "", actor: "trainer", help: "", enable: "log it", inputs: [input], series: { [name]: { value, ts: 7 } } });
+  const signals = [signal("scores", "score", null), signal("kv", "kv_usage", null), signal("wait", "wait_seconds", 0.5)];
+  const rows = catalogue(metrics, signals);
+  assert.deepEqual(matching(rows, "").map(({ name, newest }) => [name, newest]), [["kv", null], ["wait", 7], ["kv_usage", 5]]);
+  assert.deepEqual(rows.at(-1).missing, "log it");
+  // Of a run that is not collected no signal has a value now.
+  assert.equal(matching(catalogue([], signals.slice(0, 2)), "").length, 2);
+});
+
 const { moved } = await import("../../dashboard/assets/widgets/own_panels.mjs");
 
 test("a panel moves to a place, and no further than the ends", () => {

@@ -16,19 +16,25 @@ const here = () => Boolean(by("ex-list") && state.boot && state.boot.key === "ex
 /** @type {("signal" | "metric")[]} */
 const kinds = ["signal", "metric"];
 const chosen = () => kinds.flatMap((kind) => seriesNames(wanted(kind)).map((name) => ({ kind, name }))).slice(0, MOST);
-const specs = () => chosen().map((one) => ({ ...one, title: titleOf(one), split: wanted("split"), log: wanted("log") === "1" }));
+const specs = () => chosen().map((one) => ({ ...one, title: titleOf(one), missing: missingOf(one), split: wanted("split"), log: wanted("log") === "1" }));
 const entry = ({ kind, name }) => known.rows.find((row) => row.kind === kind && row.name === parseName(name)[0]);
+// What to log or to add for a signal that this run does not report.
+const missingOf = (one) => (entry(one) && !entry(one).series.length ? entry(one).missing : "");
 const titleOf = (one) => (entry(one) || {}).title || parseName(one.name)[0];
 
-/** Rows of the catalogue, from both answers: what is reported first. */
+/** Rows of the catalogue, from both answers: what is reported first. While any signal has a value, one
+ * without counts as reported only if one of its inputs is: its source may be silent. */
 export function catalogue(metrics, signals) {
+  const inputs = new Set(metrics.filter((one) => (one.series || []).length).map((one) => one.name));
+  const live = signals.some((one) => Object.values(one.series || {}).some(({ value }) => value !== null));
   const found = signals.filter((one) => !one.name.endsWith("_total")).map((one) => {
-    const had = Object.entries(one.series || {}).filter(([, { ts }]) => ts);
-    return { kind: "signal", name: one.name, title: one.title, unit: one.unit, actor: one.actor, help: one.help, unlisted: 0,
-      newest: had.length ? Math.max(...had.map(([, { ts }]) => ts)) : null, series: had.map(([name]) => parseName(name)[1]) };
+    const all = Object.entries(one.series || {}).filter(([, { ts }]) => ts), known = all.filter(([, { value }]) => value !== null);
+    const had = !live || known.length || (one.inputs || []).some((name) => inputs.has(name)) ? all : [];
+    return { kind: "signal", name: one.name, title: one.title, unit: one.unit, actor: one.actor, help: one.help, unlisted: 0, missing: one.enable || "",
+      newest: known.length ? Math.max(...known.map(([, { ts }]) => ts)) : null, series: had.map(([name]) => parseName(name)[1]) };
   });
   const reported = metrics.map((one) => ({
-    kind: "metric", name: one.name, title: one.name, unit: one.unit, actor: one.actor || "sources", help: one.help, newest: one.newest ?? null,
+    kind: "metric", name: one.name, title: one.name, unit: one.unit, actor: one.actor || "sources", help: one.help, missing: "", newest: one.newest ?? null,
     unlisted: one.unlisted || 0, series: (one.series || []).map((row) => parseName(row.name)[1]),
   }));
   return [...found, ...reported].sort((a, b) => Number(!a.series.length) - Number(!b.series.length));
@@ -72,7 +78,7 @@ function list() {
 }
 
 function item(row) {
-  const button = make("button", "", "catalogue-row"), age = make("span", row.series.length ? "" : "not reported", "age"), count = row.series.length + row.unlisted;
+  const button = make("button", "", "catalogue-row"), age = make("span", row.series.length ? "no value now" : "not reported", "age"), count = row.series.length + row.unlisted;
   Object.assign(button, { type: "button", title: row.help });
   button.dataset.pick = idOf(row);
   button.dataset.state = row.series.length ? "known" : "silent";

@@ -16,7 +16,7 @@ const HUES = 4, DASHES = ["solid", "dash", "dot"], FEW = 40;
 const BARE = ["versions", "version", "reward", "nats", "x", ""];
 
 /**
- * @typedef {{ kind: "signal" | "metric", name: string, title?: string, split?: string, log?: boolean, own?: boolean }} Spec
+ * @typedef {{ kind: "signal" | "metric", name: string, title?: string, missing?: string, split?: string, log?: boolean, own?: boolean }} Spec
  * @typedef {{ name: string, unit: string, ts: number[], mean: (number | null)[] }} Series
  */
 
@@ -73,7 +73,7 @@ function draw(holder, found, other, error) {
   const groups = [...split(known, spec.split)].sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
   const shown = groups.length ? groups.slice(0, CHARTS) : none, keys = shown.map(([value]) => keyOf(spec, value));
   for (const el of [...holder.children]) if (!keys.includes(el.dataset.panel)) drop(el);
-  const old = found.some((one) => one.ts.length) ? "No value in this time range." : "Not reported in this time range.";
+  const old = found.some((one) => one.ts.length) ? "No value in this time range." : spec.missing ? `Not reported by this run: ${spec.missing}` : "Not reported in this time range.";
   shown.forEach(([value, series], i) => {
     const el = holder.querySelector(`[data-panel="${keys[i]}"]`) || holder.appendChild(panel(keys[i]));
     const others = other.filter((one) => !spec.split || (parseName(one.name)[1][spec.split] || "") === value);
