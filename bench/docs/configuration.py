@@ -50,8 +50,8 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
         Key("rollups", "duration", "forever", "the same for rollups (1 min, 10 min, 1 h), which charts of long or old "
             "ranges read"),
         Key("records", "duration", "90d", "the same for rollouts, groups and sandboxes; their sums stay"),
-        Key("max_size", "string", "no limit", "size limit of the database, such as `50GB`; beyond it the oldest "
-            "samples are deleted first"),
+        Key("max_size", "string", "no limit", "size limit of the database on disk, such as `50GB`; beyond it the "
+            "oldest samples are deleted first"),
     ),
     "[run.NAME]": (
         Key("facts", "table", "{}", "facts that you state; they override those that collectors find"),

@@ -70,6 +70,9 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "signal_state": ("run", "signal", "state"),
     "alerts": ("run", "alertname", "severity", "alertstate"),
     "store_bytes": (),
+    "store_disk_bytes": (),
+    "store_limit_bytes": (),
+    "store_cut_timestamp_seconds": ("kind",),
     "store_free_bytes": (),
     "store_oldest_sample_timestamp_seconds": (),
     "build_info": ("version",),
@@ -164,6 +167,9 @@ class _NoRuns:
 
     def store_size(self) -> StoreSize:
         return StoreSize(0, 0, 0)
+
+    def size_limit(self) -> tuple[int | None, dict[str, float]]:
+        return 0, {}
 
 
 def _families() -> dict[str, tuple[str, str]]:

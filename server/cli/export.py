@@ -48,6 +48,14 @@ UNHEALTHY: tuple[tuple[str, str, str], ...] = (
     ("inbox", f"{PREFIX}inbox_rows > 100000", "1m"),
     # Retention works for a minute, pauses, and is done within minutes; an hour means that the disk fills.
     ("retention", f"{PREFIX}retention_lag_seconds > 3600", "10m"),
+    # A new history is packed in minutes; a day of a run that does not get less is not packed at all.
+    ("packing", f"{PREFIX}packing_backlog_hours > 24 and delta({PREFIX}packing_backlog_hours[1h]) >= 0", "1h"),
+    # The size limit has nothing more to delete, or cannot.
+    (
+        "size",
+        f"{PREFIX}store_disk_bytes > {PREFIX}store_limit_bytes",
+        "15m",
+    ),
     # Default limit of open files on Linux: 1024.
     ("files", f"{PREFIX}process_open_files > 900", "5m"),
 )

@@ -69,9 +69,9 @@ def rm(options: Options, run: str, yes: bool) -> int:
 def prune(options: Options) -> int:
     with closing(_opened(options)) as store:
         # takes a second, and a usage error does not need it
-        from server.runtime.collector_service import limits  # noqa: PLC0415
+        from server.store.retention import Retention  # noqa: PLC0415
 
-        retention = limits(load(options.config, os.environ).retention)
+        retention = Retention.of(load(options.config, os.environ).retention)
         before = store.retention.size()
         while store.retention.step(retention, round(time.time() * 1000)):
             pass

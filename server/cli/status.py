@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from server.config.settings import load
 from server.lib.clock import WallClock
 from server.lib.errors import ConfigError
 from server.query.types import mode_words
-from server.store.types import RetentionSettings
+from server.store.types import KINDS, RetentionSettings, size_words
 from server.targets.naming import shown_url
 
 # ---- verdict text
@@ -181,8 +182,6 @@ def span(seconds: float) -> str:
     return f"{hours} h" + (f" {rest // 60} min" if rest >= 60 else "")
 
 
-# Kinds of rows with a retention, and their names in the line on the store.
-KINDS = {"raw": "raw samples", "signals": "signals", "records": "records", "rollups": "rollups"}
 # For each request to the server.
 WAIT_SECONDS = 5.0
 # Lines of each list in the short form; `--all` prints the rest.
@@ -248,10 +247,14 @@ def stored(url: str | None, store: str, token: str | None, retention: RetentionS
     if url is None:
         try:
             with closing(stores.Store.open(store, read_only=True)) as opened:
+                from server.store.retention import Retention  # noqa: PLC0415 - loaded with the store anyway
+
                 size = opened.retention.size()
+                found = opened.retention.cut(Retention.of(retention), round(time.time() * 1000))
         except stores.StoreError:
             return ""
-        return _store_line(size.bytes, None if size.oldest_raw is None else size.oldest_raw / 1000, days)
+        limit = size_words(retention.max_bytes, {kind: before / 1000 for kind, before in found.items()})
+        return _store_line(size.bytes, None if size.oldest_raw is None else size.oldest_raw / 1000, days, limit)
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=WAIT_SECONDS, trust_env=False) as client:
@@ -263,17 +266,20 @@ def stored(url: str | None, store: str, token: str | None, retention: RetentionS
         return ""
     oldest = metrics.get("store_oldest_sample_timestamp_seconds")
     days = {kind: float(metrics.get(f'retention_seconds{{kind="{kind}"}}', "nan")) for kind in KINDS}
-    return _store_line(float(metrics["store_bytes"]), None if oldest is None else float(oldest), days)
+    most = metrics.get("store_limit_bytes")
+    cut = {kind: float(ts) for kind in KINDS if (ts := metrics.get(f'store_cut_timestamp_seconds{{kind="{kind}"}}'))}
+    limit = size_words(None if most is None else round(float(most)), cut)
+    return _store_line(float(metrics["store_bytes"]), None if oldest is None else float(oldest), days, limit)
 
 
-def _store_line(size: float, oldest: float | None, retention: Mapping[str, float | None]) -> str:
+def _store_line(size: float, oldest: float | None, retention: Mapping[str, float | None], limit: str) -> str:
     since = (
         "no raw samples"
         if oldest is None
         else f"raw samples since {datetime.fromtimestamp(oldest, UTC):%Y-%m-%d %H:%M} UTC"
     )
     spans = [f"{name} {_span(seconds)}" for name, seconds in zip(KINDS.values(), retention.values(), strict=True)]
-    return f"store: {size / 1e6:,.0f} MB, {since}; kept: {', '.join(spans)}"
+    return f"store: {size / 1e6:,.0f} MB, {since}; kept: {', '.join(spans)}" + (f"; {limit}" if limit else "")
 
 
 def _span(seconds: float | None) -> str:

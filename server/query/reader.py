@@ -4,6 +4,7 @@ Thread-safe: every call, or block of one state, has its own read connection. Onl
 cached.
 """
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
@@ -36,8 +37,8 @@ from server.signals.model import UNKNOWN, Origin, TargetState
 from server.signals.window import TRAINER
 from server.store import Store
 from server.store.generators import TargetHealth
-from server.store.retention import StoreSize
-from server.store.types import RunRow
+from server.store.retention import Retention, StoreSize
+from server.store.types import RetentionSettings, RunRow, size_words
 
 # Removed targets are shown for a day.
 GONE_SECONDS = 86_400.0
@@ -70,9 +71,9 @@ class Reader:
 
     def __init__(
         self, store: Store, clock: Clock, alerts: AlertSettings | None = None,
-        preflight: Callable[[str], PreflightInfo] | None = None,
+        preflight: Callable[[str], PreflightInfo] | None = None, retention: RetentionSettings | None = None,
     ) -> None:  # fmt: skip
-        self._store, self._clock = store, clock
+        self._store, self._clock, self._retention = store, clock, retention or RetentionSettings()
         self._preflight = preflight or _not_configured
         self.runs = RunReader(store, clock)
         self.signals = SignalReader(store, clock)
@@ -102,6 +103,20 @@ class Reader:
     def store_size(self) -> StoreSize:
         """The size of the database on disk, and the time of its oldest raw sample."""
         return self._store.retention.size()
+
+    def size_limit(self) -> tuple[int | None, dict[str, float]]:
+        """The size limit in bytes (None: there is none), and what it deleted: kind -> epoch seconds before which rows
+        are gone that retention keeps.
+        """
+        if self._retention.max_bytes is None:
+            return None, {}
+        cut = self._store.retention.cut(Retention.of(self._retention), round(time.time() * 1000))
+        return self._retention.max_bytes, {kind: before / 1000 for kind, before in cut.items()}
+
+    def store_words(self) -> str:
+        """The size of the database, its limit, and what that deleted, for a reader."""
+        words = size_words(*self.size_limit())
+        return f"Store {self.store_size().bytes / 1e6:,.0f} MB" + (f", {words}" if words else "")
 
     def status(self, run: str) -> Status:
         """Everything about a run now."""

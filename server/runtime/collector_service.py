@@ -104,20 +104,11 @@ BUSY_SHARE = 0.2
 PAUSE_SECONDS = 0.02
 
 
-def limits(settings: RetentionSettings) -> Retention:
-    """Settings (seconds) as the store's limits (ms)."""
-    ms = {
-        name: None if (seconds := getattr(settings, name)) is None else round(seconds * 1000)
-        for name in ("raw", "signals", "rollups", "records")
-    }
-    return Retention(**ms, max_bytes=settings.max_bytes)
-
-
 class RetentionTask:
     """Runs next to the run loops of one process; ``leading`` (called on a thread): may this process write?"""
 
     def __init__(self, store: Store, settings: RetentionSettings, leading: Callable[[], bool]) -> None:
-        self._store, self._limits, self._leading = store, limits(settings), leading
+        self._store, self._limits, self._leading = store, Retention.of(settings), leading
         # Called after each attempt with the time (epoch s) since which more rows have been due to be deleted than one
         # step does, or since which steps fail (None: no row is due), and with the hours of runs due to be packed.
         self.on_behind: Callable[[float | None, int], None] = lambda since, hours: None

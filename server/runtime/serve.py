@@ -7,10 +7,12 @@ committed however the process ends.
 
 import errno
 import logging
+import math
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -180,7 +182,8 @@ def _open(settings: Settings, url: str, stack: ExitStack) -> tuple[Store, Leader
     """Opens the store, with the lease if we collect. The lease comes first, so that no schema changes under a server.
 
     Raises:
-        ConfigError: lease held by another process, network file system, not migrated, or unreachable.
+        ConfigError: lease held by another process, network file system, not migrated, or unreachable; or a size limit
+            that cannot be met.
     """
     leader: Leader | None = None
     try:
@@ -190,7 +193,10 @@ def _open(settings: Settings, url: str, stack: ExitStack) -> tuple[Store, Leader
             leader = Leader(settings.store, url)
             stack.callback(leader.release)
             migrate(settings.store)
-        return stack.enter_context(closing(Store.open(settings.store))), leader
+        store = stack.enter_context(closing(Store.open(settings.store)))
+        if settings.role != "web":
+            _check_size(store, settings.retention.max_bytes)
+        return store, leader
     except StoreError as error:
         raise ConfigError([f"store: {error}"]) from None
     except OSError as error:
@@ -199,6 +205,28 @@ def _open(settings: Settings, url: str, stack: ExitStack) -> tuple[Store, Leader
             folder = Path(name).parent
             raise ConfigError([f"store: cannot write in the folder {folder}: {error.strerror}"]) from None
         raise ConfigError([f"store: {name}: {error.strerror}"]) from None
+
+
+def _check_size(store: Store, limit: int | None) -> None:
+    """Refuses a size limit below what it never deletes.
+
+    Raises:
+        ConfigError: with the smallest possible limit.
+    """
+    if limit is None:
+        return
+    least = store.retention.least_bytes(round(time.time() * 1000))
+    if limit < least:
+        text = (
+            f"store.max_size: {limit / 1e6:,.0f}MB is too small: what is kept permanently (rollups, steps, verdicts, "
+            f"alerts) and the newest hour take {least / 1e6:,.0f}MB; the smallest possible is "
+            f"{math.ceil(_SIZE_ROOM * least / 1e6)}MB"
+        )
+        raise ConfigError([text])
+
+
+# Above what must stay: the database still grows by what is kept permanently.
+_SIZE_ROOM = 1.1
 
 
 def _check_source(store: Store, run: Attached) -> None:
@@ -232,7 +260,7 @@ def _app(
     settings: Settings, store: Store, clock: Clock, attach_dashboard: AttachDashboard, version: str, health: Health
 ) -> App:
     preflights = Preflights(settings.planned, clock, lambda: active_run_names(reader))
-    reader = Reader(store, clock, settings.alerts, preflights.get)
+    reader = Reader(store, clock, settings.alerts, preflights.get, settings.retention)
 
     def ready() -> str | None:
         try:

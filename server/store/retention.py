@@ -21,6 +21,7 @@ from server.store.engine import Engines, StoreError
 from server.store.rollouts import rollout_classes, rollout_consumptions, rollout_details, rollout_groups, rollouts
 from server.store.runs import rolled_until
 from server.store.tables import DAY_MS, SLOT_MS, dirty, expiry, runs, sandboxes, series
+from server.store.types import RetentionSettings
 
 HOUR_MS = 3_600_000
 
@@ -56,6 +57,15 @@ class Retention:
     rollups: int | None = None
     records: int | None = 90 * DAY_MS
     max_bytes: int | None = None
+
+    @classmethod
+    def of(cls, settings: RetentionSettings) -> "Retention":
+        """Settings (seconds) as the store's limits (ms)."""
+        ms = {
+            name: None if (seconds := getattr(settings, name)) is None else round(seconds * 1000)
+            for name in ("raw", "signals", "rollups", "records")
+        }
+        return cls(**ms, max_bytes=settings.max_bytes)
 
 
 class Kind(NamedTuple):

@@ -7,6 +7,7 @@ import re
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import IntEnum
 from operator import attrgetter
 from typing import Any
@@ -355,6 +356,22 @@ class RetentionSettings:
     rollups: float | None = None
     records: float | None = 90 * 86_400.0
     max_bytes: int | None = None
+
+
+KINDS = {"raw": "raw samples", "signals": "signals", "records": "records", "rollups": "rollups"}
+"""Kinds of rows with a retention, and their names for a reader."""
+
+
+def size_words(max_bytes: int | None, cut: Mapping[str, float]) -> str:
+    """The size limit and what it deleted, for a reader; "" without one. ``cut``: `RetentionStore.cut` in seconds."""
+    if max_bytes is None:
+        return ""
+    gone = [
+        f"{KINDS[kind]} before {datetime.fromtimestamp(ts, UTC):%Y-%m-%d %H:%M} UTC" for kind, ts in sorted(cut.items())
+    ]
+    return f"max_size {max_bytes / 1e6:,.0f} MB" + (
+        f" deleted {', '.join(gone)}" if gone else ", nothing deleted by it"
+    )
 
 
 # ---- charts that users chose

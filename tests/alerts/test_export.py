@@ -100,6 +100,9 @@ UNHEALTHY: dict[str, tuple[dict[str, str], int]] = {
     "store": ({"rollscope_store_retries_total": "0x3 1x6 4+3x9"}, 12 + 5),
     "inbox": ({"rollscope_inbox_rows": "100000x3 100001x16"}, 4 + 1),
     "retention": ({"rollscope_retention_lag_seconds": "3600 3601x18"}, 1 + 10),
+    # From the second hour on it does not shrink: minute 120 is the first with an hour of it.
+    "packing": ({"rollscope_packing_backlog_hours": "90-1x60 30x140"}, 120 + 60),
+    "size": ({"rollscope_store_disk_bytes": "100x3 101x30", "rollscope_store_limit_bytes": "100x33"}, 4 + 15),
     "files": ({'rollscope_process_open_files{process="web"}': "900x2 901x17"}, 3 + 5),
 }  # fmt: skip
 
@@ -107,7 +110,7 @@ UNHEALTHY: dict[str, tuple[dict[str, str], int]] = {
 @needs_promtool
 def test_prometheus_fires_when_rollscope_itself_is_unhealthy(tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text(export.rules([]))
-    up = {'rollscope_build_info{version="1"}': "1x19"}
+    up = {'rollscope_build_info{version="1"}': "1x200"}
     tests = []
     for reason, (series, first) in UNHEALTHY.items():
         expr = f'count by (reason) (ALERTS{{alertname="RollscopeUnhealthy",alertstate="firing"}}) # {reason}'
@@ -122,6 +125,49 @@ def test_prometheus_fires_when_rollscope_itself_is_unhealthy(tmp_path: Path) -> 
         })  # fmt: skip
     assert set(UNHEALTHY) == {reason for reason, _, _ in export.UNHEALTHY}
     document = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "test.yml").write_text(yaml.safe_dump(document))
+    done = promtool("test", "rules", "test.yml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+HEALTHY_DAY = {
+    'rollscope_build_info{version="1"}': "1x1440",
+    'rollscope_tick_timestamp_seconds{run="r"}': "0+60x1440",
+    # A run that is over takes no steps, and its loop goes on.
+    'rollscope_tick_timestamp_seconds{run="over"}': "0+60x1440",
+    'rollscope_tick_seconds_sum{run="r"}': "0+4x1440",
+    'rollscope_tick_seconds_count{run="r"}': "0+12x1440",
+    "rollscope_store_dropped_rows_total": "0x1440",
+    # A retry in each of a few hours.
+    "rollscope_store_retries_total": "0x300 1x300 2x300 3x540",
+    "rollscope_inbox_rows": "0 " + "2000 40000 500 0 " * 360,
+    # Two minutes of work each hour, for the rows of a slot.
+    "rollscope_retention_lag_seconds": ("0 " * 57 + "10 70 130 ") * 24,
+    # A history of 400 hours is read first; then the hour of each of three runs is packed within minutes.
+    "rollscope_packing_backlog_hours": "400-10x40 " + ("0 " * 57 + "3 2 1 ") * 23,
+    'rollscope_process_open_files{process="web"}': "60x1440",
+    # The limit is reached in the afternoon: what is written in between is above it for a minute.
+    "rollscope_store_disk_bytes": "100+1x900 " + "1001 999 1000 " * 180,
+    "rollscope_store_limit_bytes": "1000x1440",
+}
+
+
+@needs_promtool
+def test_a_healthy_day_fires_nothing(tmp_path: Path) -> None:
+    (tmp_path / "rules.yml").write_text(export.rules([]))
+    firing, read = 'ALERTS{alertstate="firing"}', '{__name__=~"rollscope_.+"}'
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in HEALTHY_DAY.items()],
+        "promql_expr_test": [
+            # Each alert that has fired, by its reason.
+            {"expr": f"count by (reason) (count_over_time({firing}[1d]))", "eval_time": "1439m", "exp_samples": []},
+            # What each rule reads is there.
+            {"expr": f"count(count by (__name__) (last_over_time({read}[1d])))", "eval_time": "1439m",
+             "exp_samples": [{"labels": "{}", "value": 12}]},
+        ],
+    }  # fmt: skip
+    document = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [test]}
     (tmp_path / "test.yml").write_text(yaml.safe_dump(document))
     done = promtool("test", "rules", "test.yml", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -160,3 +160,23 @@ def test_the_line_on_the_store_of_a_server() -> None:
     assert line == f"store: 47 MB, raw samples since 2023-11-15 00:00 UTC; {KEPT}"
     with answering(404, "text/plain", b"") as url:
         assert stored(url, "", None, RetentionSettings()) == ""
+
+
+def test_what_the_size_limit_deleted_is_said() -> None:
+    page = (
+        "rollscope_store_bytes 4.7e+07\nrollscope_store_limit_bytes 5e+07\n"
+        'rollscope_store_cut_timestamp_seconds{kind="raw"} 1.7000064e+09\n'
+        'rollscope_store_cut_timestamp_seconds{kind="records"} 1.70001e+09\n'
+    )
+    with answering(200, "text/plain", page.encode()) as url:
+        line = stored(url, "", None, RetentionSettings())
+    assert line.endswith(
+        "; max_size 50 MB deleted raw samples before 2023-11-15 00:00 UTC, records before 2023-11-15 01:00 UTC"
+    )
+
+
+def test_a_size_limit_that_deleted_nothing(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    migrate(url)
+    line = stored(None, url, None, RetentionSettings(max_bytes=50_000_000))
+    assert line.endswith("; max_size 50 MB, nothing deleted by it")

@@ -291,6 +291,9 @@ class MemoryReader(MemoryRollouts, MemoryEngines):
             found = [d for d in self.delivery_rows if run in (None, d.run)]
         return sorted(found, key=lambda d: -d.created_at)[:limit]
 
+    def store_words(self) -> str:
+        return "Store 47 MB"
+
     def now(self) -> float:
         return self.clock
 

@@ -1,8 +1,11 @@
 """The size limit: what goes first, what stays, that the database gets smaller on disk, and what is reported."""
 
+import pytest
 from sqlalchemy import text
 
 from collectors.model import Rollout
+from server.lib.errors import ConfigError
+from server.runtime.serve import _check_size
 from server.store import Store
 from server.store.retention import Retention
 from server.store.types import Batch, PointState
@@ -112,3 +115,15 @@ def test_the_least_size_can_be_met_and_hardly_less(store: Store) -> None:
         if not store.retention.step(Retention(raw=None, signals=None, records=None, max_bytes=1), NOW):
             break
     assert 0.75 * least <= store.retention.size().on_disk <= 1.25 * least
+
+
+def test_a_limit_below_what_stays_is_refused_with_the_smallest_possible(store: Store) -> None:
+    fill(store, "new", NEW, "running")
+    least = store.retention.least_bytes(NOW)
+    _check_size(store, None)
+    _check_size(store, 2 * least)
+    with pytest.raises(ConfigError) as error:
+        _check_size(store, 1_000)
+    (text,) = error.value.problems
+    assert text.startswith("store.max_size: 0MB is too small") and "; the smallest possible is " in text
+    _check_size(store, int(text.split()[-1].removesuffix("MB")) * 1_000_000)

@@ -17,6 +17,7 @@ from server.query.types import SignalInfo, SignalNow, Status, TargetTrust
 KEEP_SECONDS = 5.0
 # A signal is found or lost with a source, not with a tick.
 COVERAGE_SECONDS = 10.0
+STORE_SECONDS = 10.0
 MOST, MOST_KEYS = 200, 300
 ASKS = ("tab", "find", "unhealthy", "keys", "of")
 STATES = ("down", "waiting", "up", "gone")
@@ -49,6 +50,7 @@ def cells(scope: Scope) -> View:
         | _head(every, found, idle)
         | _keys(every, filters)
         | _coverage(scope)
+        | {"sources.store": scope.shared.get("store_size", STORE_SECONDS, scope.reader.store_words)}
     )
 
 

@@ -31,7 +31,9 @@ def tree() -> list[Any]:
 
 
 def _head() -> Any:
-    heading = html.Div([html.H1(t(html.Span, "targets.head")), t(html.P, "targets.sub", "text")])
+    heading = html.Div(
+        [html.H1(t(html.Span, "targets.head")), t(html.P, "targets.sub", "text"), t(html.P, "sources.store", "note")]
+    )
     only = html.Button("Only unhealthy", id="tg-only", type="button", **{"aria-pressed": "false"})
     switch = html.Button("All runs", id="tg-all", type="button", **{"aria-pressed": "false"})
     tools = html.Div([html.Div(id="tg-find", className="find"), only, switch], className="row tools")
