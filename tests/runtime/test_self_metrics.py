@@ -22,7 +22,11 @@ T0_MS = round(T0 * 1000)
 
 
 def page(store: Store, health: Health) -> dict[str, float]:
-    text = render(Reader(store, ScaledClock(T0)), "1", SelfMetrics(store, health.numbers)).decode()
+    text = render(
+        Reader(store, ScaledClock(T0), retention=RetentionSettings(max_bytes=50_000_000)),
+        "1",
+        SelfMetrics(store, health.numbers),
+    ).decode()
     rows = re.findall(r"^rollscope_(\S+) (\S+)$", text, re.M)
     return {name: float(value) for name, value in rows}
 
