@@ -261,6 +261,12 @@ def test_trainer_at_a_glance(open_page: Open, theme: str, size: tuple[int, int])
         "Samples", "Tokens", "Staleness", "Reward", "Gradient",
     ]  # fmt: skip
     assert page.locator("[data-rows=steps] tr").count() == 20
+    # Rows of one line, also on a phone, where the table is scrolled sideways; a card without a chart is not as high.
+    assert page.locator("[data-rows=steps] tr").first.bounding_box()["height"] < 45
+    if size[0] == 390:
+        page.locator("#steps .frame").evaluate("el => el.scrollLeft = 200")
+        assert page.locator("[data-rows=steps] th").first.bounding_box()["x"] >= 12
+        assert page.locator("#panel-tkl").bounding_box()["height"] < 100
     assert [text.split(": ")[-1] for text in cells_of(page, "steps", 1)][2:] == [
         "40", "24", "14", "1.5", "0", "0.5", "256", "680k", "2.5", "0.5", "0.3",
     ]  # fmt: skip

@@ -175,8 +175,18 @@ def test_nothing_known_is_said_and_never_zero(reader: MemoryReader) -> None:
     )
     assert found["head.trainer.text"] == "Add the trainer's run directory or its metrics."
     assert found["step_bars.none"] == found["step_rows.none"] == "No step has been logged yet."
+    assert found["last_step.none"] == "No step has been logged yet."
     assert found["card.tr_mfu.figure"] == "–" and found["card.tr_mfu.why"] == actors.NO_MFU
     assert found["chart.tmfu.why"] == actors.NO_MFU and found["head.trainer.split"] == []
+
+
+def test_a_first_step_is_no_missing_step(reader: MemoryReader) -> None:
+    """One step whose parts are not logged: no signal has a value yet."""
+    reader.put_steps(actors.BARE, StepInfo(1, actors.NOW - 5, 0, {"trainer_step_seconds": 31.5}))
+    found = cells(reader, actors.BARE)
+    assert (found["head.trainer.before"], found["last_step.words"]) == ("Too few steps so far", "Step 1 took 31.5 s")
+    assert found["last_step.none"] == "This trainer logs no parts of a step."
+    assert cells(reader)["last_step.none"] == ""
 
 
 def test_steps_are_read_when_one_came(reader: MemoryReader) -> None:

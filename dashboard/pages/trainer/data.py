@@ -152,13 +152,13 @@ def _head(facts: StatusFacts, found: Sequence[StepInfo]) -> View:
     """The answer in one line with the mean step by phase; in a synchronous run what there is instead of a wait."""
     step = facts.say("trainer_step_seconds")
     return {
-        "head.trainer": structs.replace(_answer(facts), text=_beside(facts, found), split=_split(facts)),
+        "head.trainer": structs.replace(_answer(facts, found), text=_beside(facts, found), split=_split(facts)),
         "trainer.sync": _of_mode(facts),
         "trainer.step": f"Last 10 steps, mean {step}" if step else "Step time unknown",
     }
 
 
-def _answer(facts: StatusFacts) -> Headline:
+def _answer(facts: StatusFacts, found: Sequence[StepInfo]) -> Headline:
     wait, step = facts.find("trainer_wait_ratio"), facts.value("trainer_step_seconds")
     generation = facts.value("trainer_phase_seconds", phase="generation")
     broken = facts.value("gradient_nonfinite_steps")
@@ -175,6 +175,8 @@ def _answer(facts: StatusFacts) -> Headline:
     silence = facts.silence("trainer_step_seconds")
     if silence:
         return Headline(silence[0].upper() + silence[1:], state="unknown")
+    if found:
+        return Headline("Too few steps so far", state="unknown")
     return Headline("No step yet" if facts.kinds("trainer") else "No trainer is monitored", state="unknown")
 
 

@@ -89,7 +89,7 @@ def _one_by_one() -> Any:
 def _last() -> Any:
     head = html.Div([html.H2("Last step"), html.Span("compared with the median", className="unit")], className="row")
     rows = html.Ul(className="bars pairs", **{"data-rows": "last-step"})
-    return html.Section([head, rows], className="card side", id="last-step")
+    return html.Section([head, rows, t(html.P, "last_step.none", "note")], className="card side", id="last-step")
 
 
 def _learning() -> Any:
@@ -122,8 +122,9 @@ def _table() -> Any:
     )
     label = html.Span("seconds; newest first", className="unit")
     title = html.Div([html.H2("Last 20 steps", id="steps-title"), label], className="row")
+    frame = html.Div(table, className="frame", tabIndex="0", role="region", **{"aria-labelledby": "steps-title"})
     return html.Section(
-        [title, html.Div(table, className="frame"), t(html.P, "step_rows.none", "note")],
+        [title, frame, t(html.P, "step_rows.none", "note")],
         className="card grid",
         id="steps",
     )

@@ -100,9 +100,12 @@ def _bar(step: StepInfo) -> dict[str, Any]:
 
 
 def last_against_usual(found: Sequence[StepInfo]) -> View:
-    """Keys ``last_step.N``: a phase, its last and median seconds, their widths in percent; ``.words``: of the whole."""
+    """Keys ``last_step.N``: a phase, its last and median seconds, their widths in percent; ``.words``: of the whole.
+
+    ``.none``: why there is no phase.
+    """
     if not found:
-        return {"last_step.words": "", "last_step.s": "unknown"}
+        return {"last_step.words": "", "last_step.s": "unknown", "last_step.none": "No step has been logged yet."}
     last, before = found[-1], found[:-1]
     now, top = phases(last), max([*phases(last).values(), 1e-9])
     middles = {key: _median([phases(step).get(key) for step in before]) for key, *_ in PHASES}
@@ -118,7 +121,8 @@ def last_against_usual(found: Sequence[StepInfo]) -> View:
     if whole is not None and middle:
         title += f", {_against(whole, middle)} the median of {text(middle, 'seconds')}"
     cells: View = {f"last_step.{i}": row for i, row in enumerate(rows)}
-    return cells | {"last_step.words": title, "last_step.s": _state(whole or 0.0, middle)}
+    none = "" if rows else "This trainer logs no parts of a step."
+    return cells | {"last_step.words": title, "last_step.s": _state(whole or 0.0, middle), "last_step.none": none}
 
 
 def _median(values: Sequence[float | None]) -> float | None:
