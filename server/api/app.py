@@ -19,6 +19,7 @@ from prometheus_client.core import Metric
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from collectors.catalog import METRICS
 from server.api import metrics as api_metrics
 from server.api.responses import (
     GATE_ERRORS,
@@ -29,6 +30,7 @@ from server.api.responses import (
     json_file,
 )
 from server.api.schema import Responses, answers, encoded
+from server.lib.errors import nearest
 from server.query import (
     Delta,
     Reader,
@@ -324,7 +326,8 @@ def _matching(reader: Reader, run: str, names: list[str]) -> list[str]:
     for name in names:
         signal, labels = parse_name(name)
         if signal not in reader.signals.infos:
-            raise HTTPException(404, f"no signal named {signal!r}; see /api/v1/runs/{run}/signals")
+            hint = _meant(signal, reader.signals.infos, METRICS, "metric")
+            raise HTTPException(404, f"no signal named {signal[:80]!r}{hint}; see /api/v1/runs/{run}/signals")
         fits = [row.name for row in rows if row.signal == signal and set(labels) <= set(row.labels.items())]
         found |= dict.fromkeys([name] if name in exact else fits)
     return list(found)
@@ -334,9 +337,19 @@ def _of_metrics(reader: Reader, run: str, selectors: list[str], start: float, en
     try:
         return reader.metrics.series(run, selectors, start, end, points)
     except UnknownMetric as error:
-        raise HTTPException(404, f"no metric named {error.args[0]!r}; see /api/v1/metrics") from None
+        name = str(error.args[0])
+        hint = _meant(name, METRICS, reader.signals.infos, "signal")
+        raise HTTPException(404, f"no metric named {name[:80]!r}{hint}; see /api/v1/metrics") from None
     except TooMuch as error:
         raise HTTPException(422, str(error)) from None
+
+
+def _meant(name: str, of_kind: Iterable[str], others: Iterable[str], other: str) -> str:
+    """What was probably meant by an unknown name: one of the other kind, or a similar one of its kind; else ""."""
+    if name in others:
+        return f", but a {other}: use {other}="
+    near = nearest(name[:80], of_kind)
+    return f" (did you mean {near}?)" if near else ""
 
 
 def _all(reader: Reader, run: str) -> list[str]:

@@ -646,7 +646,8 @@ def parse_name(text: str) -> tuple[str, Labels]:
     """
     match = _NAME.fullmatch(text)
     if match is None:
-        raise ValueError(f"not a series name: {text[:80]!r}")
+        example = 'kv_cache_usage_ratio{target="engine-0"}'
+        raise ValueError(f"not a series name: {text[:80]!r}; example: {example}")
     return match[1], tuple(sorted((name, _unescape(value)) for name, value in _PAIR.findall(match[2] or "")))
 
 

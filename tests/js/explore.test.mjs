@@ -19,6 +19,9 @@ test("lines are lineLabels apart by the labels that differ", () => {
   assert.deepEqual(lineLabels(series), ["0 · a", "1 · a", "1 · b"]);
   assert.deepEqual(lineLabels(series.slice(0, 2)), ["0", "1"]);
   assert.deepEqual(lineLabels(['kv{target="a"}']), ["now"]);
+  // The engines' lines have an engine "0" each, which the mean of all has not.
+  assert.deepEqual(lineLabels(['kv{engine="0",target="a"}', 'kv{engine="0",target="b"}', 'kv{stat="max"}', 'kv{stat="mean"}']), ["a", "b", "max", "mean"]);
+  assert.deepEqual(lineLabels(['kv{engine="0",target="a"}', 'kv{target="a"}']), ["0", "now"]);
   const by = split(series.map((name) => ({ name, unit: "", ts: [], mean: [] })), "engine");
   assert.deepEqual([...by].map(([value, some]) => [value, some.length]), [["0", 1], ["1", 2]]);
 });

@@ -34,7 +34,10 @@ export function split(series, label) {
 export function lineLabels(names) {
   const labels = names.map((name) => parseName(name)[1]), keys = [...new Set(labels.flatMap(Object.keys))].sort();
   const differ = keys.filter((key) => new Set(labels.map((one) => one[key])).size > 1);
-  return labels.map((one) => differ.map((key) => one[key]).filter(Boolean).join(" · ") || "now");
+  const named = (some) => labels.map((one) => some.map((key) => one[key]).filter(Boolean).join(" · ") || "now");
+  // A label that some lines do not have and that is the same on the others adds nothing, unless nothing else differs.
+  const short = named(differ.filter((key) => new Set(labels.map((one) => one[key]).filter(Boolean)).size > 1));
+  return new Set(short).size === labels.length ? short : named(differ);
 }
 
 export const idOf = (spec) => `${spec.kind}:${spec.name}`;

@@ -101,7 +101,7 @@ PANELS: tuple[Panel, ...] = (
         "seconds",
         (
             PanelLine("per step", want("weight_sync_seconds"), "plum", "zero"),
-            PanelLine("engines paused", want("generator_weight_stall_seconds", stat="max"), "grey", thin=True),
+            PanelLine("engines paused in 5 min", want("generator_weight_stall_seconds", stat="max"), "grey", thin=True),
         ),
     ),
     Panel(
