@@ -70,7 +70,7 @@ bench-scrape: $(VENV)/.dev ## scraping 50, 200 and 1,000 engines: CPU per page, 
 bench-ui: $(VENV)/.dev $(PLOTLY) $(BUNDLE) $(WRITERS)/.ready node_modules/.ready ## looking: first chart, datum to pixel, open tabs, memory, beside TensorBoard and trackio (15 minutes)
 	@$(BIN)/python -m bench.ui $(ARGS)
 
-soak: $(VENV)/.dev ## a long run on a simulated clock with faults: rows lost, memory, file size and latencies (1 hour; ARGS="--seconds 300")
+soak: $(VENV)/.dev ## a long run on a simulated clock with faults: rows lost, memory, file size and latencies (1 hour; ARGS="--seconds 300 --database postgres")
 	@$(BIN)/python -m bench.soak $(ARGS)
 
 faults: $(VENV)/.dev ## kill -9 at 50 random moments under load, on both databases: no acknowledged row lost or counted twice (10 minutes)

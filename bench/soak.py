@@ -1,13 +1,14 @@
 """A long run on a simulated clock, with faults: is anything lost, and do memory, files and latencies stay flat?
 
-    python -m bench.soak [--seconds 300] [--store URL] [--engines 50]
+    python -m bench.soak [--seconds 300] [--database sqlite|postgres] [--engines 50]
 
-One run with engines, pushed rollouts and sandboxes, pushed trainer steps, viewers of the HTTP API, and retention of
-minutes instead of days. Event time advances by the 5 s grid as fast as the steps return, for `--seconds` of wall time.
-Faults follow each other: the collecting part dies between two steps and is recovered from the store, the file must not
-grow (SQLite; rows may still fit into its free pages) or every connection is ended (PostgreSQL), a fifth of the engines
-is down, and the clock jumps an hour ahead. Clients repeat what is not acknowledged. Figures as JSON lines; exit code 1
-if a row is lost or counted twice, or if a figure of the last quarter is above that of the third by more than its
+One run with engines, pushed rollouts and sandboxes, pushed trainer steps, ten viewers of the HTTP API, packing, and
+retention of hours instead of days: an hour of wall time is about a week of event time. Event time advances by the 5 s
+grid as fast as the steps return, for `--seconds` of wall time. Every hour a
+fault, each in turn: the collecting part dies between two steps and is recovered from the store, the file must not grow
+(SQLite; rows may still fit into its free pages) or every connection is ended (PostgreSQL), a fifth of the engines is
+down, and the clock jumps an hour ahead. Clients repeat what is not acknowledged. Figures as JSON lines; exit code 1 if
+a row is lost or counted twice, or if a figure of the last quarter is above that of the third by more than its
 allowance.
 """
 
@@ -44,20 +45,22 @@ from server.signals.model import TICK_SECONDS
 from server.store import Store, StoreError, Writer, migrate
 from server.store.retention import Retention
 from server.targets.model import Attached
+from tests import support_postgres
 
 BEGIN = 1_800_000_000.0
 RUN = "soak"
 MINUTE_MS = 60_000
-# A week with raw samples of a day is here an hour with raw samples of ten minutes.
+# Raw samples are packed when their hour ended 20 minutes ago.
 RETENTION = Retention(
-    raw=15 * MINUTE_MS, signals=30 * MINUTE_MS, rollups=120 * MINUTE_MS, records=30 * MINUTE_MS, max_bytes=None
+    raw=100 * MINUTE_MS, signals=60 * MINUTE_MS, rollups=120 * MINUTE_MS, records=60 * MINUTE_MS, max_bytes=None
 )
 # Steps of the grid between two faults, and how long each one lasts.
-FAULT_EVERY = 60
+FAULT_EVERY = 720
 FULL_STEPS = 12
 DOWN_STEPS = 24
 JUMP_SECONDS = 3600.0
 VIEW_EVERY = 12
+VIEWERS = 10
 ROLLOUTS_A_STEP = 4
 # Largest growth from the third to the last quarter. Times: the machine is shared. Sizes: pages fill up in steps.
 ALLOWED = {"rss_mb": 1.10, "store_mb": 1.25, "tick_p95_ms": 1.5, "page_p95_ms": 1.5}
@@ -90,6 +93,7 @@ class Server:
 
     def __init__(self, store: Store, world: World, engines: int) -> None:
         self.store, self.world = store, world
+        self.packed = 0
         self._targets = [
             Target(f"engine-{n}", RUN, "soak_engine", "generator", url=f"http://127.0.0.1:{n + 1}")
             for n in range(engines)
@@ -262,22 +266,25 @@ async def soak(server: Server, seconds: float) -> tuple[Measured, int]:
 
 
 async def view(server: Server, found: Measured, at: float, now: float) -> None:
-    """Two viewers, retention, and the sizes."""
+    """A page of each viewer, retention, packing, and the sizes."""
     signal = 'generator_requests_now{state="running"}'
     pages: tuple[tuple[str, dict[str, Any]], ...] = (
         (f"/api/v1/runs/{RUN}/status", {}), ("/metrics", {}),
         (f"/api/v1/runs/{RUN}/series", {"signal": signal, "start": now - 1800, "end": now}),
         (f"/api/v1/runs/{RUN}/rollouts", {"limit": 100}),
     )  # fmt: skip
-    for path, query in pages:
+    for path, query in itertools.islice(itertools.cycle(pages), VIEWERS):
         begun = time.perf_counter()
         answer = await server.client.get(path, params=query)
         answer.raise_for_status()
         found.add("page_ms", at, 1000 * (time.perf_counter() - begun))
     try:
         for _ in range(50):
-            if not server.store.retention.step(RETENTION, round(now * 1000)):
+            if server.store.retention.step(RETENTION, round(now * 1000)):
+                continue
+            if not server.store.chunks.step():
                 break
+            server.packed += 1
     except StoreError:
         pass  # the disk is full: the next period tries again
     found.add("rss_mb", at, (process_numbers().resident_bytes or 0) / 1e6)
@@ -298,7 +305,8 @@ def report(server: Server, found: Measured, steps: int, seconds: float) -> bool:
     lost = {name: world.pushed[name] - counts[name] for name in counts}
     hours = (world.clock.now() - BEGIN) / 3600
     print(json.dumps({"steps": steps, "event_hours": round(hours, 1), "acknowledged": world.pushed,
-                      "counted": counts, "lost_or_doubled": lost, "refused_requests": world.refused}))  # fmt: skip
+                      "counted": counts, "lost_or_doubled": lost, "refused_requests": world.refused,
+                      "blocks_packed": server.packed}))  # fmt: skip
     fine = not any(lost.values())
     for name, of, calculate in (("rss_mb", "rss_mb", mean), ("store_mb", "store_mb", mean),
                                 ("tick_p95_ms", "tick_ms", p95), ("page_p95_ms", "page_ms", p95)):  # fmt: skip
@@ -314,15 +322,18 @@ def report(server: Server, found: Measured, steps: int, seconds: float) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3600.0, help="wall time (default: an hour)")
-    parser.add_argument("--store", default="", help="URL of an empty store (default: a new SQLite file)")
+    parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument("--engines", type=int, default=50)
     given = parser.parse_args()
     world = World(ScaledClock(BEGIN))
     logging.getLogger("rollscope").setLevel(logging.ERROR)
     known = {**collectors.load(), "soak_engine": Collector("soak_engine", "generator", "", "", poll=world.poll)}
     collectors.load = lambda: known
-    with tempfile.TemporaryDirectory() as folder:
-        url = given.store or f"sqlite:///{Path(folder)}/soak.db"
+    with ExitStack() as held:
+        if given.database == "postgres":
+            url = held.enter_context(support_postgres.database(held.enter_context(support_postgres.server())))
+        else:
+            url = f"sqlite:///{Path(held.enter_context(tempfile.TemporaryDirectory()))}/soak.db"
         migrate(url)
         with closing(Store.open(url)) as store:
 

@@ -27,12 +27,12 @@ from server.config.settings import Settings
 from server.lib.clock import WallClock
 from server.main import program
 from server.query import Reader
-from server.runtime.self_metrics import Numbers, SelfMetrics
+from server.runtime.self_metrics import CollectorNumbers, Numbers, SelfMetrics
 from server.runtime.serve import Health, _app
 from server.signals import availability
 from server.signals.labels import LABELS
 from server.store import Store, migrate
-from server.store.retention import StoreSize
+from server.store.types import RetentionSettings
 
 ACTORS: Mapping[str, str] = {
     "trainer": "Trainer",
@@ -71,7 +71,10 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "alerts": ("run", "alertname", "severity", "alertstate"),
     "store_bytes": (),
     "store_disk_bytes": (),
+    "store_growth_bytes_per_hour": (),
+    "store_rows_per_hour": (),
     "store_limit_bytes": (),
+    "store_limit_reached_seconds": (),
     "store_cut_timestamp_seconds": ("kind",),
     "store_free_bytes": (),
     "store_oldest_sample_timestamp_seconds": (),
@@ -165,16 +168,15 @@ class _NoRuns:
     def now(self) -> float:
         return 0.0
 
-    def store_size(self) -> StoreSize:
-        return StoreSize(0, 0, 0)
 
-    def size_limit(self) -> tuple[int | None, dict[str, float]]:
-        return 0, {}
+# With an hour of sizes, without which there is no rate of growth.
+_NUMBERS = Numbers(CollectorNumbers(sizes=[(0.0, 0, 0), (3600.0, 1, 1)]))
+_OWN = SelfMetrics(None, _NUMBERS, RetentionSettings(max_bytes=1))
 
 
 def _families() -> dict[str, tuple[str, str]]:
     """Name without prefix -> (type, help) of the families that are there without any run."""
-    lines = render(cast(Reader, _NoRuns()), "0", SelfMetrics(None, Numbers())).decode().splitlines()
+    lines = render(cast(Reader, _NoRuns()), "0", _OWN).decode().splitlines()
     helps = dict(re.findall(rf"^# HELP {PREFIX}(\w+) (.*)$", "\n".join(lines), re.M))
     return {name: (kind, helps[name]) for name, kind in re.findall(rf"# TYPE {PREFIX}(\w+) (\w+)", "\n".join(lines))}
 

@@ -51,33 +51,10 @@ class _Runs:
         yield _per_run("alerts", "Alerts of the run, by rule and state.", statuses, names, _alerts)
         text = "Duration of the target's newest scrape."
         yield _per_run("target_scrape_seconds", text, statuses, ("target", "kind"), _scrape_seconds)
-        yield from self._store()
         yield from self._own()
         build = GaugeMetricFamily(PREFIX + "build_info", "Rollscope's version.", labels=("version",))
         build.add_metric((self._version,), 1.0)
         yield build
-
-    def _store(self) -> Iterator[Metric]:
-        size, (limit, cut) = self._reader.store_size(), self._reader.size_limit()
-        rows: list[tuple[str, str, float | None]] = [
-            ("store_bytes", "Size of the database in bytes, without its free pages.", size.bytes),
-            ("store_free_bytes", "Bytes of free pages in the database file, which are reused.", size.free_bytes),
-            (
-                "store_oldest_sample_timestamp_seconds",
-                "Time of the oldest raw sample that is still stored; absent without samples.",
-                None if size.oldest_raw is None else size.oldest_raw / 1000,
-            ),
-            ("store_disk_bytes", "Bytes on disk, with free pages and SQLite's write-ahead log.", size.on_disk),
-            ("store_limit_bytes", "Size limit of the database (max_size); absent without one.", limit),
-        ]
-        for name, text, value in rows:
-            if value is not None:
-                yield GaugeMetricFamily(PREFIX + name, text, value=value)
-        text = "Time before which the size limit deleted rows of a kind that retention keeps; absent if it did not."
-        family = GaugeMetricFamily(PREFIX + "store_cut_timestamp_seconds", text, labels=("kind",))
-        for kind, before in cut.items():
-            family.add_metric((kind,), before)
-        yield family
 
     def _signals(self, statuses: Iterable[Status]) -> Iterator[Metric]:
         rows: dict[str, list[tuple[str, SignalNow]]] = defaultdict(list)

@@ -16,6 +16,7 @@ from server.cli.program import Command, Group, describe
 from server.config.settings import load, store_of_options
 from server.lib.clock import WallClock
 from server.lib.errors import ConfigError
+from server.store.types import megabytes
 
 
 @click.group(cls=Group)
@@ -78,11 +79,6 @@ def prune(options: Options) -> int:
         after = store.retention.size()
     print(f"store: {megabytes(before.bytes)} before, {megabytes(after.bytes)} now")
     return OK
-
-
-def megabytes(size: int) -> str:
-    """Bytes for a person: "12.3 MB", "4.5 GB"."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def _date(ts: float | None) -> str:

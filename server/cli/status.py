@@ -17,6 +17,7 @@ from urllib.parse import quote
 import click
 import httpx
 import msgspec
+from prometheus_client.parser import text_string_to_metric_families
 
 from collectors.transport import http
 from server import query
@@ -28,6 +29,7 @@ from server.cli.program import Command
 from server.config.settings import load
 from server.lib.clock import WallClock
 from server.lib.errors import ConfigError
+from server.query import health
 from server.query.types import mode_words
 from server.store.types import KINDS, RetentionSettings, size_words
 from server.targets.naming import shown_url
@@ -255,10 +257,8 @@ def stored(url: str | None, store: str, token: str | None, retention: RetentionS
             return ""
         limit = size_words(retention.max_bytes, {kind: before / 1000 for kind, before in found.items()})
         return _store_line(size.bytes, None if size.oldest_raw is None else size.oldest_raw / 1000, days, limit)
-    headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
-        with httpx.Client(base_url=url, headers=headers, timeout=WAIT_SECONDS, trust_env=False) as client:
-            page = client.get("/metrics").text
+        page = _page(url, token)
     except httpx.HTTPError:
         return ""
     metrics = dict(re.findall(r"^rollscope_((?:store|retention)_\S+) (\S+)$", page, re.MULTILINE))
@@ -270,6 +270,21 @@ def stored(url: str | None, store: str, token: str | None, retention: RetentionS
     cut = {kind: float(ts) for kind in KINDS if (ts := metrics.get(f'store_cut_timestamp_seconds{{kind="{kind}"}}'))}
     limit = size_words(None if most is None else round(float(most)), cut)
     return _store_line(float(metrics["store_bytes"]), None if oldest is None else float(oldest), days, limit)
+
+
+def healthy(url: str, token: str | None) -> list[str]:
+    """Lines on Rollscope itself, as on the Sources page; empty if the server's page of metrics cannot be read."""
+    try:
+        families = list(text_string_to_metric_families(_page(url, token)))
+    except (httpx.HTTPError, ValueError):
+        return []
+    return [f"{health.TOPICS[topic].lower()}: {said}" for topic, said in health.words(families).items()]
+
+
+def _page(url: str, token: str | None) -> str:
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    with httpx.Client(base_url=url, headers=headers, timeout=WAIT_SECONDS, trust_env=False) as client:
+        return client.get("/metrics").text
 
 
 def _store_line(size: float, oldest: float | None, retention: Mapping[str, float | None], limit: str) -> str:
@@ -501,5 +516,6 @@ def command(options: Options, run: str | None, complete: bool, as_json: bool, ur
         print(dump(status))
     else:
         line = stored(served, options.store or settings.store, settings.token, settings.retention)
-        program.show("\n".join(filter(None, [text(status) if complete else short(status), line])))
+        own = healthy(served, settings.token) if complete and served is not None else []
+        program.show("\n".join(filter(None, [text(status) if complete else short(status), line, *own])))
     return OK

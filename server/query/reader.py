@@ -4,14 +4,13 @@ Thread-safe: every call, or block of one state, has its own read connection. Onl
 cached.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from collectors import record_formats
 from server.alerts.settings import AlertSettings
 from server.lib.clock import Clock
-from server.query import what_if
+from server.query import health, what_if
 from server.query.alerts import AlertReader, alert_now
 from server.query.engines import EngineReader
 from server.query.metrics import MetricReader
@@ -37,8 +36,7 @@ from server.signals.model import UNKNOWN, Origin, TargetState
 from server.signals.window import TRAINER
 from server.store import Store
 from server.store.generators import TargetHealth
-from server.store.retention import Retention, StoreSize
-from server.store.types import RetentionSettings, RunRow, size_words
+from server.store.types import RunRow
 
 # Removed targets are shown for a day.
 GONE_SECONDS = 86_400.0
@@ -71,9 +69,9 @@ class Reader:
 
     def __init__(
         self, store: Store, clock: Clock, alerts: AlertSettings | None = None,
-        preflight: Callable[[str], PreflightInfo] | None = None, retention: RetentionSettings | None = None,
+        preflight: Callable[[str], PreflightInfo] | None = None, own: Callable[[], Iterable[health.Family]] = tuple,
     ) -> None:  # fmt: skip
-        self._store, self._clock, self._retention = store, clock, retention or RetentionSettings()
+        self._store, self._clock, self._own = store, clock, own
         self._preflight = preflight or _not_configured
         self.runs = RunReader(store, clock)
         self.signals = SignalReader(store, clock)
@@ -100,23 +98,9 @@ class Reader:
         """
         return self._store.mark()
 
-    def store_size(self) -> StoreSize:
-        """The size of the database on disk, and the time of its oldest raw sample."""
-        return self._store.retention.size()
-
-    def size_limit(self) -> tuple[int | None, dict[str, float]]:
-        """The size limit in bytes (None: there is none), and what it deleted: kind -> epoch seconds before which rows
-        are gone that retention keeps.
-        """
-        if self._retention.max_bytes is None:
-            return None, {}
-        cut = self._store.retention.cut(Retention.of(self._retention), round(time.time() * 1000))
-        return self._retention.max_bytes, {kind: before / 1000 for kind, before in cut.items()}
-
-    def store_words(self) -> str:
-        """The size of the database, its limit, and what that deleted, for a reader."""
-        words = size_words(*self.size_limit())
-        return f"Store {self.store_size().bytes / 1e6:,.0f} MB" + (f", {words}" if words else "")
+    def health(self) -> dict[str, str]:
+        """Rollscope's own health in words, by topic: `server.query.health`."""
+        return health.words(self._own())
 
     def status(self, run: str) -> Status:
         """Everything about a run now."""

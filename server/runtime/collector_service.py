@@ -112,6 +112,7 @@ class RetentionTask:
         # Called after each attempt with the time (epoch s) since which more rows have been due to be deleted than one
         # step does, or since which steps fail (None: no row is due), and with the hours of runs due to be packed.
         self.on_behind: Callable[[float | None, int], None] = lambda since, hours: None
+        self.on_size: Callable[[int], None] = lambda used: None
         self._behind_since: float | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -140,6 +141,8 @@ class RetentionTask:
             return False, False, 0
         deleted = self._store.retention.step(self._limits, round(time.time() * 1000))
         packed = not deleted and self._store.chunks.step()
+        if not deleted:
+            self.on_size(self._store.retention.size().bytes)
         return deleted, packed, self._store.chunks.backlog()
 
 
@@ -269,7 +272,7 @@ class CollectorService(AbstractContextManager[None]):
                 return
             filling.result()
         retention = RetentionTask(self._store, self._retention, self._leader.leading)
-        retention.on_behind = self._note_retention
+        retention.on_behind, retention.on_size = self._note_retention, self._numbers.size
         tasks = [dispatcher.run(self._stop), retention.run(self._stop)]
         if self._alerts.deadman.url:
             dead_man = DeadMan(self._alerts.deadman.url, self._alerts.deadman.interval, self._health.problem)

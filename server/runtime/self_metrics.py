@@ -16,10 +16,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from server.api import PROMETHEUS_PREFIX as PREFIX
 from server.config import settings
 from server.store import Store, StoreError, Writer
+from server.store.retention import Retention, StoreSize
 from server.store.types import RetentionSettings
 
 # Sizes of tables are read again after this time (s): PostgreSQL opens every file of a table for them.
 SIZES_SECONDS = 60.0
+SIZES_KEPT = 61
+# For a rate of growth.
+LEAST_SECONDS = 600.0
 # And after this many times the seconds that reading them took: SQLite reads its whole file.
 SIZES_FACTOR = 100
 
@@ -52,6 +56,7 @@ class CollectorNumbers:
             (epoch seconds); None: no row is due.
         unpacked_hours: hours of runs that are due to be packed.
         process: of the collecting process; None if it is also the serving one.
+        sizes: (epoch s, bytes in use, rows written by this process) of the last hour, one a minute.
     """
 
     ticks: dict[str, TickTotals] = field(default_factory=dict)
@@ -63,6 +68,21 @@ class CollectorNumbers:
     behind_since: float | None = None
     unpacked_hours: int = 0
     process: ProcessNumbers | None = None
+    sizes: list[tuple[float, int, int]] = field(default_factory=list)
+
+    def size(self, used: int) -> None:
+        """Notes the bytes in use, at most once a minute."""
+        now = time.time()
+        if not self.sizes or now - self.sizes[-1][0] >= SIZES_SECONDS:
+            self.sizes = [*self.sizes, (now, used, self.rows)][-SIZES_KEPT:]
+
+    def per_hour(self) -> tuple[float, float] | None:
+        """(bytes, rows) by which the store grew in the last hour, as a rate; None below ten minutes."""
+        if not self.sizes or self.sizes[-1][0] - self.sizes[0][0] < LEAST_SECONDS:
+            return None
+        (begin, before, rows_before), (end, after, rows_after) = self.sizes[0], self.sizes[-1]
+        hours = (end - begin) / 3600
+        return (after - before) / hours, (rows_after - rows_before) / hours
 
     def tick(self, run: str, seconds: float, writer: Writer) -> None:
         """Adds one step of a run, and the state of the writer after it."""
@@ -112,6 +132,7 @@ class SelfMetrics:
 
     def __init__(self, store: Store | None, numbers: "Numbers", retention: RetentionSettings | None = None) -> None:
         self._store, self._numbers, self._kept = store, numbers, retention or RetentionSettings()
+        self._limits = Retention.of(self._kept)
         self._sizes: Mapping[str, int] = {}
         self._sizes_due = -math.inf
 
@@ -128,9 +149,51 @@ class SelfMetrics:
         yield GaugeMetricFamily(PREFIX + "retention_lag_seconds", text, value=lag)
         text = "Hours of raw samples, summed over runs, that are due to be packed and are not packed yet."
         yield GaugeMetricFamily(PREFIX + "packing_backlog_hours", text, value=found.unpacked_hours)
+        yield from self._size()
+        yield from self._growth(found)
         yield self._tables()
         yield from self._queues()
         yield self._retention()
+
+    def _size(self) -> Iterator[Metric]:
+        try:
+            size = self._store.retention.size() if self._store is not None else StoreSize(0, 0, 0)
+            cut = self._store.retention.cut(self._limits, round(time.time() * 1000)) if self._store is not None else {}
+        except StoreError:
+            return
+        rows: list[tuple[str, str, float | None]] = [
+            ("store_bytes", "Size of the database in bytes, without its free pages.", size.bytes),
+            ("store_free_bytes", "Bytes of free pages in the database file, which are reused.", size.free_bytes),
+            ("store_disk_bytes", "Bytes on disk, with free pages and SQLite's write-ahead log.", size.on_disk),
+            ("store_limit_bytes", "Size limit of the database (max_size); absent without one.", self._kept.max_bytes),
+            (
+                "store_oldest_sample_timestamp_seconds",
+                "Time of the oldest raw sample that is still stored; absent without samples.",
+                None if size.oldest_raw is None else size.oldest_raw / 1000,
+            ),
+        ]
+        for name, text, value in rows:
+            if value is not None:
+                yield GaugeMetricFamily(PREFIX + name, text, value=value)
+        text = "Time before which the size limit deleted rows of a kind that retention keeps; absent if it did not."
+        family = GaugeMetricFamily(PREFIX + "store_cut_timestamp_seconds", text, labels=("kind",))
+        for kind, before in cut.items() if self._kept.max_bytes is not None else ():
+            family.add_metric((kind,), before / 1000)
+        yield family
+
+    def _growth(self, found: CollectorNumbers) -> Iterator[Metric]:
+        rates = found.per_hour()
+        if rates is None:
+            return
+        grows, rows = rates
+        text = "Bytes by which the database grows per hour, over the last hour; absent for ten minutes."
+        yield GaugeMetricFamily(PREFIX + "store_growth_bytes_per_hour", text, value=grows)
+        text = "Rows that the collecting process writes per hour, over the last hour; absent for ten minutes."
+        yield GaugeMetricFamily(PREFIX + "store_rows_per_hour", text, value=rows)
+        if self._kept.max_bytes is not None and grows > 0:
+            left = max(0.0, self._kept.max_bytes - found.sizes[-1][1])
+            text = "Seconds until the size limit is reached at this rate; absent without a limit or growth."
+            yield GaugeMetricFamily(PREFIX + "store_limit_reached_seconds", text, value=3600 * left / grows)
 
     def _retention(self) -> Metric:
         text = "Seconds that rows of a kind are kept; +Inf: permanently."

@@ -260,7 +260,8 @@ def _app(
     settings: Settings, store: Store, clock: Clock, attach_dashboard: AttachDashboard, version: str, health: Health
 ) -> App:
     preflights = Preflights(settings.planned, clock, lambda: active_run_names(reader))
-    reader = Reader(store, clock, settings.alerts, preflights.get, settings.retention)
+    own = SelfMetrics(store, health.numbers, settings.retention)
+    reader = Reader(store, clock, settings.alerts, preflights.get, own)
 
     def ready() -> str | None:
         try:
@@ -270,7 +271,7 @@ def _app(
             return f"the store does not answer: {error if isinstance(error, StoreError) else type(error).__name__}"
         return health.problem()
 
-    api = create_api(reader, version=version, ready=ready, own=SelfMetrics(store, health.numbers, settings.retention))
+    api = create_api(reader, version=version, ready=ready, own=own)
     add_alerts(api, reader, store, clock, Heartbeats(store, clock, settings.heartbeats).beat)
     configured = frozenset(run.name for run in settings.runs)
     admitted = partial(admits, store, configured=configured, clock=clock)

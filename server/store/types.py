@@ -362,6 +362,11 @@ KINDS = {"raw": "raw samples", "signals": "signals", "records": "records", "roll
 """Kinds of rows with a retention, and their names for a reader."""
 
 
+def megabytes(size: float) -> str:
+    """Bytes for a reader: "12.3 MB", "4.5 GB"."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
 def size_words(max_bytes: int | None, cut: Mapping[str, float]) -> str:
     """The size limit and what it deleted, for a reader; "" without one. ``cut``: `RetentionStore.cut` in seconds."""
     if max_bytes is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.cli.status import dump, short, stored, text
+from server.cli.status import dump, healthy, short, stored, text
 from server.main import main
 from server.store import Store, migrate
 from server.store.types import Batch, RetentionSettings, SeriesKey
@@ -180,3 +180,26 @@ def test_a_size_limit_that_deleted_nothing(tmp_path: Path) -> None:
     migrate(url)
     line = stored(None, url, None, RetentionSettings(max_bytes=50_000_000))
     assert line.endswith("; max_size 50 MB, nothing deleted by it")
+
+
+def test_the_lines_on_rollscope_itself() -> None:
+    page = (
+        "# TYPE rollscope_store_bytes gauge\nrollscope_store_bytes 4.7e+07\n"
+        "# TYPE rollscope_store_disk_bytes gauge\nrollscope_store_disk_bytes 5.1e+07\n"
+        "# TYPE rollscope_store_table_bytes gauge\n"
+        'rollscope_store_table_bytes{table="points"} 9e+06\nrollscope_store_table_bytes{table="rollouts"} 3.1e+07\n'
+        "# TYPE rollscope_tick_seconds summary\n"
+        'rollscope_tick_seconds_count{run="a"} 100\nrollscope_tick_seconds_sum{run="a"} 12\n'
+        'rollscope_tick_seconds_count{run="b"} 10\nrollscope_tick_seconds_sum{run="b"} 3\n'
+        "# TYPE rollscope_retention_lag_seconds gauge\nrollscope_retention_lag_seconds 600\n"
+        "# TYPE rollscope_process_cpu_seconds counter\n"
+        'rollscope_process_cpu_seconds_total{process="collect"} 7200\n'
+    )
+    with answering(200, "text/plain", page.encode()) as url:
+        assert healthy(url, None) == [
+            "store: 47.0 MB in use, 51.0 MB on disk",
+            "largest tables: rollouts 31.0 MB, points 9.0 MB",
+            "steps: 0.3 s on average, of 5 s (b, the slowest run)",
+            "retention: behind for 10 min",
+            "collecting process: 2.0 h of CPU",
+        ]

@@ -18,14 +18,15 @@ from server.store import Store, Writer
 from server.store.types import Batch, OutboxRow, Push, RetentionSettings
 from tests.driven_run import T0
 
+LIMITED = RetentionSettings(max_bytes=50_000_000)
 T0_MS = round(T0 * 1000)
 
 
 def page(store: Store, health: Health) -> dict[str, float]:
     text = render(
-        Reader(store, ScaledClock(T0), retention=RetentionSettings(max_bytes=50_000_000)),
+        Reader(store, ScaledClock(T0)),
         "1",
-        SelfMetrics(store, health.numbers),
+        SelfMetrics(store, health.numbers, LIMITED),
     ).decode()
     rows = re.findall(r"^rollscope_(\S+) (\S+)$", text, re.M)
     return {name: float(value) for name, value in rows}
@@ -123,3 +124,28 @@ def test_retention_reports_since_when_it_is_behind(
     asyncio.run(task.run(stop))
     assert len(seen) == 3 and (seen[0][0] is not None) is lags and len(set(seen)) == 1
     assert seen[0][1] == (0 if isinstance(outcome, OSError) else outcome[2])
+
+
+def test_growth_and_when_the_limit_is_reached(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """30 minutes: 5 MB and 60,000 rows more; 50 - 20 = 30 MB are left at 10 MB an hour. Below ten minutes no rate."""
+    health, numbers = Health(), CollectorNumbers()
+    begin = 1_700_000_000.0
+    for minutes, used, rows in ((0, 15_000_000, 1_000), (0.5, 99_000_000, 1_000), (9, 18_000_000, 2_000)):
+        monkeypatch.setattr("server.runtime.self_metrics.time.time", lambda at=60 * minutes: begin + at)
+        numbers.rows = rows
+        numbers.size(used)
+    health.publish(numbers)
+    assert not [name for name in page(store, health) if "per_hour" in name or "reached" in name]
+    monkeypatch.setattr("server.runtime.self_metrics.time.time", lambda: begin + 1800)
+    numbers.rows = 61_000
+    numbers.size(20_000_000)
+    health.publish(numbers)
+    found = page(store, health)
+    assert found["store_growth_bytes_per_hour"] == 10_000_000 and found["store_rows_per_hour"] == 120_000
+    assert found["store_limit_reached_seconds"] == 3 * 3600.0
+    said = Reader(store, ScaledClock(T0), own=SelfMetrics(store, health.numbers, LIMITED)).health()
+    assert "grows by 10.0 MB/h, max_size 50 MB, nothing deleted by it, reached in 3.0 h at this rate" in said["store"]
+    assert said["writes"] == "120,000 rows/h, 0 rows dropped since the start"
+    assert said["queues"] == "0 pushes (0 rows) and 0 notifications wait"
+    assert said["retention"] == "nothing overdue"
+    assert said["web"].endswith(" open files") and "collect" not in said

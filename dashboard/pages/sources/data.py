@@ -10,6 +10,7 @@ from dashboard.pages.sources import setup
 from dashboard.shell.page import Json, Scope
 from dashboard.widgets.format import system
 from dashboard.widgets.status import LAST, View, joined
+from server.query.health import TOPICS
 from server.query.signals import coverage
 from server.query.types import SignalInfo, SignalNow, Status, TargetTrust
 
@@ -17,7 +18,7 @@ from server.query.types import SignalInfo, SignalNow, Status, TargetTrust
 KEEP_SECONDS = 5.0
 # A signal is found or lost with a source, not with a tick.
 COVERAGE_SECONDS = 10.0
-STORE_SECONDS = 10.0
+HEALTH_SECONDS = 10.0
 MOST, MOST_KEYS = 200, 300
 ASKS = ("tab", "find", "unhealthy", "keys", "of")
 STATES = ("down", "waiting", "up", "gone")
@@ -33,7 +34,9 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 
 def cells(scope: Scope) -> View:
-    """Keys ``targets.0`` .. (rows), ``.n`` (their numbers), ``.keys`` (those of one target), ``coverage.*``."""
+    """Keys ``targets.0`` .. (rows), ``.n`` (their numbers), ``.keys`` (those of one target), ``coverage.*``,
+    and ``health.*``, of Rollscope itself.
+    """
     filters = {key: values[-1] for key, values in parse_qs(scope.search.lstrip("?")).items()}
     if filters.get("tab") == "setup":
         return {"sources.tab": "setup"} | setup.cells(scope)
@@ -43,6 +46,7 @@ def cells(scope: Scope) -> View:
     found = sorted(_matching(every, filters), key=_badness)
     shown, now = found[:MOST], scope.reader.now()
     idle = not scope.everything and unread(scope.status)
+    health = scope.shared.get("health", HEALTH_SECONDS, scope.reader.health)
     rows: View = {f"targets.{i}": _row(one, idle) for i, one in enumerate(shown)}
     return (
         rows
@@ -50,7 +54,7 @@ def cells(scope: Scope) -> View:
         | _head(every, found, idle)
         | _keys(every, filters)
         | _coverage(scope)
-        | {"sources.store": scope.shared.get("store_size", STORE_SECONDS, scope.reader.store_words)}
+        | {f"health.{topic}": health.get(topic, "") for topic in TOPICS}
     )
 
 

@@ -8,6 +8,7 @@ from dashboard.pages.sources import setup
 from dashboard.pages.sources.data import ASKS, GROUPS, cells
 from dashboard.shell.page import Page, t
 from dashboard.widgets.base import html
+from server.query.health import TOPICS
 
 _NAMES = ("Target", "Run", "State", "Last read", "Took", "Samples", "Unmapped keys")
 
@@ -20,7 +21,7 @@ def tree() -> list[Any]:
         )
         for tab, title in (("list", "Sources"), ("setup", "Setup"))
     ]
-    listed = html.Div([_head(), _list(), _coverage()], className="of-list")
+    listed = html.Div([_head(), _list(), _coverage(), _health()], className="of-list")
     return [
         html.Div(
             [html.Nav(tabs, className="tabs", **{"aria-label": "Sources and setup"}), listed, _setup()],
@@ -31,9 +32,7 @@ def tree() -> list[Any]:
 
 
 def _head() -> Any:
-    heading = html.Div(
-        [html.H1(t(html.Span, "targets.head")), t(html.P, "targets.sub", "text"), t(html.P, "sources.store", "note")]
-    )
+    heading = html.Div([html.H1(t(html.Span, "targets.head")), t(html.P, "targets.sub", "text")])
     only = html.Button("Only unhealthy", id="tg-only", type="button", **{"aria-pressed": "false"})
     switch = html.Button("All runs", id="tg-all", type="button", **{"aria-pressed": "false"})
     tools = html.Div([html.Div(id="tg-find", className="find"), only, switch], className="row tools")
@@ -67,6 +66,14 @@ def _coverage() -> Any:
         for group, label in GROUPS.items()
     ]
     return html.Section([title, *groups], className="card coverage", id="coverage", **{"data-s": "coverage.run"})
+
+
+def _health() -> Any:
+    """Of Rollscope itself; a topic without a number is not shown."""
+    unit = html.Span("the numbers of /metrics", className="unit")
+    rows = [html.P([html.B(title), " ", t(html.Span, f"health.{topic}")]) for topic, title in TOPICS.items()]
+    head = html.Div([html.H2("Rollscope itself"), unit], className="row")
+    return html.Section([head, *rows], className="card side health", id="health")
 
 
 def _setup() -> Any:
