@@ -207,6 +207,13 @@ def test_own_panels_are_added_ordered_and_removed(open_page: Open, store: Store)
     page.locator("#own-charts .handle").first.drag_to(page.locator("#own-charts .panel").last)
     until(page, "() => document.querySelector('#toast')?.textContent === 'Moved to place 2 of 2'")
     assert store.panels.of("mia") == wanted
+    # A key that is pressed before the server has answered moves from the place reached: there and back.
+    page.evaluate("""() => ["ArrowLeft", "ArrowRight"].forEach((key) =>
+        RS.all("#own-charts .panel").find((el) => el.querySelector("h2").textContent === "kv_cache_usage_ratio")
+            .querySelector(".handle").dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true })))""")
+    page.wait_for_timeout(500)
+    assert page.evaluate(OWN) == ["KV of each", "trainer_wait_ratio", "kv_cache_usage_ratio"]
+    assert store.panels.of("mia") == wanted
     page.locator("#own-charts .panel").last.locator(".tools").click(force=True)
     page.get_by_role("menuitem", name="Remove from Overview").click()
     until(page, f"() => ({OWN})().length === 2")

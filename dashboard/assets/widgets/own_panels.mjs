@@ -12,6 +12,8 @@ import { svg } from "./svg.mjs";
 /** @type {{ declared: OwnPanel[], own: OwnPanel[] }} */
 let known = { declared: [], own: [] };
 let shown = null, dragged = "";
+// `kept`: what the server answered last. `saves`: one at a time, in their order.
+let kept = known, saves = Promise.resolve(), turn = 0;
 
 /** @param {OwnPanel} panel @returns {import("./own_chart.mjs").Spec} */
 const specOf = (panel) => ({ kind: panel.signal ? "signal" : "metric", name: panel.signal || panel.metric, title: panel.title || titleOf(panel), split: panel.split || "", log: Boolean(panel.log) });
@@ -25,7 +27,7 @@ async function load() {
   try {
     const found = await readJson(apiPath("panels", { user: userName() }));
     if (mine !== state.boot) return;
-    known = found;
+    known = kept = found;
   } catch (error) {
     if (mine === state.boot && known.own.length) toast(`Your panels could not be read: ${reason(error)}`);
   }
@@ -40,14 +42,15 @@ function draw() {
   showCharts(place(), [...declared, ...own]);
 }
 
-// The list as it will be; refused, the old one stays.
+// Shows the list at once, so that the next change begins with it; refused, what the server has comes back.
 async function save(own, said) {
-  try {
-    known = await readJson(apiPath("panels", { user: userName() }), { method: "PUT", headers: { "content-type": "application/json" }, body: JSON.stringify({ panels: own }) });
-    toast(said);
-  } catch (error) {
-    toast(`Not saved: ${reason(error)}`);
-  }
+  const mine = ++turn, put = { method: "PUT", headers: { "content-type": "application/json" }, body: JSON.stringify({ panels: own }) };
+  known = { ...known, own };
+  draw();
+  saves = saves.then(() => readJson(apiPath("panels", { user: userName() }), put)).then((answer) => (kept = answer, toast(said)), (error) => toast(`Not saved: ${reason(error)}`));
+  await saves;
+  if (mine !== turn) return;
+  known = kept;
   draw();
 }
 
@@ -85,14 +88,12 @@ export function moved(ids, id, to) {
 }
 
 function move(id, to, focus) {
-  const ids = known.own.map(panelId), next = moved(ids, id, to), at = next.indexOf(id), before = known;
+  const ids = known.own.map(panelId), next = moved(ids, id, to), at = next.indexOf(id);
   if (at === ids.indexOf(id)) return;
-  const own = next.map((one) => known.own[ids.indexOf(one)]);
-  known = { ...known, own };
-  draw();
-  if (focus) place().querySelector(`[data-of="${CSS.escape(id)}"] .handle`)?.focus();
-  known = before;
-  save(own, `Moved to place ${at + 1} of ${next.length}`).then(() => focus && place().querySelector(`[data-of="${CSS.escape(id)}"] .handle`)?.focus());
+  const again = () => focus && place()?.querySelector(`[data-of="${CSS.escape(id)}"] .handle`)?.focus();
+  const saved = save(next.map((one) => known.own[ids.indexOf(one)]), `Moved to place ${at + 1} of ${next.length}`);
+  again();
+  saved.then(again);
 }
 
 // Six dots: dragged by the pointer, moved by the arrow keys.
