@@ -29,6 +29,10 @@ _BIG = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 _TIMES = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"))
 _MONEY = {"usd": "", "usd/h": "/h"}
 """Unit of an amount of dollars -> what follows the amount."""
+_SYMBOLS = {"hours": "h", "celsius": "°C", "watts": "W", "hertz": "Hz"}
+"""Unit -> its symbol."""
+_PREFIXED = ("W", "Hz")
+"""Symbols that take the prefix of a large number: ``1.98 GHz``."""
 
 SYSTEMS = {
     "areal": "AReaL",
@@ -112,7 +116,10 @@ def parts(value: float | None, unit: str) -> tuple[str, str]:
         return _time(value)
     if unit in _MONEY:
         return money(value), _MONEY[unit]
-    return number(value), "h" if unit == "hours" else unit
+    figure, symbol = number(value), _SYMBOLS.get(unit, unit)
+    if symbol in _PREFIXED and figure[-1].isalpha():
+        return figure[:-1], figure[-1] + symbol
+    return figure, symbol
 
 
 def _tenth(value: float) -> str:
@@ -123,6 +130,8 @@ def _time(seconds: float) -> tuple[str, str]:
     for limit, size, unit in _TIMES:
         if abs(seconds) >= limit:
             return number(seconds / size), unit
+    if 0 < abs(seconds) < 0.001:
+        return number(seconds * 1e6), "µs"
     return number(seconds), "s"
 
 

@@ -13,6 +13,8 @@ test("a value with its unit", () => {
   assert.deepEqual([0, 0.044, 0.0994, 0.0995, 0.5, 1].map((value) => text(value, "ratio")), ["0%", "4.4%", "9.9%", "10%", "50%", "100%"]);
   assert.deepEqual([1.5, 119, 120, 7199, 7200].map((value) => text(value, "seconds")), ["1.5 s", "119 s", "2 min", "120 min", "2 h"]);
   assert.deepEqual([text(0.8, "usd/h"), text(0, "usd"), text(5, "hours"), text(3, "samples"), text(3, "")], ["$0.80/h", "$0", "5 h", "3 samples", "3"]);
+  assert.deepEqual([text(61, "celsius"), text(410, "watts"), text(52300, "watts"), text(1.98e9, "hertz")], ["61 °C", "410 W", "52.3 kW", "1.98 GHz"]);
+  assert.equal(text(0.0000607, "seconds"), "60.7 µs");
   assert.deepEqual([null, undefined, NaN, Infinity].map((value) => text(value, "ratio")), ["–", "–", "–", "–"]);
   assert.deepEqual([0, 0.5, 999.99, 999.999].map(money), ["$0", "$0.50", "$999.99", "$1,000"]);
 });

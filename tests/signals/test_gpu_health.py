@@ -88,7 +88,7 @@ def test_figures_over_gpus(store: Store, recorded: str) -> None:
         ]  # fmt: skip
         assert (found["gpus"], found["gpus.none"]) == ("ok", "")
         assert found["gpus.note"] == (
-            "hottest node-a GPU 1 (87 °C) · least used node-a GPU 1 (50%) · slowest clock node-a GPU 1 (1.2GHz)"
+            "hottest node-a GPU 1 (87 °C) · least used node-a GPU 1 (50%) · slowest clock node-a GPU 1 (1.2 GHz)"
         )
 
 

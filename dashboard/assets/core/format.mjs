@@ -23,6 +23,9 @@ export function number(value) {
 
 export const money = (value) => "$" + (value === 0 ? "0" : Math.abs(value) < 999.995 ? value.toFixed(2) : number(value));
 
+// Unit -> its symbol; W and Hz take the prefix of a large number: `1.98 GHz`.
+const SYMBOLS = { hours: "h", celsius: "°C", watts: "W", hertz: "Hz" };
+
 // A value and its unit as shown: (0.64, "ratio") is ["64", "%"].
 /** @returns {[string, string]} */
 export function parts(value, unit) {
@@ -33,10 +36,13 @@ export function parts(value, unit) {
   }
   if (unit === "seconds") {
     const size = Math.abs(value);
+    if (size > 0 && size < 0.001) return [number(value * 1e6), "µs"];
     return size >= 7200 ? [number(value / 3600), "h"] : size >= 120 ? [number(value / 60), "min"] : [number(value), "s"];
   }
   if (unit === "usd" || unit === "usd/h") return [money(value), unit.slice(3)];
-  return [number(value), unit === "hours" ? "h" : unit || ""];
+  const figure = number(value), symbol = SYMBOLS[unit] ?? unit ?? "";
+  const prefixed = (symbol === "W" || symbol === "Hz") && /[a-z]$/i.test(figure);
+  return prefixed ? [figure.slice(0, -1), figure.slice(-1) + symbol] : [figure, symbol];
 }
 
 // The same in one string.

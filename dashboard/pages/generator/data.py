@@ -196,19 +196,19 @@ PANELS: tuple[Panel, ...] = (
 )
 
 
-def _spread(key: str, title: str, signal: str, unit: str, low: str, high: str, **more: Any) -> Panel:
-    """Mean over GPUs, and the ends that are named."""
+def _spread(key: str, title: str, signal: str, unit: str, shown: str, low: str, high: str, **more: Any) -> Panel:
+    """Mean over GPUs, and the ends that are named. ``shown``: the unit's symbol."""
     ends = (("max", high, "orange"), ("min", low, "grey"))
     thin = [PanelLine(label, want(signal, stat=stat), colour, thin=True) for stat, label, colour in ends if label]
     mean = PanelLine("mean", want(signal, stat="mean"), "orange", envelope=True)
-    return Panel(key, title, "over GPUs, 5 min mean", unit, (mean, *thin), **more)
+    return Panel(key, title, f"{shown}, over GPUs, 5 min mean", unit, (mean, *thin), **more)
 
 
 GPUS: tuple[Panel, ...] = (
     Panel(
         "gpuuse",
         "GPU utilisation",
-        "over GPUs, 5 min mean",
+        "% of the time, over GPUs, 5 min mean",
         "ratio",
         (
             PanelLine("utilisation", want("gpu_fleet_utilization_ratio", stat="mean"), "grey"),
@@ -218,7 +218,7 @@ GPUS: tuple[Panel, ...] = (
         ),
         ceiling=1,
     ),
-    _spread("gpumem", "GPU memory", "gpu_fleet_memory_used_ratio", "ratio", "emptiest", "fullest", ceiling=1),
+    _spread("gpumem", "GPU memory", "gpu_fleet_memory_used_ratio", "ratio", "% used", "emptiest", "fullest", ceiling=1),
     Panel(
         "gputemp",
         "GPU temperature",
@@ -232,8 +232,8 @@ GPUS: tuple[Panel, ...] = (
         limits="gpu_fleet_temperature_celsius",
         from_zero=False,
     ),
-    _spread("gpupower", "GPU power", "gpu_fleet_power_watts", "watts", "lowest", "highest"),
-    _spread("gpuclock", "SM clock", "gpu_fleet_clock_hertz", "hertz", "slowest GPU", ""),
+    _spread("gpupower", "GPU power", "gpu_fleet_power_watts", "watts", "W", "lowest", "highest"),
+    _spread("gpuclock", "SM clock", "gpu_fleet_clock_hertz", "hertz", "Hz", "slowest GPU", ""),
 )
 ROUTER: tuple[Panel, ...] = (
     Panel(
@@ -543,12 +543,12 @@ def _gpus(facts: StatusFacts) -> View:
     worst = joined(
         *(f"{one.labels['error']} on {_gpu(one)}" for one in errors[:_ERRORS]),
         *(
-            f"{label} {_gpu(one)} ({number(one.value) + unit if unit else text(one.value, one.unit)})"
-            for label, signal, unit in _WORST
+            f"{label} {_gpu(one)} ({text(one.value, one.unit)})"
+            for label, signal in _WORST
             if (one := facts.find(signal, stat="worst")) is not None and one.value is not None
         ),
     )
-    seen = any(facts.value(signal, stat="mean") is not None for _, signal, _ in _WORST)
+    seen = any(facts.value(signal, stat="mean") is not None for _, signal in _WORST)
     absent = "" if seen else _why(facts.find("gpu_fleet_utilization_ratio")) or _NO_GPUS
     return {
         "gpus": "absent" if absent else "critical" if errors else "ok",
@@ -560,9 +560,9 @@ def _gpus(facts: StatusFacts) -> View:
 _ERRORS = 3
 _NO_GPUS = "no GPU reports: add a DCGM exporter's :9400/metrics as a target"
 _WORST = (
-    ("hottest", "gpu_fleet_temperature_celsius", " °C"),
-    ("least used", "gpu_fleet_utilization_ratio", ""),
-    ("slowest clock", "gpu_fleet_clock_hertz", "Hz"),
+    ("hottest", "gpu_fleet_temperature_celsius"),
+    ("least used", "gpu_fleet_utilization_ratio"),
+    ("slowest clock", "gpu_fleet_clock_hertz"),
 )
 
 
