@@ -487,20 +487,21 @@ def _priced(view: View) -> Answer:
 
 
 # Decode is bound by memory and training by tensor cores: neither alone says that a GPU works.
-ACTIVITIES = ("gpu_tensor_active_ratio", "gpu_dram_active_ratio", "gpu_engine_active_ratio")
+ACTIVITIES = ("gpu_tensor_active_ratio", "gpu_dram_active_ratio")
+_ENGINES = "gpu_engine_active_ratio"
 
 
 @signal(
     title="GPU activity",
     unit="ratio",
     actor="generator",
-    inputs=ACTIVITIES,
+    inputs=(*ACTIVITIES, _ENGINES),
     cadence="tick",
     hint="no GPU reports its activity: add a DCGM exporter's :9400/metrics as a target",
 )
 def gpu_active_ratio(view: View) -> Answer:
-    """Highest activity of tensor cores, memory and engines per GPU, mean over GPUs; time-weighted over 5 minutes of
-    whole steps.
+    """Highest activity of tensor cores and memory per GPU, mean over GPUs; time-weighted over 5 minutes of whole steps.
+    The activity of the engines counts only for a GPU that reports neither.
     """
     seconds = whole_steps(view)
     busiest: dict[tuple[str, str], float] = {}
@@ -508,6 +509,9 @@ def gpu_active_ratio(view: View) -> Answer:
         for gauge in view.fresh(metric):
             key = gpu_key(gauge)
             busiest[key] = max(gauge.mean(view.now, seconds), busiest.get(key, 0.0))
+    # The engines are busy while any kernel is resident, as in a collective that waits.
+    engines = {gpu_key(gauge): gauge.mean(view.now, seconds) for gauge in view.fresh(_ENGINES)}
+    busiest = engines | busiest
     return [Value(sum(busiest.values()) / len(busiest))] if busiest else Unknown(gpu_active_ratio.hint)
 
 

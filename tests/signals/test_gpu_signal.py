@@ -1,5 +1,7 @@
 """GPU activity: the busiest part of each GPU, mean over GPUs, each GPU once."""
 
+import pytest
+
 from collectors.model import Labels
 from server.signals.cost import gpu_active_ratio
 from server.signals.model import Unknown
@@ -25,6 +27,16 @@ def test_the_busiest_part_counts() -> None:
         gauge("gpu_dram_active_ratio", 0.02, labels=gpu("b", "1")),
     )
     assert round(found, 9) == 0.31
+
+
+def test_busy_engines_are_no_work_where_tensor_cores_or_memory_are_reported() -> None:
+    """A collective that waits keeps the engines of the first GPU busy; the second GPU reports nothing else."""
+    found = active(
+        gauge("gpu_engine_active_ratio", 0.99, labels=gpu("a")),
+        gauge("gpu_dram_active_ratio", 0.61, labels=gpu("a")),
+        gauge("gpu_engine_active_ratio", 0.45, labels=gpu("b", "1")),
+    )
+    assert found == pytest.approx((0.61 + 0.45) / 2)
 
 
 def test_utilisation_is_no_activity() -> None:
