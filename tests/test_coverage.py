@@ -17,7 +17,7 @@ from tests.recorded import observed, report, runs
 # Signals that a few recorded runs lack: of evaluations and trends, and of the parts of a weight update.
 RARE: dict[str, set[str]] = {
     **{name: {"evaluation_score"} for name in ("open_instruct", "prime_rl", "roll", "trl")},
-    **{name: {"reward_rise_tokens"} for name in ("pipeline_rl", "skyrl")},
+    "skyrl": {"reward_rise_tokens"},
     **{name: {"importance_ratio", "weight_sync_bandwidth"} for name in ("miles", "slime")},
     "nemo_rl": {"evaluation_score", "weight_sync_part_seconds"},
     "tunix": {"reward_rise"},

@@ -108,13 +108,26 @@ def reward_rise(view: View) -> Answer:
     hint="this trainer reports no trained tokens",
 )
 def reward_rise_tokens(view: View) -> Answer:
-    """Tokens trained in the steps of `reward_rise`, without the first of them."""
+    """Tokens trained in the steps of `reward_rise`, without the first of them. If another part of the run reports the
+    reward than the tokens: tokens of the trainer's steps that ended in that time.
+    """
     rows = view.steps.rows((_REWARD, ()), count=STEPS, until=view.now)
     if len(rows) < FEWEST:
         return Unknown(_FEW if rows else reward_rise.hint)
+    if not any((_TOKENS, ()) in row.values for row in rows):
+        return _trained_between(view, rows[0].ts, rows[-1].ts)
     if not all((_TOKENS, ()) in row.values for row in rows[1:]):
         return Unknown(reward_rise_tokens.hint)
     return [Value(total(rows[1:], _TOKENS))]
+
+
+def _trained_between(view: View, start: float, end: float) -> Answer:
+    steps = view.steps.rows((_TOKENS, ()), count=STEPS, until=view.now)
+    inside = [row for row in steps if start < row.ts <= end]
+    # The steps must reach back to the start, or the sum is too small.
+    if not inside or steps[0].ts > start:
+        return Unknown(reward_rise_tokens.hint)
+    return [Value(total(inside, _TOKENS))]
 
 
 @signal(
