@@ -28,16 +28,17 @@ class Bench:
     def __init__(
         self, store: Store, writer: Writer, facts: dict[str, str | float] | None = None,
         alerts: AlertSettings | None = None, trust: SourcePriority | None = None, judge: Judge | None = None,
+        name: str = "run",
     ) -> None:  # fmt: skip
-        self.store, self.writer = store, writer
+        self.store, self.writer, self.name = store, writer, name
         trust = trust or SourcePriority()
         self.clock = ScaledClock(T0)
         self.reader = Reader(store, self.clock, alerts)
-        self.ingest = Ingest(store, "run", complaint=trust.complaint)
+        self.ingest = Ingest(store, name, complaint=trust.complaint)
         self.driver = RunDriver(
             store,
             self._submit,
-            "run",
+            name,
             carry_of({"engine-0": (ENGINE, 5.0), "trainer": (TRAINER, 5.0)}),
             facts or {},
             alerts,
@@ -71,23 +72,23 @@ class Bench:
         self.driver.advance(t, live=live)
 
     def value(self, name: str) -> float | None:
-        return self.reader.status("run").signals[name].value
+        return self.reader.status(self.name).signals[name].value
 
     def state(self, name: str) -> str:
-        return self.reader.status("run").signals[name].state
+        return self.reader.status(self.name).signals[name].state
 
     def why(self, name: str) -> str:
-        return self.reader.status("run").signals[name].why
+        return self.reader.status(self.name).signals[name].why
 
 
 @contextmanager
 def bench(
     store: Store, alerts: AlertSettings | None = None, trust: SourcePriority | None = None, judge: Judge | None = None,
-    **facts: str | float,
+    name: str = "run", **facts: str | float,
 ) -> Iterator[Bench]:  # fmt: skip
     writer = Writer(store)
     try:
-        yield Bench(store, writer, facts, alerts, trust, judge)
+        yield Bench(store, writer, facts, alerts, trust, judge, name)
     finally:
         writer.close()
 
