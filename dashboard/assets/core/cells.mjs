@@ -1,5 +1,5 @@
 // Fills the page's texts from its cells (`dashboard/shell/page.py`) and updates ages.
-import { all } from "./dom.mjs";
+import { all, words } from "./dom.mjs";
 import * as format from "./format.mjs";
 import { now } from "./live.mjs";
 import { navigated } from "./nav.mjs";
@@ -11,9 +11,9 @@ export function clockOf(at, end = 16) {
   return (then.slice(0, 10) === today.slice(0, 10) ? "" : then.slice(5, 10) + " ") + then.slice(11, end);
 }
 
-// Only textContent and style properties, so that names of runs and targets cannot become markup.
+// Only text nodes and style properties, so that names of runs and targets cannot become markup.
 // A key may go on into a cell that is an object: "answer.text" is the field "text" of the cell "answer".
-const put = { t: (el, cell) => (el.textContent = cell ?? ""), s: (el, cell) => (el.dataset.state = cell ?? ""),
+const put = { t: (el, cell) => words(el, cell ?? ""), s: (el, cell) => (el.dataset.state = cell ?? ""),
   a: (el, cell) => (el.dataset.at = cell ?? ""),
   h: (el, cell) => (el.title = cell ?? ""), c: (el, cell) => (el.textContent = cell ? clockOf(cell) : ""),
   n: (el, cell) => (el.textContent = cell ? (cell.prefix || "") + (cell.text || format.text(cell.value, cell.unit)) : ""),

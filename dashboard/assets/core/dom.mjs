@@ -6,9 +6,15 @@ export const SVG = "http://www.w3.org/2000/svg";
 
 export function make(tag, text, name) {
   const el = document.createElement(tag);
-  if (text) el.textContent = text;
+  if (text) words(el, text);
   if (name) el.className = name;
   return el;
+}
+
+// A text in which `names` between backticks are code.
+export function words(el, text) {
+  if (el.tagName === "CODE" || !/`[^`]+`/.test(text)) el.textContent = text;
+  else el.replaceChildren(...String(text).split(/`([^`]+)`/).map((part, i) => (i % 2 ? make("code", part) : part)));
 }
 
 export function aged(at, none) {
