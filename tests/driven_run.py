@@ -57,6 +57,12 @@ class Bench:
         self._submit(batch).result()
         self.driver.feed(arrivals)
 
+    def records(self, target: Target, reading: Reading, now: float) -> None:
+        """Pushed rollouts and events."""
+        batch, arrivals = self.ingest.records(target, reading, now)
+        self._submit(batch).result()
+        self.driver.feed(arrivals)
+
     def commit_only(self, target: Target, reading: Reading, now: float) -> None:
         """As if the process died between commit and derivation."""
         batch, _ = self.ingest.reading(target, reading, now, 0.01)

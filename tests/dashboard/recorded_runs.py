@@ -1,16 +1,21 @@
 """Recorded bodies as runs of one store, through the real collectors, ingest and driver."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from msgspec import structs
 
 from collectors.generators import dcgm, production_stack, sglang_router, vllm, vllm_router
 from collectors.model import Limits, Reading, State, Target
+from collectors.rollouts import art_rollouts
 from collectors.trainers import pipeline_rl, trl, verl
+from server.push import metrics
+from server.push.records import Kind, parse, records_of
 from server.store import Store
 from tests.collectors._reading import TESTDATA
 from tests.collectors.test_pipeline_rl import RUN as PIPELINE_RL
@@ -52,6 +57,10 @@ def _runs(store: Store, folder: Path) -> Iterator[tuple[str, float]]:
     recorded = sorted((TESTDATA / "vllm/default").glob("*.prom"), key=lambda file: file.name.split("_")[1])
     pages = [(int(file.name.split("_")[1]) / 1000, file.read_text("utf-8")) for file in recorded]
     yield _pages(store, "vllm", vllm, pages, generator_gpus=2.0)
+    yield _sandboxes(store, rows)
+    yield _art(store, Path(shutil.copytree(TESTDATA / "art_rollouts/pipeline", folder / "art")))
+    yield _pushed(store)
+    yield _drifted(store)
 
 
 # Series of a page -> its value after 100 seconds.
@@ -100,6 +109,116 @@ def _trainer(store: Store, name: str, module: ModuleType, path: Path, now: float
         run.commit(structs.replace(TRAINER, run=name, collector=module.COLLECTOR.name), read, now)
         run.advance(now + 5)
     return name, now + 5
+
+
+def _read(now: float, body: str, step: int | None = None) -> Reading:
+    """A body as it is pushed to `/api/v1/write`."""
+    parsed = metrics.parse(body.encode(), "run", now, step)
+    assert not parsed.refused
+    return parsed.body.reading
+
+
+def _records(kind: Kind, now: float, items: list[dict[str, Any]]) -> list[Any]:
+    """Records as they are pushed, one a line."""
+    accepted = parse(b"\n".join(json.dumps(item).encode() for item in items), kind, now)
+    assert not accepted.refused
+    made, lost, _ = records_of(kind, accepted.lines, now)
+    assert not lost
+    return made
+
+
+def _sandboxes(store: Store, rows: Path) -> tuple[str, float]:
+    """The recorded verl run, whose tools are timed. No recorded body has creations, refusals and limits of one provider
+    or times of commands: these are pushed.
+
+    Every 10 s of 300 s a sandbox is requested: of 30 the first 21 are ready after 12 s, 6 are refused, 3 are starting.
+    """
+    name, provider, pushed = "boxes", "e2b", Target("push", "boxes", "push", "sandbox", interval_seconds=1800.0)
+    boxes: list[dict[str, Any]] = []
+    for n in range(30):
+        box: dict[str, Any] = {"id": f"sb-{n}", "provider": provider, "requested_at": T0 - 295 + 10 * n}
+        if n < 21:
+            box |= {"ready_at": box["requested_at"] + 12, "state": "running"}
+        elif n < 27:
+            box |= {"state": "failed", "cause": "rate_limit"}
+        boxes.append(box)
+    with bench(store, name=name) as run:
+        run.commit(
+            structs.replace(TRAINER, run=name, collector="verl"), verl.COLLECTOR.tail(rows, {}, Limits(), T0), T0
+        )
+        for now, commands in ((T0 - 100, (0, 0, 0)), (T0, (50, 90, 100))):
+            run.commit(pushed, _read(now, _COMMANDS.format(*commands)), now)
+        run.commit(pushed, Reading(sandboxes=tuple(_records("sandboxes", T0, boxes))), T0)
+        run.advance(T0 + 4)
+    return name, T0 + 4
+
+
+_COMMANDS = """\
+sandbox_quota_limit{{resource="creates_per_second"}} 0.5
+sandbox_quota_limit{{resource="starting"}} 4
+sandbox_quota_used{{resource="starting"}} 3
+sandbox_exec_seconds_bucket{{le="0.1"}} {0}
+sandbox_exec_seconds_bucket{{le="1"}} {1}
+sandbox_exec_seconds_bucket{{le="10"}} {2}
+sandbox_exec_seconds_bucket{{le="+Inf"}} {2}
+sandbox_exec_seconds_count {2}
+sandbox_exec_seconds_sum {2}
+"""
+
+
+def _art(store: Store, folder: Path) -> tuple[str, float]:
+    for file in folder.rglob("*.parquet"):
+        os.utime(file, (T0 - 60, T0 - 60))
+    with bench(store, name="art") as run:
+        target = structs.replace(TRAINER, name="rollouts", run="art", collector="art_rollouts", path=str(folder))
+        run.commit(target, art_rollouts.COLLECTOR.tail(folder, {}, Limits(), T0), T0)
+        run.advance(T0 + 5)
+    return "art", T0 + 5
+
+
+VERSIONS, SECONDS = 30, 10.0
+
+
+def _pushed(store: Store) -> tuple[str, float]:
+    """Every 10 s a step of 8 rollouts of 100 tokens: a group of math of which half is solved, and a group of code which
+    is solved as a whole and has no gradient. Two rollouts of code, of 300 tokens, are too old.
+    """
+    name, target = "pushed", Target("push", "pushed", "push", "trainer", interval_seconds=1800.0)
+    with bench(store, name=name) as run:
+        for version in range(1, VERSIONS + 1):
+            now, items = T0 + SECONDS * version, []
+            for n in range(10):
+                kind = "math" if n < 4 else "code"
+                item: dict[str, Any] = {
+                    "rollout_id": f"{version}/{n}", "group_id": f"{version}/{n // 4}", "group_size": 4 if n < 8 else 2,
+                    "environment": kind, "version_start": version, "dispatched_at": now - 9, "started_at": now - 9,
+                    "finished_at": now - 2, "scored_at": now - 2, "reward": float(n % 2) if n < 4 else 1.0,
+                    "response_tokens": 100 if n < 8 else 300,
+                }  # fmt: skip
+                used = {"version_consumed": version, "consumed_at": now} if n < 8 else {"exit": "stale"}
+                items.append(item | used)
+            found = _records("rollouts", now, items)
+            run.records(target, Reading(rollouts=tuple(found)), now)
+            run.commit(target, _read(now, f"trainer_step_seconds {SECONDS}\ntrainer_samples 8\n", version), now)
+            run.advance(now)
+        run.advance(now + SETTLED)
+    return name, now + SETTLED
+
+
+def _drifted(store: Store) -> tuple[str, float]:
+    """60 steps. From step 41 on responses have 2,000 tokens instead of 1,000 and 6 tool calls instead of 2. Prompts
+    have 500 tokens, rollouts 4 turns.
+    """
+    name, target = "drifted", Target("push", "drifted", "push", "trainer", interval_seconds=1800.0)
+    with bench(store, name=name) as run:
+        for step in range(1, 61):
+            now, late = T0 + SECONDS * step, step > 40
+            body = f"response_tokens_mean {2000 if late else 1000}\ntool_calls_mean {6 if late else 2}\n"
+            body += f"prompt_tokens_mean 500\nturns_mean 4\ntrainer_step_seconds {SECONDS}\n"
+            run.commit(target, _read(now, body, step), now)
+            run.advance(now)
+        run.advance(now + SETTLED)
+    return name, now + SETTLED
 
 
 def _pages(

@@ -38,7 +38,7 @@ READ = """() => {
     rows: of("[data-rows]", el => el.dataset.rows, el => [...el.children].map(seen)),
   };
 }"""
-DRAWN = "() => Object.keys(RS.view || {}).some(key => key.startsWith('chart.'))"
+DRAWN = "() => Object.keys(RS.view || {}).some(key => /^(chart|exits)[.]/.test(key))"
 Look = Callable[[str, str], "Shown"]
 
 
@@ -282,3 +282,79 @@ def test_new_errors_of_a_gpu(look: Look) -> None:
     """The recorded page, then the same with XID 74 (NVLink) and the first uncorrected ECC error."""
     note = look("dcgm_errors", "generator").text["gpus.note"]
     assert note == "XID 74, NVLink error on node-a GPU 0 · uncorrected ECC error on node-a GPU 0"
+
+
+# ---- what no recorded body has: pushed in the documented formats (docs/how-to/push.md, docs/how-to/sandboxes.md)
+
+
+def test_a_behaviour_that_drifted(look: Look) -> None:
+    """`recorded_runs._drifted`: 500 prompt tokens on 1,000 generated ones are 0.5, later on 2,000 a quarter."""
+    page = look("drifted", "")
+    shown = {key: (page.lines(key), page.charts[key]["drift"]) for key in ("length", "turns", "tool_calls", "prefill")}
+    assert shown == {
+        "length": ({"mean": "2,000"}, "1,000 → 2,000 (median step), x2 since step 41"),
+        "turns": ({"mean": "4"}, "no drift since its first steps (4)"),
+        "tool_calls": ({"mean": "6"}, "2 → 6 (median step), x3 since step 41"),
+        "prefill": ({"factor": "0.5"}, "0.5 → 0.25 (median step), x0.5 since step 41"),
+    }
+    assert page.cards["length"].startswith("Response length Watch 2,000 tokens x2 since step 41, from 1,000")
+
+
+def test_production_next_to_consumption(look: Look) -> None:
+    """`recorded_runs._pushed`: of 10 rollouts in 10 s the trainer uses 8, of which 4 have a gradient; of 3 groups 2 are
+    equal, with an unknown maximum.
+    """
+    page = look("pushed", "")
+    assert page.lines("rates") == {"consumed": "0.8", "generated": "1", "with a gradient": "0.4"}
+    assert page.lines("zero") == {"all solved": "0%", "none solved": "0%", "cause unknown": "67%"}
+    # Of trained rollouts alone: the discarded ones have 300 tokens.
+    assert page.lines("length") == {"mean": "100", "p90": "100"}
+
+
+def test_discarded_rollouts_next_to_trained_ones(look: Look) -> None:
+    """30 steps: of code 60 of 180 are discarded, of math none of 120; 300 tokens against 100."""
+    page = look("pushed", "rollouts")
+    assert page.text["exits.bias"] == (
+        "Discarded rollouts are 3 times as long as trained ones (300 against 100 tokens on average): "
+        "the discard is biased by length."
+    )
+    assert page.rows["ro-discarded"] == ["code 33% of 180", "math 0% of 120"]
+    assert page.rows["ro-zero"] == ["code 100%", "math 0%"]
+
+
+def test_sandboxes_requested_ready_and_refused(look: Look) -> None:
+    """`recorded_runs._sandboxes`: in 300 s 30 are requested, 21 ready, 6 refused; 3 start, the oldest since 25 s at the
+    newest tick. Of 100 commands 50 take at most 0.1 s and 90 at most 1 s: the 95th of 10 between 1 and 10 s is 5.5 s.
+    """
+    page = look("boxes", "sandboxes")
+    assert page.lines("creates") == {
+        "requested": "0.1", "became ready": "0.07", "refused": "0.02", "limit": "0.5",
+    }  # fmt: skip
+    assert page.lines("boxes") == {"starting": "3", "running": "21", "building image": "0", "queued": "0"}
+    assert page.charts["boxes"]["limits"] == ["start at once 4"]
+    # timing_s/agent_loop/tool_calls/mean of steps 5 to 14 of the recorded `fully-async.jsonl`: 2.89464.
+    assert page.lines("commands") == {"tools per rollout": "2.89 s", "command p50": "0.1 s", "command p95": "5.5 s"}
+    assert page.cards["sb_exec"] == "Commands p95 5.5 s p50 0.1 s"
+    assert page.cards["sb_starting"] == "Starting OK 3 75% of the limit"
+    # Each was ready after 12 s; 6 of 27 that were decided failed.
+    assert page.cards["sb_p95"].startswith("Spin-up p95 OK 12 s p50 12 s · max 12 s")
+    assert page.lines("infra") == {"sandboxes failed": "22%"}
+    assert page.rows["box-causes"] == ["rate limit 6 newest, 4 s ago"]
+
+
+# ---- rollouts of recorded files
+
+
+def test_the_discarded_rollouts_of_an_art_run(look: Look) -> None:
+    """Three files of 4 trained rollouts, one of 2 discarded ones whose rewards are equal, one of 2 evaluations
+    (`pyarrow.parquet.read_table(file)`): 2 of 14 are 14%, and so is 1 of 7 groups. No tokens are recorded: no bias.
+    """
+    page = look("art", "rollouts")
+    assert page.rows["ro-discarded"] == ["unnamed 14% of 14"]
+    assert page.text["exits.bias"] == ""
+    assert page.text["exits.why"].startswith("No record reports response_tokens; ")
+    assert page.cards["ro_zero"] == "Zero advantage OK 14 % 14% none solved"
+    states = [row.split(" ")[1] for row in page.rows["rollouts"] if not row.startswith("val")]
+    assert (states.count("trained"), states.count("zero")) == (12, 2)
+    # Versions are not recorded: unknown, not zero.
+    assert page.cards["ro_policy"].startswith("Staleness Unknown log `token_versions`")
