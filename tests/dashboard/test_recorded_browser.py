@@ -96,7 +96,7 @@ def test_the_gradient_of_a_pipeline_rl_run(look: Look) -> None:
         "importance ratio 1, effective samples 88%"
     )
     assert page.text["head.gradient.text"] == (
-        "No limit is set for the mismatch: add an alert rule, for example on `mismatch_kl`. "
+        "No limit is set for the mismatch: add an alert rule, for example on mismatch_kl. "
         "Unknown: clipped tokens (not reported by pipeline_rl; this trainer reports no clipped share)."
     )
     drawn = {chart: page.lines(chart) for chart in ("tkl", "tlogp", "tratio", "tess", "tentropy", "tnorm", "tbad")}
