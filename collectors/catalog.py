@@ -226,6 +226,7 @@ HARDWARE_ROWS = (
     _g.gauge("gpu_temperature_celsius", "celsius", "Temperature of the GPU."),
     _g.gauge("gpu_memory_temperature_celsius", "celsius", "Temperature of the GPU's memory."),
     _g.gauge("gpu_sm_clock_hertz", "hertz", "Clock of the SMs."),
+    _g.gauge("gpu_nvlink_bytes_per_second", "bytes/s", "Data over the GPU's NVLinks; label direction: sent, received."),
     # Errors.
     _g.gauge("gpu_last_xid", "", "Code of the last XID error, also after it is over; 0 if there was none."),
     _g.counter("gpu_xid_errors_total", "errors", "XID errors since the exporter began; label xid."),

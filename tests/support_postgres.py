@@ -73,7 +73,9 @@ def database(server_url: str, template: str = "template1") -> Iterator[str]:
         try:
             yield admin.set(database=name).render_as_string(hide_password=False)
         finally:
-            connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
+            # By a new connection: a test may have stopped the server in between.
+            with psycopg.connect(admin.render_as_string(hide_password=False), autocommit=True) as last:
+                last.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
 
 
 # Columns, indexes, constraints and version: changes to these are not reverted when the tables are emptied.

@@ -43,6 +43,9 @@ VALUES: Mapping[str, MetricRule] = {
     "DCGM_FI_DEV_GPU_TEMP": MetricRule("gpu_temperature_celsius"),
     "DCGM_FI_DEV_MEMORY_TEMP": MetricRule("gpu_memory_temperature_celsius"),
     "DCGM_FI_DEV_SM_CLOCK": MetricRule("gpu_sm_clock_hertz", scale=1e6),
+    # A rate, also where the exporter's configuration calls it a counter (DCGM user guide, profiling metrics).
+    "DCGM_FI_PROF_NVLINK_TX_BYTES": MetricRule("gpu_nvlink_bytes_per_second", put=(("direction", "sent"),)),
+    "DCGM_FI_PROF_NVLINK_RX_BYTES": MetricRule("gpu_nvlink_bytes_per_second", put=(("direction", "received"),)),
     "DCGM_FI_DEV_XID_ERRORS": MetricRule("gpu_last_xid"),
     "DCGM_EXP_XID_ERRORS_TOTAL": MetricRule("gpu_xid_errors_total", "xid"),
     # `VOL`: since the driver was loaded. `AGG`: since the GPU was made, used if `VOL` is missing.

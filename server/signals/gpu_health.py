@@ -3,6 +3,7 @@
 The figures are NVIDIA's DCGM exporter's (:9400/metrics), for all processes on a GPU.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from collectors.model import Labels
@@ -93,6 +94,28 @@ def gpu_fleet_memory_used_ratio(view: View) -> Answer:
     sums = [(mean, mean + free[gpu][0]) for gpu, (mean, _) in used.items() if gpu in free]
     shares = [part / whole for part, whole in sums if whole > 0]
     return spread(shares) if shares else Unknown(gpu_fleet_memory_used_ratio.hint)
+
+
+@signal(
+    title="NVLink",
+    unit="GB/s",
+    actor="generator",
+    inputs=("gpu_nvlink_bytes_per_second",),
+    cadence="tick",
+    hint="no GPU reports its NVLink traffic: switch DCGM_FI_PROF_NVLINK_TX_BYTES and DCGM_FI_PROF_NVLINK_RX_BYTES on "
+    "in the DCGM exporter's counters",
+)
+def gpu_fleet_nvlink_bandwidth(view: View) -> Answer:
+    """Data over a GPU's NVLinks, sent and received together: lowest, mean and highest over GPUs, 5 minutes of whole
+    steps.
+    """
+    # Two exporters of one GPU report the same: by direction, it counts once.
+    means: dict[GpuKey, dict[str, float]] = defaultdict(dict)
+    seconds = whole_steps(view)
+    for gauge in view.fresh("gpu_nvlink_bytes_per_second"):
+        means[gpu_key(gauge)][dict(gauge.labels)["direction"]] = gauge.mean(view.now, seconds) / 1e9
+    found = [sum(by_direction.values()) for by_direction in means.values()]
+    return spread(found) if found else Unknown(gpu_fleet_nvlink_bandwidth.hint)
 
 
 # ---- heat and power

@@ -42,6 +42,7 @@ LABELS: Mapping[str, tuple[str, ...]] = {
     "gpu_fleet_clock_hertz": _WORST,
     "gpu_fleet_memory_temperature_celsius": _STAT,
     "gpu_fleet_memory_used_ratio": _STAT,
+    "gpu_fleet_nvlink_bandwidth": _STAT,
     "gpu_fleet_power_watts": _STAT,
     "gpu_fleet_sm_active_ratio": _STAT,
     "gpu_fleet_temperature_celsius": _WORST,

@@ -22,8 +22,10 @@ MORE = (
     ("DCGM_FI_DEV_GPU_UTIL", "50"), ("DCGM_FI_DEV_FB_USED", "60000"), ("DCGM_FI_DEV_FB_FREE", "20000"),
     ("DCGM_FI_DEV_POWER_USAGE", "600"), ("DCGM_FI_DEV_GPU_TEMP", "87"), ("DCGM_FI_DEV_MEMORY_TEMP", "91"),
     ("DCGM_FI_DEV_SM_CLOCK", "1200"), ("DCGM_FI_PROF_SM_ACTIVE", "0.25"), ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "0"),
+    ("DCGM_FI_PROF_NVLINK_TX_BYTES", "120000000000"), ("DCGM_FI_PROF_NVLINK_RX_BYTES", "80000000000"),
 )  # fmt: skip
-"""Figures of a second GPU, next to the recorded page of the first: 50 % used, 60,000 of 80,000 MiB, 87 C, 1.2 GHz."""
+"""Figures of a second GPU, next to the recorded page of the first: 50 % used, 60,000 of 80,000 MiB, 87 C, 1.2 GHz,
+120 GB/s sent and 80 GB/s received over NVLink."""
 
 
 def body(recorded: str, xid: str = "43", ecc: str = "0", remap: str = "") -> str:
@@ -75,6 +77,7 @@ def test_figures_over_gpus(store: Store, recorded: str) -> None:
             "gpu_fleet_memory_temperature_celsius": {"min": 91.0, "mean": 91.0, "max": 91.0},
             "gpu_fleet_power_watts": {"min": 409.692, "mean": 504.846, "max": 600.0},
             "gpu_fleet_clock_hertz": {"min": 1.2e9, "mean": 1.59e9, "max": 1.98e9, worst: 1.2e9},
+            "gpu_fleet_nvlink_bandwidth": {"min": 200.0, "mean": 200.0, "max": 200.0},
             "gpu_fleet_sm_active_ratio": {"min": 0.25, "mean": 0.25, "max": 0.25},
         }
         for name, by_stat in expected.items():

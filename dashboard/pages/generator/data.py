@@ -234,6 +234,7 @@ GPUS: tuple[Panel, ...] = (
     ),
     _spread("gpupower", "GPU power", "gpu_fleet_power_watts", "watts", "W", "lowest", "highest"),
     _spread("gpuclock", "SM clock", "gpu_fleet_clock_hertz", "hertz", "Hz", "slowest GPU", ""),
+    _spread("gpunvlink", "NVLink traffic", "gpu_fleet_nvlink_bandwidth", "GB/s", "GB/s", "least", "most"),
 )
 ROUTER: tuple[Panel, ...] = (
     Panel(
