@@ -115,9 +115,9 @@ ROLLUPS = Kind(
 KINDS = (RAW, SIGNALS, ROLLUPS)
 
 
-RAW_BY_HOUR = RAW._replace(unit={"sqlite": SLOT_MS, "postgresql": HOUR_MS})
-"""For the size limit: it may be reached within a day."""
-BY_SIZE = (RAW_BY_HOUR, SIGNALS)
+RAW_BY_SIZE = RAW._replace(unit=dict.fromkeys(("sqlite", "postgresql"), SLOT_MS))
+SIGNALS_BY_SIZE = SIGNALS._replace(unit=dict.fromkeys(("sqlite", "postgresql"), SLOT_MS))
+"""For the size limit, which may be reached within hours."""
 RECORDS = "records"
 """Kind in `expiry` of rollouts and sandboxes that the size limit deleted."""
 
@@ -261,7 +261,7 @@ class RetentionStore:
                 (run, kind): int(before)
                 for run, kind, before in connection.execute(select(expiry.c.run, expiry.c.kind, expiry.c.before))
             }
-        for kind, only_over in ((RAW_BY_HOUR, True), (RAW_BY_HOUR, False), (SIGNALS, False)):
+        for kind, only_over in ((RAW_BY_SIZE, True), (RAW_BY_SIZE, False), (SIGNALS_BY_SIZE, False)):
             due = []
             for one in found:
                 upto = rollup.floor(one.deletable + (kind.unit[dialect] if one.over else 0), kind.unit[dialect])
