@@ -17,7 +17,7 @@ from server.query.metrics import HEALTH
 from server.store import Store
 from server.store.types import MOST_PANELS, PANEL_CHARACTERS, OwnPanel, panel_mistakes
 
-User = Annotated[str, Query(min_length=1, max_length=PANEL_CHARACTERS, description="name of the user")]
+User = Annotated[str, Query(pattern=r"\S", max_length=PANEL_CHARACTERS, description="name of the user")]
 
 # FastAPI has no way to document a body that is read by hand but this.
 _PANEL = {

@@ -421,6 +421,8 @@ def panel_mistakes(
             found.append((key, "must be a string"))
         elif key in ("title", "split") and len(panel.get(key, "")) > PANEL_CHARACTERS:
             found.append((key, f"has more than {PANEL_CHARACTERS} characters"))
+        elif key == "title" and not panel.get(key, "").isprintable():
+            found.append((key, "has line breaks or other control characters"))
     if not isinstance(panel.get("log", False), bool):
         found.append(("log", "must be true or false"))
     given = [key for key in ("signal", "metric") if panel.get(key)]

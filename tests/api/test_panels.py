@@ -64,6 +64,7 @@ def test_panels_of_a_user_are_kept_in_their_order(web: TestClient, store: Store)
             "[0].wide: unknown; keys: signal, metric, title, split",
         ),
         (b'{"panels": [{"metric": "up{"}]}', "panels[0].metric: 'up{' is no name with labels"),
+        (b'{"panels": [{"metric": "up", "title": "a\\nb"}]}', "panels[0].title: has line breaks or other control"),
         (b'{"panels": [{"metric": "up", "log": "yes"}]}', "panels[0].log: must be true or false"),
         (b'{"panels": [' + b",".join([b'{"metric": "up"}'] * 25) + b"]}", "25 panels; at most 24"),
     ],
@@ -78,6 +79,7 @@ def test_a_bad_list_changes_nothing(web: TestClient, body: bytes, said: str) -> 
 def test_a_name_is_needed(web: TestClient) -> None:
     assert web.put("/api/v1/panels", json={"panels": []}).status_code == 422
     assert web.put("/api/v1/panels?user=" + 101 * "a", json={"panels": []}).status_code == 422
+    assert web.put("/api/v1/panels?user=%20", json={"panels": []}).status_code == 422
 
 
 def test_panels_of_the_configuration_are_checked_all_at_once() -> None:

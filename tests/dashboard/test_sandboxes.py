@@ -155,6 +155,14 @@ def test_quota_fullest_first(reader: MemoryReader) -> None:
     assert (found["quotas.none"], found["quotas.limits"]) == ("", "watch ≥ 80% · critical ≥ 90%")
 
 
+def test_a_rate_is_what_is_used_of_its_limit(reader: MemoryReader) -> None:
+    reader.append(wall.WALL, wall.of_quota("limit", "creates_per_second", "prime"), [(wall.NOW, 40.0)])
+    rate = wall.signal_of("sandbox_creates_per_second", "sandboxes/s")
+    reader.append(wall.WALL, rate, [(wall.NOW, 4.4)])
+    (row,) = [one for one in rows(cells(reader), "quotas.") if one["resource"] == "creations per second"]
+    assert (row["used"], row["width"]) == ("4.4 of 40 · 11%", 11.0)
+
+
 def test_quota_of_several_accounts_and_half_told_ones(reader: MemoryReader) -> None:
     for which, what, who, value in (
         ("used", "starting", "modal", 14.0),
@@ -170,7 +178,7 @@ def test_quota_of_several_accounts_and_half_told_ones(reader: MemoryReader) -> N
     assert table["starting at once · modal"] == ("14 of 128 · 11%", 10.9, "ok")
     assert table["memory · modal"] == ("96, limit not reported", 0.0, "unknown")
     assert table["disk · modal"] == ("limit 500, usage not reported", 0.0, "unknown")
-    assert table["GPU · modal"] == ("0 of 0", 0.0, "unknown")
+    assert table["GPU · modal"] == ("none allowed", 0.0, "unknown")
 
 
 def test_commands_say_why_when_nobody_times_them(reader: MemoryReader) -> None:

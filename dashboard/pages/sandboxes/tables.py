@@ -161,12 +161,19 @@ def _quotas(facts: StatusFacts) -> list[tuple[str, str, float | None, float | No
         if signal.signal in ("sandbox_quota_used", "sandbox_quota_limit") and signal.value is not None:
             key = signal.labels.get("target", ""), signal.labels.get("resource", "")
             numbers.setdefault(key, {})[signal.signal] = signal.value
+    # The rate of all accounts together is an account's only if there is one.
+    rate = facts.value("sandbox_creates_per_second") if len({account for account, _ in numbers}) == 1 else None
+    for (_, resource), has in numbers.items():
+        if resource == "creates_per_second" and rate is not None:
+            has.setdefault("sandbox_quota_used", rate)
     rows = [(*key, has.get("sandbox_quota_used"), has.get("sandbox_quota_limit")) for key, has in numbers.items()]
     return sorted(rows, key=lambda row: (-(row[2] / row[3] if row[2] is not None and row[3] else -1.0), row[:2]))
 
 
 def _filled(used: float | None, limit: float | None) -> str:
     """``14 of 128 · 11%``; or which of the two is not reported."""
+    if not used and limit == 0:
+        return "none allowed"
     if used is None:
         return f"limit {number(limit or 0)}, usage not reported"
     if limit is None:
