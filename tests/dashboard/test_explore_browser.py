@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Response
 
 from collectors.catalog import METRICS
 from dashboard.app import attach
@@ -208,13 +208,19 @@ def test_own_panels_are_added_ordered_and_removed(open_page: Open, store: Store)
     until(page, "() => document.querySelector('#toast')?.textContent === 'Moved to place 2 of 2'")
     assert store.panels.of("mia") == wanted
     # A key that is pressed before the server has answered moves from the place reached: there and back.
-    page.evaluate("""() => ["ArrowLeft", "ArrowRight"].forEach((key) =>
-        RS.all("#own-charts .panel").find((el) => el.querySelector("h2").textContent === "kv_cache_usage_ratio")
-            .querySelector(".handle").dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true })))""")
-    page.wait_for_timeout(500)
+    saves: list[str] = []
+
+    def second_save(response: Response) -> bool:
+        saves.extend([response.url] if response.request.method == "PUT" else [])
+        return len(saves) == 2
+
+    with page.expect_response(second_save):
+        page.evaluate("""() => ["ArrowLeft", "ArrowRight"].forEach((key) =>
+            RS.all("#own-charts .panel").find((el) => el.querySelector("h2").textContent === "kv_cache_usage_ratio")
+                .querySelector(".handle").dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true })))""")
     assert page.evaluate(OWN) == ["KV of each", "trainer_wait_ratio", "kv_cache_usage_ratio"]
     assert store.panels.of("mia") == wanted
     page.locator("#own-charts .panel").last.locator(".tools").click(force=True)
     page.get_by_role("menuitem", name="Remove from Overview").click()
     until(page, f"() => ({OWN})().length === 2")
-    assert store.panels.of("mia") == wanted[:1]
+    wait(lambda: store.panels.of("mia") == wanted[:1])
