@@ -43,6 +43,10 @@ RECLAIM_SHARE = 0.1
 WAL_SHARE = 0.1
 """SQLite: of the limit; a longer write-ahead log is emptied, because it is part of the size."""
 
+ROOM_SHARE = {"sqlite": 0.2, "postgresql": 0.05}
+ROOM_BYTES = 64_000_000
+"""So much of the limit, at most, is left for what is written between two checks: most of it SQLite's log."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retention:
@@ -213,9 +217,8 @@ class RetentionStore:
     # ---- size limit
 
     def least_bytes(self, now: int) -> int:
-        """The smallest size limit that can be met: what it never deletes, and the newest hour as far as can be told.
-
-        0 where the sizes of tables are unknown, see `table_bytes`.
+        """The smallest size limit that can be met: what it never deletes, the newest hour as far as can be told, and
+        room for what is written between two checks. 0 where the sizes of tables are unknown, see `table_bytes`.
         """
         tables = self.table_bytes()
         if not tables:
@@ -226,7 +229,7 @@ class RetentionStore:
         span = max((one.last for one in running), default=0) - min((one.first for one in found), default=0)
         share = min(1.0, NEWEST_KEPT_MS / span) if running and span > 0 else 0.0
         mortal = sum(tables.get(name, 0) for name in _DELETABLE)
-        return round(self.size().bytes - (1 - share) * mortal)
+        return round((self.size().bytes - (1 - share) * mortal) / (1 - ROOM_SHARE[self._engines.dialect]))
 
     def cut(self, limits: Retention, now: int) -> dict[str, int]:
         """What the size limit deleted: kind -> event time (ms) before which rows are gone that retention keeps."""
@@ -243,12 +246,13 @@ class RetentionStore:
         size = self.size()
         if size.wal_bytes > WAL_SHARE * limit and _empty_wal(engine):
             return True
-        if size.on_disk <= limit:
+        limit -= round(min(ROOM_SHARE[self._engines.dialect] * limit, ROOM_BYTES))
+        if size.bytes + size.free_bytes <= limit:
             return False
         if self._give_back(engine, 0):
             return True
         freed = sum(self._unclaimed.values())
-        if (size.on_disk - freed > limit or 0 < freed < RECLAIM_SHARE * limit) and self._shrink(engine, now):
+        if (size.bytes - freed > limit or 0 < freed < RECLAIM_SHARE * limit) and self._shrink(engine, now):
             return True
         return self._reclaim(engine)
 
