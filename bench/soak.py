@@ -3,13 +3,12 @@
     python -m bench.soak [--seconds 300] [--database sqlite|postgres] [--engines 50]
 
 One run with engines, pushed rollouts and sandboxes, pushed trainer steps, ten viewers of the HTTP API, packing, and
-retention of hours instead of days: an hour of wall time is about a week of event time. Event time advances by the 5 s
-grid as fast as the steps return, for `--seconds` of wall time. Every hour a
-fault, each in turn: the collecting part dies between two steps and is recovered from the store, the file must not grow
-(SQLite; rows may still fit into its free pages) or every connection is ended (PostgreSQL), a fifth of the engines is
-down, and the clock jumps an hour ahead. Clients repeat what is not acknowledged. Figures as JSON lines; exit code 1 if
-a row is lost or counted twice, or if a figure of the last quarter is above that of the third by more than its
-allowance.
+retention of hours instead of days. Event time advances by the 5 s grid as fast as the steps return, for `--seconds` of
+wall time: an hour is about five days on SQLite. Every hour of event time there is a fault, each in turn: the collecting
+part dies between two steps and is recovered from the store, the file must not grow (SQLite; rows may still fit into its
+free pages) or every connection is ended (PostgreSQL), a fifth of the engines is down, and the clock jumps an hour
+ahead. Clients repeat what is not acknowledged. Figures as JSON lines; exit code 1 if a row is lost or counted twice, or
+if a figure of the last quarter is above that of the third by more than its allowance.
 """
 
 import argparse

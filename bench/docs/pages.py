@@ -75,7 +75,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "store_rows_per_hour": (),
     "store_limit_bytes": (),
     "store_limit_reached_seconds": (),
-    "store_cut_timestamp_seconds": ("kind",),
+    "store_deleted_before_timestamp_seconds": ("kind",),
     "store_free_bytes": (),
     "store_oldest_sample_timestamp_seconds": (),
     "build_info": ("version",),

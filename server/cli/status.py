@@ -252,7 +252,7 @@ def stored(url: str | None, store: str, token: str | None, retention: RetentionS
                 from server.store.retention import Retention  # noqa: PLC0415 - loaded with the store anyway
 
                 size = opened.retention.size()
-                found = opened.retention.cut(Retention.of(retention), round(time.time() * 1000))
+                found = opened.retention.deleted_by_size(Retention.of(retention), round(time.time() * 1000))
         except stores.StoreError:
             return ""
         limit = size_words(retention.max_bytes, {kind: before / 1000 for kind, before in found.items()})
@@ -267,8 +267,9 @@ def stored(url: str | None, store: str, token: str | None, retention: RetentionS
     oldest = metrics.get("store_oldest_sample_timestamp_seconds")
     days = {kind: float(metrics.get(f'retention_seconds{{kind="{kind}"}}', "nan")) for kind in KINDS}
     most = metrics.get("store_limit_bytes")
-    cut = {kind: float(ts) for kind in KINDS if (ts := metrics.get(f'store_cut_timestamp_seconds{{kind="{kind}"}}'))}
-    limit = size_words(None if most is None else round(float(most)), cut)
+    before = {kind: metrics.get(f'store_deleted_before_timestamp_seconds{{kind="{kind}"}}') for kind in KINDS}
+    deleted = {kind: float(ts) for kind, ts in before.items() if ts is not None}
+    limit = size_words(None if most is None else round(float(most)), deleted)
     return _store_line(float(metrics["store_bytes"]), None if oldest is None else float(oldest), days, limit)
 
 

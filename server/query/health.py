@@ -55,12 +55,17 @@ def _each(page: Page, name: str, label: str) -> dict[str, float]:
     return {dict(labels)[label]: value for (of, labels), value in page.items() if of == name and label in dict(labels)}
 
 
+def _collects(page: Page) -> bool:
+    """Does this server's own process, or a child of it, collect? Otherwise its numbers of the writer are of nothing."""
+    return any(name == "tick_seconds_count" for name, _ in page)
+
+
 def _joined(*parts: str) -> str:
     return ", ".join(part for part in parts if part)
 
 
 def _store(page: Page) -> str:
-    cut = _each(page, "store_cut_timestamp_seconds", "kind")
+    cut = _each(page, "store_deleted_before_timestamp_seconds", "kind")
     used, disk = _one(page, "store_bytes"), _one(page, "store_disk_bytes")
     grows, limit = _one(page, "store_growth_bytes_per_hour"), _one(page, "store_limit_bytes")
     reached = _one(page, "store_limit_reached_seconds")
@@ -80,6 +85,8 @@ def _tables(page: Page) -> str:
 
 
 def _writes(page: Page) -> str:
+    if not _collects(page):
+        return ""
     rows, dropped, queued, retries = (
         _one(page, name)
         for name in ("store_rows_per_hour", "store_dropped_rows_total", "store_queued_rows", "store_retries_total")
@@ -112,7 +119,7 @@ def _queues(page: Page) -> str:
 
 def _retention(page: Page) -> str:
     lag, hours = _one(page, "retention_lag_seconds"), _one(page, "packing_backlog_hours")
-    if lag is None:
+    if lag is None or not _collects(page):
         return ""
     return _joined(
         f"behind for {_hours(lag)}" if lag >= 60 else "nothing overdue",

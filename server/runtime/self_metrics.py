@@ -157,8 +157,7 @@ class SelfMetrics:
 
     def _size(self) -> Iterator[Metric]:
         try:
-            size = self._store.retention.size() if self._store is not None else StoreSize(0, 0, 0)
-            cut = self._store.retention.cut(self._limits, round(time.time() * 1000)) if self._store is not None else {}
+            size, deleted = self._read_size()
         except StoreError:
             return
         rows: list[tuple[str, str, float | None]] = [
@@ -176,10 +175,17 @@ class SelfMetrics:
             if value is not None:
                 yield GaugeMetricFamily(PREFIX + name, text, value=value)
         text = "Time before which the size limit deleted rows of a kind that retention keeps; absent if it did not."
-        family = GaugeMetricFamily(PREFIX + "store_cut_timestamp_seconds", text, labels=("kind",))
-        for kind, before in cut.items() if self._kept.max_bytes is not None else ():
+        family = GaugeMetricFamily(PREFIX + "store_deleted_before_timestamp_seconds", text, labels=("kind",))
+        for kind, before in deleted.items() if self._kept.max_bytes is not None else ():
             family.add_metric((kind,), before / 1000)
         yield family
+
+    def _read_size(self) -> tuple[StoreSize, Mapping[str, int]]:
+        """The size, and what the size limit deleted; of no store where the families alone are asked for."""
+        if self._store is None:
+            return StoreSize(0, 0, 0), {}
+        of = self._store.retention
+        return of.size(), of.deleted_by_size(self._limits, round(time.time() * 1000))
 
     def _growth(self, found: CollectorNumbers) -> Iterator[Metric]:
         rates = found.per_hour()

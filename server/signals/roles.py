@@ -88,7 +88,7 @@ def generator_handover_requests(view: View) -> Answer:
     connecting to a decode engine (bootstrap), their KV cache being sent (sending); waiting for room in a decode
     engine (allocation), their KV cache being received (receiving).
     """
-    if not any(True for _ in _pools(view)):
+    if not list(_pools(view)):
         return Unknown(_NO_ROLE)
     gauges = view.fresh(_BY_REASON)
     by_queue = [

@@ -150,7 +150,7 @@ class RetentionStore:
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
         # PostgreSQL: bytes of rows that the size limit deleted since their tables were last rewritten.
-        self._unclaimed: dict[str, float] = {}
+        self._freed_bytes: dict[str, float] = {}
 
     def step(self, limits: Retention, now: int) -> bool:
         """Delete the next piece that is due, in one short transaction. False: nothing is due.
@@ -228,10 +228,10 @@ class RetentionStore:
         running = [one for one in found if not one.over]
         span = max((one.last for one in running), default=0) - min((one.first for one in found), default=0)
         share = min(1.0, NEWEST_KEPT_MS / span) if running and span > 0 else 0.0
-        mortal = sum(tables.get(name, 0) for name in _DELETABLE)
-        return round((self.size().bytes - (1 - share) * mortal) / (1 - ROOM_SHARE[self._engines.dialect]))
+        deletable = sum(tables.get(name, 0) for name in _DELETABLE)
+        return round((self.size().bytes - (1 - share) * deletable) / (1 - ROOM_SHARE[self._engines.dialect]))
 
-    def cut(self, limits: Retention, now: int) -> dict[str, int]:
+    def deleted_by_size(self, limits: Retention, now: int) -> dict[str, int]:
         """What the size limit deleted: kind -> event time (ms) before which rows are gone that retention keeps."""
         query = select(expiry.c.kind, func.max(expiry.c.before)).group_by(expiry.c.kind)
         with self._engines.reading() as connection:
@@ -251,10 +251,11 @@ class RetentionStore:
             return False
         if self._give_back(engine, 0):
             return True
-        freed = sum(self._unclaimed.values())
+        freed = sum(self._freed_bytes.values())
         if (size.bytes - freed > limit or 0 < freed < RECLAIM_SHARE * limit) and self._shrink(engine, now):
             return True
-        return self._reclaim(engine)
+        # A rewrite locks its table: it must be worth it, also where only the newest hour is left above the limit.
+        return freed > 0 and freed >= RECLAIM_SHARE * limit and self._reclaim(engine)
 
     def _shrink(self, engine: Engine, now: int) -> bool:
         """Delete the next piece: raw rows of runs that are over, other raw rows, signals, records in the same order."""
@@ -295,22 +296,19 @@ class RetentionStore:
         for table, count in rows.items():
             if count:
                 width = connection.execute(text(_ROW_BYTES), {"table": table}).scalar() or 0.0
-                self._unclaimed[table] = self._unclaimed.get(table, 0.0) + count * float(width)
+                self._freed_bytes[table] = self._freed_bytes.get(table, 0.0) + count * float(width)
 
     def _reclaim(self, engine: Engine) -> bool:
         """PostgreSQL: rewrite the tables from which rows were deleted, which returns their space."""
-        if not self._unclaimed:
-            return False
-        tables = list(self._unclaimed)
-        self._unclaimed.clear()
         with engine.begin() as connection:
             chunks.drop_empty_days(connection)
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(text("SET lock_timeout = '10s'"))
             try:
-                for table in tables:
+                for table in list(self._freed_bytes):
                     for name in _REWRITTEN.get(table, (table,)):
                         connection.execute(text(f"VACUUM (FULL) {name}"))
+                    del self._freed_bytes[table]
             finally:
                 connection.execute(text("RESET lock_timeout"))
         return True
@@ -546,7 +544,7 @@ WHERE c.relkind = 'r' AND (c.oid = to_regclass(:table) OR i.inhparent = to_regcl
 
 
 class _RunTimes(NamedTuple):
-    """``over``: it has ended, or nobody has collected it for an hour. ``first``, ``last``: of its rows, ms."""
+    """``over``: it has ended, or was not collected for an hour. ``first``, ``last``: of its rows, ms."""
 
     run: int
     over: bool
@@ -577,7 +575,7 @@ _OVER = ("finished", "crashed")
 
 
 def _empty_wal(engine: Engine) -> bool:
-    """SQLite: write the log's pages back and truncate it. False: somebody reads from it; the next step tries again."""
+    """SQLite: write the log's pages back and truncate it. False: a reader uses it; the next step tries again."""
     with engine.connect() as connection:
         driver = connection.connection.cursor()
         (patience,) = driver.execute("PRAGMA busy_timeout").fetchone()

@@ -367,16 +367,13 @@ def megabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
-def size_words(max_bytes: int | None, cut: Mapping[str, float]) -> str:
-    """The size limit and what it deleted, for a reader; "" without one. ``cut``: `RetentionStore.cut` in seconds."""
+def size_words(max_bytes: int | None, deleted: Mapping[str, float]) -> str:
+    """The size limit and what it deleted, for a reader; "" without one. ``deleted``: kind -> before when, epoch s."""
     if max_bytes is None:
         return ""
-    gone = [
-        f"{KINDS[kind]} before {datetime.fromtimestamp(ts, UTC):%Y-%m-%d %H:%M} UTC" for kind, ts in sorted(cut.items())
-    ]
-    return f"max_size {max_bytes / 1e6:,.0f} MB" + (
-        f" deleted {', '.join(gone)}" if gone else ", nothing deleted by it"
-    )
+    dates = {kind: f"{datetime.fromtimestamp(ts, UTC):%Y-%m-%d %H:%M} UTC" for kind, ts in sorted(deleted.items())}
+    gone = ", ".join(f"{KINDS[kind]} before {date}" for kind, date in dates.items())
+    return f"max_size {max_bytes / 1e6:,.0f} MB" + (f" deleted {gone}" if gone else ", nothing deleted by it")
 
 
 # ---- charts that users chose

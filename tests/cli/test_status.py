@@ -165,8 +165,8 @@ def test_the_line_on_the_store_of_a_server() -> None:
 def test_what_the_size_limit_deleted_is_said() -> None:
     page = (
         "rollscope_store_bytes 4.7e+07\nrollscope_store_limit_bytes 5e+07\n"
-        'rollscope_store_cut_timestamp_seconds{kind="raw"} 1.7000064e+09\n'
-        'rollscope_store_cut_timestamp_seconds{kind="records"} 1.70001e+09\n'
+        'rollscope_store_deleted_before_timestamp_seconds{kind="raw"} 1.7000064e+09\n'
+        'rollscope_store_deleted_before_timestamp_seconds{kind="records"} 1.70001e+09\n'
     )
     with answering(200, "text/plain", page.encode()) as url:
         line = stored(url, "", None, RetentionSettings())

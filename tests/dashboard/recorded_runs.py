@@ -21,6 +21,7 @@ from tests.collectors._reading import TESTDATA
 from tests.collectors.test_pipeline_rl import RUN as PIPELINE_RL
 from tests.collectors.test_pipeline_rl import WRITTEN, dated
 from tests.driven_run import T0, TRAINER, bench
+from tests.signals import test_role_signals
 
 # Seconds after the last reading. The signals of an instant wait for slower targets.
 SETTLED = 15.0
@@ -57,6 +58,8 @@ def _runs(store: Store, folder: Path) -> Iterator[tuple[str, float]]:
     recorded = sorted((TESTDATA / "vllm/default").glob("*.prom"), key=lambda file: file.name.split("_")[1])
     pages = [(int(file.name.split("_")[1]) / 1000, file.read_text("utf-8")) for file in recorded]
     yield _pages(store, "vllm", vllm, pages, generator_gpus=2.0)
+    with bench(store, name="prefill_decode") as bench_of:
+        yield "prefill_decode", test_role_signals.play(bench_of, "prefill_decode")
     yield _sandboxes(store, rows)
     yield _art(store, Path(shutil.copytree(TESTDATA / "art_rollouts/pipeline", folder / "art")))
     yield _pushed(store)

@@ -257,6 +257,24 @@ def test_drafts_and_prefix_hits_of_two_engines(look: Look) -> None:
 # ---- generator: GPUs
 
 
+def test_prefill_and_decode_engines(look: Look) -> None:
+    """Pages of SGLang's own collector, the second one for 45 of 50 s.
+
+    A prefill engine: 2, then 3 running, 10, then 12 waiting; 100,000, then 180,000 prompt tokens. Each of two decode
+    engines: 44, then 48 running; 200,000, then 260,000 tokens; 3, then 4 wait for room, 5, then 6 receive.
+    """
+    page = look("prefill_decode", "generator")
+    assert page.text["roles.note"] == "1 prefill engine · 2 decode engines"
+    assert page.lines("roload") == {
+        "prefill running": "2.9", "prefill waiting": "11.8", "decode running": "95.2", "decode waiting": "0",
+    }  # fmt: skip
+    assert page.lines("rokv") == {"prefill": "40%", "decode": "83%"}
+    assert page.lines("rotokens") == {"prompts, by prefill": "1,600", "generated, by decode": "2,400"}
+    assert page.lines("roqueues") == {
+        "connecting": "4.9", "KV cache being sent": "6.9", "waiting for room": "7.8", "KV cache being received": "11.8",
+    }  # fmt: skip
+
+
 def test_the_gpu_of_a_dcgm_exporter(look: Look) -> None:
     """Of the second GPU the page has only markers for missing values (140737488355330 W, 2147483632 %), as for the
     first one's memory temperature. 4,845 of 4,845 + 35,690 MiB are 11.95%; tensor cores 4%, memory 61%, engines 99.5%.

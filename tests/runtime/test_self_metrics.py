@@ -13,7 +13,7 @@ from server.cli.export import UNHEALTHY
 from server.lib.clock import ScaledClock
 from server.query import Reader
 from server.runtime.collector_service import Health, RetentionTask
-from server.runtime.self_metrics import CollectorNumbers, SelfMetrics, process_numbers
+from server.runtime.self_metrics import CollectorNumbers, SelfMetrics, TickTotals, process_numbers
 from server.store import Store, Writer
 from server.store.types import Batch, OutboxRow, Push, RetentionSettings
 from tests.driven_run import T0
@@ -128,7 +128,7 @@ def test_retention_reports_since_when_it_is_behind(
 
 def test_growth_and_when_the_limit_is_reached(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """30 minutes: 5 MB and 60,000 rows more; 50 - 20 = 30 MB are left at 10 MB an hour. Below ten minutes no rate."""
-    health, numbers = Health(), CollectorNumbers()
+    health, numbers = Health(), CollectorNumbers(ticks={"run": TickTotals(10, 1.0)})
     begin = 1_700_000_000.0
     for minutes, used, rows in ((0, 15_000_000, 1_000), (0.5, 99_000_000, 1_000), (9, 18_000_000, 2_000)):
         monkeypatch.setattr("server.runtime.self_metrics.time.time", lambda at=60 * minutes: begin + at)
@@ -148,4 +148,8 @@ def test_growth_and_when_the_limit_is_reached(store: Store, monkeypatch: pytest.
     assert said["writes"] == "120,000 rows/h, 0 rows dropped since the start"
     assert said["queues"] == "0 pushes (0 rows) and 0 notifications wait"
     assert said["retention"] == "nothing overdue"
+    assert said["steps"] == "0.1 s on average, of 5 s"
+    # A server that only serves knows nothing of the writer.
+    alone = Reader(store, ScaledClock(T0), own=SelfMetrics(store, Health().numbers, LIMITED)).health()
+    assert alone.keys() >= {"store", "queues", "web"} and alone.keys().isdisjoint({"writes", "steps", "retention"})
     assert said["web"].endswith(" open files") and "collect" not in said

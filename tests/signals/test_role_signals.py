@@ -18,13 +18,13 @@ ROLES = {"p0": "prefill", "d0": "decode", "d1": "decode"}
 SECONDS = 50
 
 
-def play(run: Bench) -> float:
+def play(run: Bench, name_of_run: str = "run") -> float:
     """The first page of each engine, then the second one for 45 s."""
     states: dict[str, State] = {name: {} for name in ROLES}
     for at in range(0, SECONDS + 1, 5):
         for name, role in ROLES.items():
             body = (PAGES / f"{role}_{min(at, 1)}.prom").read_bytes()
-            of = Target(name, "run", "sglang", "generator", url="http://127.0.0.1:1")
+            of = Target(name, name_of_run, "sglang", "generator", url="http://127.0.0.1:1")
             run.commit(of, sglang.parse(body, states[name], Limits()), T0 + at)
     run.advance(T0 + SECONDS)
     return T0 + SECONDS

@@ -1,5 +1,7 @@
 """The size limit: what goes first, what stays, that the database gets smaller on disk, and what is reported."""
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import text
 
@@ -21,8 +23,8 @@ SAMPLES, POINTS, ROLLOUTS = 600, 120, 60
 
 def fill(store: Store, run: str, start: int, lifecycle: str, times: int = 1) -> None:
     """``times`` as many series and rollouts."""
-    keys = [SCRAPED.__class__(f"engine-{n}", SCRAPED.metric, SCRAPED.labels) for n in range(times)]
-    signals = [SIGNAL.__class__("", SIGNAL.metric, (("n", str(n)),)) for n in range(times)]
+    keys = [replace(SCRAPED, target=f"engine-{n}") for n in range(times)]
+    signals = [replace(SIGNAL, labels=(("n", str(n)),)) for n in range(times)]
     scraped, derived = store.series.intern(run, keys), store.series.intern(run, signals)
     for hour in range(HOURS):
         at = start + hour * HOUR
@@ -84,9 +86,9 @@ def test_what_goes_first_and_what_stays(store: Store) -> None:
     (first, *_) = store.series.intern("old", [SCRAPED])
     (bucket,) = store.samples.buckets(first, OLD, OLD + HOUR, HOUR)
     assert bucket.n == SAMPLES
-    cut = store.retention.cut(limits, NOW)
+    cut = store.retention.deleted_by_size(limits, NOW)
     assert cut == dict.fromkeys(("raw", "signals", "records"), NEW + 9 * HOUR)
-    assert store.retention.cut(Retention(raw=HOUR, signals=HOUR, records=HOUR), NOW) == {}
+    assert store.retention.deleted_by_size(Retention(raw=HOUR, signals=HOUR, records=HOUR), NOW) == {}
 
 
 def test_the_database_gets_smaller_on_disk(store: Store) -> None:
