@@ -1,6 +1,6 @@
 """A fault of a real server under load: is every acknowledged row there, and counted once?
 
-    python -m bench.kills [sqlite] [postgres] [--fault kill|slow-disk|database-stopped] [--kills 50] [--seconds 60]
+    python -m bench.kills [sqlite] [postgres] [--fault FAULT] [--kills 50] [--seconds 60]
 
 A client pushes a rollout and a sandbox about every 50 ms, and repeats each request until it is acknowledged. At the end
 the counters on `/metrics` must equal the number of distinct records. Figures as a JSON line; exit code 1 if one record
@@ -8,7 +8,10 @@ is lost or counted twice.
 
 kill: SIGKILL 0 to 3 s after the server began to serve, then it is started again, `--kills` times. slow-disk: each
 `fsync` takes 2 s (a library loaded before the C library; needs a C compiler). database-stopped: PostgreSQL is stopped
-for `--seconds` and started again.
+for `--seconds` and started again. connections: all connections to PostgreSQL are ended every 3 s for `--seconds`.
+clock: the clock of server and client jumps an hour ahead, and back after `--seconds`; at the end it is an hour later
+(by such a library). restore: a backup is taken under load, the server is killed, and another one continues on a store
+that was filled from the backup; records pushed before count if the backup has them.
 """
 
 import argparse
@@ -18,6 +21,8 @@ import random
 import re
 import signal
 import socket
+import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
@@ -50,6 +55,8 @@ class Pusher:
     """Pushes until `stop`; every record until it is acknowledged."""
 
     url: str
+    ahead: float = 0.0
+    """Of its clock, s."""
     sent: int = 0
     repeated: int = 0
     longest: float = 0.0
@@ -58,7 +65,7 @@ class Pusher:
     def run(self) -> None:
         with httpx.Client(base_url=self.url, timeout=10.0, trust_env=False) as client:
             while not self.stop.is_set():
-                now, number = time.time(), self.sent
+                now, number = time.time() + self.ahead, self.sent
                 rollout = {
                     "rollout_id": f"r{number}", "purpose": "train", "environment": "math", "reward": 1.0,
                     "version_start": 1, "version_finish": 1, "token_versions": [[1, 10]], "response_tokens": 10,
@@ -116,12 +123,70 @@ int fdatasync(int fd) { sleep(2); return ((int (*)(int))dlsym(RTLD_NEXT, "fdatas
 """
 
 
-def slow_fsync(folder: Path) -> str:
-    """Path of a library whose `fsync` takes 2 s."""
-    (folder / "slow.c").write_text(_SLOW_FSYNC)
-    library = folder / "slow.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, folder / "slow.c", "-ldl"], check=True)
-    return str(library)
+_OTHER_CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+static const long *ahead;
+int clock_gettime(clockid_t id, struct timespec *to) {
+  static int (*real)(clockid_t, struct timespec *);
+  if (!real) {
+    ahead = mmap(0, sizeof *ahead, PROT_READ, MAP_SHARED, open(getenv("CLOCK_AHEAD"), O_RDONLY), 0);
+    real = dlsym(RTLD_NEXT, "clock_gettime");
+  }
+  int found = real(id, to);
+  if (id == CLOCK_REALTIME) to->tv_sec += *ahead;
+  return found;
+}
+"""
+
+
+def library(folder: Path, source: str) -> str:
+    """Path of a library of this source, to be loaded before the C library."""
+    (folder / "first.c").write_text(source)
+    found = folder / "first.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", found, folder / "first.c", "-ldl"], check=True)
+    return str(found)
+
+
+def set_clock(folder: Path, pusher: Pusher, seconds: int) -> None:
+    with (folder / "ahead").open("r+b") as file:
+        file.write(struct.pack("l", seconds))
+    pusher.ahead = float(seconds)
+
+
+def end_connections(url: str, seconds: float) -> int:
+    """Ends every connection of the database every 3 s; returns how many were ended."""
+    import psycopg  # noqa: PLC0415 - only for PostgreSQL
+
+    ended, until = 0, time.monotonic() + seconds
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        sql = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        while time.monotonic() < until:
+            time.sleep(3.0)
+            ended += len(connection.execute(sql).fetchall())
+    return ended
+
+
+def rollscope(folder: Path, *arguments: str) -> None:
+    command = [sys.executable, "-m", "server.main", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "HOME": str(folder)}
+    subprocess.run(command, cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def records(path: Path) -> tuple[int, int]:
+    """(rollouts, sandboxes) of a store; both may also wait in its inbox, one body for each."""
+    with sqlite3.connect(path) as connection:
+        (rollouts,) = connection.execute("SELECT count(*) FROM rollouts").fetchone()
+        (sandboxes,) = connection.execute("SELECT count(*) FROM sandboxes").fetchone()
+        (waiting,) = connection.execute("SELECT count(*) FROM inbox").fetchone()
+    return rollouts + waiting, sandboxes
 
 
 def stop_database(url: str, seconds: float) -> None:
@@ -138,66 +203,140 @@ def resident_mb(process: subprocess.Popen[str]) -> float:
     return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def run(fault: str, kills: int, seconds: float, seed: int, store: str) -> bool:
-    """The fault on an empty store; prints the figures. Returns whether every record was counted once."""
-    moments, port = random.Random(seed), free_port()
-    url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        store = store or f"sqlite:///{folder}/store.db"
-        pusher = Pusher(url)
-        thread = threading.Thread(target=pusher.run)
-        more = {"LD_PRELOAD": slow_fsync(folder)} if fault == "slow-disk" else {}
-        process = started(store, port, folder, **more)
-        thread.start()
+@dataclass(slots=True)
+class Trial:
+    """A server on an empty store, and a client that pushes to it."""
+
+    folder: Path
+    store: str
+    environment: dict[str, str]
+    port: int = field(default_factory=free_port)
+    unheld: tuple[int, int] = (0, 0)
+    """Rollouts and sandboxes that were acknowledged after the backup that the store was filled from."""
+    pusher: Pusher = field(init=False)
+    process: subprocess.Popen[str] = field(init=False)
+    thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pusher = Pusher(f"http://127.0.0.1:{self.port}")
+        self.process = started(self.store, self.port, self.folder, **self.environment)
+        self.push()
+
+    def push(self) -> None:
+        self.pusher.stop.clear()
+        self.thread = threading.Thread(target=self.pusher.run)
+        self.thread.start()
+
+    def stop_pushing(self) -> None:
+        self.pusher.stop.set()
+        self.thread.join()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def restart(self) -> None:
+        self.process = started(self.store, self.port, self.folder, **self.environment)
+
+    def restore(self, seconds: float) -> None:
+        """Takes a backup under load, and continues on a store that was filled from it."""
+        time.sleep(seconds / 2)
+        first = self.pusher.sent
+        rollscope(self.folder, "backup", str(self.folder / "backup.db"), "--store", self.store)
+        last = self.pusher.sent + 1
+        time.sleep(seconds / 2)
+        self.stop_pushing()
+        self.kill()
+        self.store = f"sqlite:///{self.folder}/restored.db"
+        rollscope(self.folder, "restore", str(self.folder / "backup.db"), "--store", self.store)
+        held = records(self.folder / "restored.db")
+        print(json.dumps({"pushed_when_the_backup_began_and_ended": (first, last), "in_the_backup": held}))
+        if not all(first <= count <= last for count in held):
+            raise SystemExit("the backup is not of one moment")
+        self.unheld = (self.pusher.sent - held[0], self.pusher.sent - held[1])
+        self.restart()
+        self.push()
+        time.sleep(seconds / 2)
+
+    def make(self, fault: str, kills: int, seconds: float, seed: int) -> None:
+        moments = random.Random(seed)
         if fault == "kill":
             for _ in range(kills):
                 time.sleep(moments.uniform(0.0, LONGEST_LIFE_SECONDS))
-                process.kill()
-                process.communicate()
-                process = started(store, port, folder)
+                self.kill()
+                self.restart()
         elif fault == "slow-disk":
             time.sleep(seconds)
+        elif fault == "clock":
+            for ahead in (0, 3600, 0):
+                set_clock(self.folder, self.pusher, ahead)
+                time.sleep(seconds)
+        elif fault == "connections":
+            print(json.dumps({"connections_ended": end_connections(self.store, seconds)}))
+        elif fault == "restore":
+            self.restore(seconds)
         else:
             time.sleep(10.0)
-            stop_database(store, seconds)
+            stop_database(self.store, seconds)
             time.sleep(10.0)
-        pusher.stop.set()
-        thread.join()
-        wanted = (float(pusher.sent), float(pusher.sent))
+
+
+def run(fault: str, kills: int, seconds: float, seed: int, store: str) -> bool:
+    """The fault on an empty store; prints the figures. Returns whether every record was counted once."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        environment = {}
+        if fault == "slow-disk":
+            environment = {"LD_PRELOAD": library(folder, _SLOW_FSYNC)}
+        elif fault == "clock":
+            (folder / "ahead").write_bytes(bytes(8))
+            environment = {"LD_PRELOAD": library(folder, _OTHER_CLOCK), "CLOCK_AHEAD": str(folder / "ahead")}
+        trial = Trial(folder, store or f"sqlite:///{folder}/store.db", environment)
+        trial.make(fault, kills, seconds, seed)
+        trial.stop_pushing()
+        if fault == "clock":
+            set_clock(folder, trial.pusher, 3700)
+        pusher, sent = trial.pusher, trial.pusher.sent
+        wanted = (float(sent - trial.unheld[0]), float(sent - trial.unheld[1]))
         stopped = time.monotonic()
         deadline = stopped + SETTLE_SECONDS
-        found = counters(url)
+        found = counters(pusher.url)
         while found != wanted and time.monotonic() < deadline:
             time.sleep(1.0)
-            found = counters(url)
-        settled, resident = time.monotonic() - stopped, resident_mb(process)
+            found = counters(pusher.url)
+        settled, resident = time.monotonic() - stopped, resident_mb(trial.process)
         time.sleep(15.0)  # and no record is counted again
-        found = counters(url)
-        process.send_signal(signal.SIGTERM)
-        process.communicate()
+        found = counters(pusher.url)
+        trial.process.send_signal(signal.SIGTERM)
+        trial.process.communicate()
     lost = {"rollouts": wanted[0] - found[0], "sandboxes": wanted[1] - found[1]}
     print(json.dumps({
-        "database": store.partition(":")[0], "fault": fault, **({"kills": kills} if fault == "kill" else {}),
-        "records_of_each_kind": pusher.sent, "repeated_requests": pusher.repeated,
+        "database": trial.store.partition(":")[0], "fault": fault, **({"kills": kills} if fault == "kill" else {}),
+        "records_of_each_kind": sent, "repeated_requests": pusher.repeated,
         "longest_push_s": round(pusher.longest, 1), "settled_after_s": round(settled, 1), "rss_mb": round(resident),
         "counted": found, "lost_or_doubled": lost,
     }))  # fmt: skip
     return not any(lost.values())
 
 
+FAULTS = {
+    "kill": ("sqlite", "postgres"), "slow-disk": ("sqlite",), "database-stopped": ("postgres",),
+    "connections": ("postgres",), "clock": ("sqlite", "postgres"), "restore": ("sqlite", "postgres"),
+}  # fmt: skip
+"""Fault -> the databases that have it: PostgreSQL waits for its disk itself, SQLite is stopped with the server."""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("backends", nargs="*", choices=["sqlite", "postgres", []])
-    parser.add_argument("--fault", choices=["kill", "slow-disk", "database-stopped"], default="kill")
+    parser.add_argument("--fault", choices=FAULTS, default="kill")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     wanted = given.backends or ["sqlite", "postgres"]
     fault = (given.fault, given.kills, given.seconds, given.seed)
-    # PostgreSQL waits for its disk by itself, and SQLite is stopped with the server.
-    wanted = {"slow-disk": ["sqlite"], "database-stopped": ["postgres"]}.get(given.fault, wanted)
+    wanted = [one for one in wanted if one in FAULTS[given.fault]]
     sound = [run(*fault, "")] if "sqlite" in wanted else []
     if "postgres" in wanted:
         with support_postgres.server() as server, support_postgres.database(server) as url:

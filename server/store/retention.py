@@ -244,7 +244,8 @@ class RetentionStore:
     def _over(self, engine: Engine, limit: int, now: int) -> bool:
         """Bring the database under its limit, one piece at a time. False: it is, or nothing more can be deleted."""
         size = self.size()
-        if size.wal_bytes > WAL_SHARE * limit and _empty_wal(engine):
+        most = round(WAL_SHARE * limit)
+        if size.wal_bytes > most and _empty_wal(engine, most):
             return True
         limit -= round(min(ROOM_SHARE[self._engines.dialect] * limit, ROOM_BYTES))
         if size.bytes + size.free_bytes <= limit:
@@ -574,12 +575,18 @@ def _runs_by_size(connection: Connection, now: int) -> list[_RunTimes]:
 _OVER = ("finished", "crashed")
 
 
-def _empty_wal(engine: Engine) -> bool:
-    """SQLite: write the log's pages back and truncate it. False: a reader uses it; the next step tries again."""
+def _empty_wal(engine: Engine, most: int) -> bool:
+    """SQLite: write the log's pages back and truncate it. False: a reader uses it; the next step tries again.
+
+    From now on SQLite writes back and truncates by itself at ``most`` bytes: a back-fill writes more in a period.
+    """
     with engine.connect() as connection:
         driver = connection.connection.cursor()
         (patience,) = driver.execute("PRAGMA busy_timeout").fetchone()
         try:
+            (width,) = driver.execute("PRAGMA page_size").fetchone()
+            driver.execute(f"PRAGMA wal_autocheckpoint = {max(most // width, 1)}").fetchall()
+            driver.execute(f"PRAGMA journal_size_limit = {most}").fetchall()
             driver.execute("PRAGMA busy_timeout = 0").fetchall()
             (busy, *_) = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         finally:
