@@ -457,6 +457,10 @@ class Ingest:
     def pushed(self, now: float) -> Arrivals:
         """Returns changes of sandboxes that any process has pushed into the store since the last call."""
         arrivals, before = Arrivals(), self._pushed
+        if _ms(now) < before - OVERLAP_MS:
+            # The clock went back: rows of what is now the future were counted, and are read again until it has passed.
+            counted = self._store.sandboxes.heard_since(self.run, PUSHED, _ms(now) + 1)
+            self.mark_recovered(row for row in counted if row.seen_at <= (before - OVERLAP_MS) / 1000)
         if self._seen:
             arrivals.heard[PUSHED] = (now, math.inf)
         # Read with an overlap, because a slow transaction commits after its time stamp; equal rows are skipped.

@@ -109,6 +109,8 @@ class RetentionTask:
 
     def __init__(self, store: Store, settings: RetentionSettings, leading: Callable[[], bool]) -> None:
         self._store, self._limits, self._leading = store, Retention.of(settings), leading
+        if self._limits.max_bytes is not None:
+            store.retention.bound_log(self._limits.max_bytes)
         # Called after each attempt with the time (epoch s) since which more rows have been due to be deleted than one
         # step does, or since which steps fail (None: no row is due), and with the hours of runs due to be packed.
         self.on_behind: Callable[[float | None, int], None] = lambda since, hours: None
@@ -258,6 +260,8 @@ class CollectorService(AbstractContextManager[None]):
         # Runs that will not be collected get no alert evaluation, so their alerts are closed.
         collected = [*(loop.run for loop in loops), *await adopter.names()]
         await asyncio.to_thread(self._store.alerts.abandon, collected, round(self._clock.now() * 1000))
+        retention = RetentionTask(self._store, self._retention, self._leader.leading)
+        retention.on_behind, retention.on_size = self._note_retention, self._numbers.size
         if self._before is not None:
             filling = asyncio.create_task(_as_coroutine(self._before(loops)))
             stopping = asyncio.create_task(self._stop.wait())
@@ -271,8 +275,6 @@ class CollectorService(AbstractContextManager[None]):
                     await loop.close()
                 return
             filling.result()
-        retention = RetentionTask(self._store, self._retention, self._leader.leading)
-        retention.on_behind, retention.on_size = self._note_retention, self._numbers.size
         tasks = [dispatcher.run(self._stop), retention.run(self._stop)]
         if self._alerts.deadman.url:
             dead_man = DeadMan(self._alerts.deadman.url, self._alerts.deadman.interval, self._health.problem)

@@ -35,7 +35,10 @@ SQLITE_SIZES_BYTES = 1 << 30
 """Largest SQLite file of which sizes of tables are read, which takes about a second."""
 
 NEWEST_KEPT_MS = 3_600_000
-"""The size limit deletes nothing of the newest hour of a run that goes on: verdict and charts read it."""
+"""The size limit keeps the newest hour of a run that goes on: verdict and charts read it."""
+
+SHORTEST_KEPT_MS = 900_000
+"""So much stays where the newest hour alone exceeds the limit, which bounds the disk: half of it, then a quarter."""
 
 RECLAIM_SHARE = 0.1
 """PostgreSQL: so much of the limit is deleted before tables are rewritten, which locks each for as long as it takes."""
@@ -258,11 +261,28 @@ class RetentionStore:
         # A rewrite locks its table: it must be worth it, also where only the newest hour is left above the limit.
         return freed > 0 and freed >= RECLAIM_SHARE * limit and self._reclaim(engine)
 
+    def bound_log(self, limit: int) -> None:
+        """SQLite: let the write-ahead log take `WAL_SHARE` of a size limit from the start, also during a back-fill."""
+        if self._engines.dialect == "sqlite":
+            _empty_wal(self._write_engine(), round(WAL_SHARE * limit))
+
     def _shrink(self, engine: Engine, now: int) -> bool:
-        """Delete the next piece: raw rows of runs that are over, other raw rows, signals, records in the same order."""
+        """Delete the next piece of what may go while the newest hour stays; then while half of it does, or a quarter.
+
+        A limit below the newest hour is refused at the start, but a run can become faster.
+        """
+        kept = NEWEST_KEPT_MS
+        while kept >= SHORTEST_KEPT_MS:
+            if self._delete_before(engine, now, kept):
+                return True
+            kept //= 2
+        return False
+
+    def _delete_before(self, engine: Engine, now: int, kept: int) -> bool:
+        """Delete a piece: raw rows of runs that are over, other raw rows, signals, records in the same order."""
         dialect = self._engines.dialect
         with self._engines.reading() as connection:
-            found = _runs_by_size(connection, now)
+            found = _runs_by_size(connection, now, kept)
             states = {
                 (run, kind): int(before)
                 for run, kind, before in connection.execute(select(expiry.c.run, expiry.c.kind, expiry.c.before))
@@ -551,14 +571,16 @@ class _RunTimes(NamedTuple):
     over: bool
     first: int
     last: int
+    kept: int
+    """ms of a run that goes on."""
 
     @property
     def deletable(self) -> int:
         """Rows before it may go."""
-        return self.last + 1 if self.over else self.last - NEWEST_KEPT_MS
+        return self.last + 1 if self.over else self.last - self.kept
 
 
-def _runs_by_size(connection: Connection, now: int) -> list[_RunTimes]:
+def _runs_by_size(connection: Connection, now: int, kept: int = NEWEST_KEPT_MS) -> list[_RunTimes]:
     c = runs.c
     query = select(c.id, c.lifecycle, c.collected_at, c.first_ts, c.last_ts, c.watermark).where(c.first_ts.is_not(None))
     return [
@@ -567,6 +589,7 @@ def _runs_by_size(connection: Connection, now: int) -> list[_RunTimes]:
             row.lifecycle in _OVER or (row.collected_at is not None and row.collected_at < now - NEWEST_KEPT_MS),
             int(row.first_ts),
             max(int(row.last_ts or row.first_ts), int(row.watermark or 0)),
+            kept,
         )
         for row in connection.execute(query.order_by(c.id))
     ]

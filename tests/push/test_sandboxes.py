@@ -96,6 +96,19 @@ def test_pushing_again_changes_nothing(run: Bench) -> None:
     assert run.value("sandbox_spinup_count_total") == 1.0
 
 
+def test_a_clock_that_goes_back_counts_nothing_again(run: Bench) -> None:
+    """It jumps an hour ahead for a minute, and back: what was pushed in that minute is read again, and not counted."""
+    running(run)
+    run.advance(T0)
+    web = Web(run)
+    for at in (5, 3605, 3635, 3665, 20, 25, 3670):
+        run.clock.set(T0 + at - 1)
+        web("POST", "/api/v1/runs/run/sandboxes", json=[{"id": f"s{at}", "requested_at": T0 + at - 2}])
+        look(run, at)
+    assert len(run.store.sandboxes.page("run")) == 7
+    assert run.value("sandboxes_created_total") == 7.0
+
+
 def test_a_restart_counts_what_was_pushed_meanwhile_once(store: Store) -> None:
     with bench(store) as run:
         running(run)

@@ -63,17 +63,19 @@ def counts(store: Store) -> dict[str, int]:
 
 def test_what_goes_first_and_what_stays(store: Store) -> None:
     """A limit that cannot be met: all of the ended run's raw rows, the other's, signals, records of the ended run, of
-    the other one; what stays is the newest hour of the run that goes on."""
+    the other one. First the newest hour of the run that goes on stays, in the end a quarter of it."""
     fill(store, "old", OLD, "finished")
     fill(store, "new", NEW, "running")
     whole = counts(store)
     assert whole["old raw"] == whole["new raw"] == HOURS * SAMPLES
     limits = Retention(raw=None, signals=None, records=None, max_bytes=1)
-    order, before = list[str](), whole
+    order, before, hour = list[str](), whole, None
     for _ in range(2_000):
         if not store.retention.step(limits, NOW):
             break
         now = counts(store)
+        if now["new records"] < before["new records"] == ROLLOUTS:
+            hour = before
         order += [name for name in now if now[name] < before[name] and name not in order]
         before = now
     else:
@@ -83,14 +85,23 @@ def test_what_goes_first_and_what_stays(store: Store) -> None:
     assert {name: n for name, n in before.items() if name.startswith("old")} == dict.fromkeys(
         ("old raw", "old signals", "old records"), 0
     )
-    assert (before["new raw"], before["new signals"], before["new records"]) == (SAMPLES, POINTS, ROLLOUTS)
+    assert hour is not None
+    assert (hour["new raw"], hour["new signals"]) == (SAMPLES // 2, POINTS // 2)
+    # Samples and signals are deleted by ten minutes: of a quarter of an hour, twenty stay.
+    assert (before["new raw"], before["new signals"], before["new records"]) == (
+        SAMPLES // 3,
+        POINTS // 3,
+        ROLLOUTS // 4,
+    )
     # Rollups stay: a chart of the ended run has its numbers.
     (first, *_) = store.series.intern("old", [SCRAPED])
     (bucket,) = store.samples.buckets(first, OLD, OLD + HOUR, HOUR)
     assert bucket.n == SAMPLES
     cut = store.retention.deleted_by_size(limits, NOW)
-    assert cut == dict.fromkeys(("raw", "signals", "records"), NEW + 9 * HOUR)
-    assert store.retention.deleted_by_size(Retention(raw=HOUR, signals=HOUR, records=HOUR), NOW) == {}
+    ten = NEW + 9 * HOUR + 40 * MINUTE
+    quarter = 15 * MINUTE
+    assert cut == {"raw": ten, "signals": ten, "records": ten + 5 * MINUTE}
+    assert store.retention.deleted_by_size(Retention(raw=quarter, signals=quarter, records=quarter), NOW) == {}
 
 
 def test_the_database_gets_smaller_on_disk(store: Store) -> None:
