@@ -43,6 +43,9 @@ postgres_only = MetaData()
 
 def metadata(dialect: str) -> list[MetaData]:
     """What a database of this dialect ("sqlite" or "postgresql") holds."""
+    # It adds the tables of rollouts, whose columns are the fields of its records. A copy without them would lose rows.
+    from server.store import rollouts  # noqa: F401, PLC0415 - it imports this module
+
     return [common, sqlite_only if dialect == "sqlite" else postgres_only]
 
 
