@@ -181,11 +181,11 @@ def rollscope(folder: Path, *arguments: str) -> None:
 
 
 def records(path: Path) -> tuple[int, int]:
-    """(rollouts, sandboxes) of a store; rollouts may also wait in its inbox."""
+    """(rollouts, sandboxes) of a store; rollouts may also wait in its inbox, a body for each."""
     with sqlite3.connect(path) as connection:
         (rollouts,) = connection.execute("SELECT count(*) FROM rollouts").fetchone()
         (sandboxes,) = connection.execute("SELECT count(*) FROM sandboxes").fetchone()
-        (waiting,) = connection.execute("SELECT coalesce(sum(rows), 0) FROM inbox").fetchone()
+        (waiting,) = connection.execute("SELECT count(*) FROM inbox").fetchone()
     return rollouts + waiting, sandboxes
 
 

@@ -3,12 +3,12 @@
 import pytest
 from sqlalchemy import func, select
 
-from collectors.model import Event
+from collectors.model import Event, Rollout
 from server.store import Store
 from server.store.removal import COLLECTED_MS, RunInUse
 from server.store.tables import metadata
 from server.store.types import Batch, PointState, SeriesKey
-from tests.store.helpers import DAY, HOUR, MINUTE, SCRAPED, SIGNAL, T0, put
+from tests.store.helpers import DAY, HOUR, MINUTE, SCRAPED, SIGNAL, T0, put, rollout_row
 
 NOW = T0 + 10 * DAY
 
@@ -22,6 +22,10 @@ def fill(store: Store, run: str) -> tuple[int, int]:
         run, points=points, events=[(T0, Event("restart", "k", "d"))], cursors={"t": "{}"}, facts={"gpus": 8.0}
     )
     batch.counters[signal] = 4.0
+    batch.rollouts = [
+        rollout_row("t", Rollout(f"r{n}", environment="swe", response_tokens=900), 0, T0 + n, T0 + n, "trained", T0 + n)
+        for n in range(3)
+    ]
     store.write(batch)
     store.rollup(run, T0 + 3 * HOUR)
     store.write(Batch(run, incarnations=[(1, T0)]))

@@ -67,7 +67,7 @@ def test_the_command_restores_every_table(store: Store, tmp_path: Path) -> None:
     """In a process that has imported nothing but the command: a table that it does not know would be left out."""
     fill(store, "run")
     kept = {name: count for name, count in rows(store).items() if count}
-    assert {"rollouts", "rollout_details", "samples"} <= set(kept)
+    assert (kept["rollouts"], kept["samples"]) == (3, 180)
     for command in (
         ("backup", str(tmp_path / "backup.db"), "--store", store.url),
         ("restore", str(tmp_path / "backup.db"), "--store", f"sqlite:///{tmp_path}/restored.db"),
